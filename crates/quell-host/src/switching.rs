@@ -2,8 +2,8 @@
 //! minute. The journal contains every value in advance, so a switch writes nothing to disk. An undo by another process
 //! therefore recognises the values of every mode.
 //!
-//! [`SwitchPlan::new`] decides, without changing anything. [`Switching::begin`] records, [`Switching::switch_to`] sets,
-//! [`Switching::end`] restores.
+//! [`SwitchPlan::new`] decides, without changing anything. [`BegunSwitching`] can steer connections and pin workers, which
+//! stays for all modes. [`BegunSwitching::record`] records, [`Switching::switch_to`] sets, [`Switching::end`] restores.
 //!
 //! Queues are set before epolls. If a change ends the suspension of a queue, [`quell_change::settings`] frees the queue. An
 //! epoll that still prefers busy polling cannot suspend it again. Epolls can therefore be set without a search for
@@ -15,8 +15,11 @@ use std::path::Path;
 use quell_change::journal::{Journal, JournalError, Purpose};
 use quell_change::namespaces;
 use quell_change::recovery::Reverted;
+use quell_change::settings::epoll::EpollPlace;
 use quell_change::settings::{SettingsError, epoll, set_queue};
-use quell_change::transaction::{ChangeError, EpollValues, QueueValues, Transaction, refuse_queues_of_programs};
+use quell_change::transaction::{
+    ChangeError, EpollValues, QueueValues, Transaction, epolls_without, queues_without, refuse_queues_of_programs,
+};
 use quell_linux::netdev::Netdev;
 use quell_linux::netlink::NetlinkError;
 use quell_linux::netns::Namespace;
@@ -25,7 +28,10 @@ use quell_linux::{NapiId, Pid};
 use quell_mode::{DeliveryMode, EpollParams, NapiSettings, PartialNapiSettings};
 use quell_sampler::SamplerError;
 
-use crate::attach::attachment::{StartKeeper, refuse_what_is_attached};
+use crate::attach::attachment::StartKeeper;
+use crate::attach::journal_name;
+use crate::attach::measured::{MeasuredAttachments, measured_attachments};
+use crate::attach::placement::PlacedPrograms;
 use crate::attach::plan::{AttachObstacle, AttachPlan, AttachRequest, AttachStep, EpollsSetBy, Limitation, plan};
 use crate::attach::stall::SuspendedQueue;
 use crate::attach::stall_guard::StallGuard;
@@ -68,6 +74,17 @@ pub struct SwitchedEpoll {
     pub watched: Vec<SocketId>,
     pub old: EpollParams,
     pub params: Vec<EpollParams>,
+}
+
+/// An experiment that has a journal and a keeper, and no modes yet. Dropping it restores everything.
+#[derive(Debug)]
+pub struct BegunSwitching {
+    transaction: Transaction,
+    targets: Targets,
+    measured: MeasuredAttachments,
+    /// Sockets with a filter, and the number of queues that it selects for each.
+    steered: BTreeMap<u64, u32>,
+    changes: usize,
 }
 
 /// Programs that are being switched between modes. Dropping it restores everything.
@@ -146,12 +163,25 @@ impl SwitchPlan {
     /// mode has them.
     #[must_use]
     pub fn present_setting(&self) -> Option<DeliveryMode> {
-        let queue = self.queues.first()?.old;
-        let epoll = self.epolls.first().map(|epoll| epoll.old).unwrap_or_default();
-        let is_equal =
-            self.queues.iter().all(|other| other.old == queue) && self.epolls.iter().all(|other| other.old == epoll);
-        let napi = PartialNapiSettings::from(NapiSettings::default()).changed_by(&queue).complete()?;
-        is_equal.then(|| DeliveryMode::with_settings(napi, epoll))?
+        let queues: Vec<PartialNapiSettings> = self.queues.iter().map(|queue| queue.old).collect();
+        let epolls: Vec<EpollParams> = self.epolls.iter().map(|epoll| epoll.old).collect();
+        common_setting(&queues, &epolls)
+    }
+
+    /// Settings that the queues and epolls would have without the attachments, as a mode; see [`Self::present_setting`].
+    pub fn setting_without(
+        &self,
+        journal: &Journal,
+        attachments: &MeasuredAttachments,
+    ) -> Result<Option<DeliveryMode>, SwitchError> {
+        let ended = &attachments.journals;
+        let queues = queues_without(journal, ended, self.queues.iter().map(SwitchedQueue::place))?;
+        // The attachment may have set more than the modes of this plan do.
+        let switched = self.queues.first().map_or(PartialNapiSettings::NONE, |queue| queue.old);
+        let queues: Vec<_> = queues.iter().map(|values| values.where_present_in(&switched)).collect();
+        let epoll = |epoll: &SwitchedEpoll| (EpollPlace::new(epoll.pid, epoll.start_time_ticks, epoll.fd), epoll.old);
+        let epolls = epolls_without(journal, ended, self.epolls.iter().map(epoll))?;
+        Ok(common_setting(&queues, &epolls))
     }
 
     /// Checks whether there is a queue to switch.
@@ -172,6 +202,15 @@ impl SwitchPlan {
     pub fn napis(&self) -> BTreeSet<NapiId> {
         self.queues.iter().map(|queue| queue.napi).collect()
     }
+}
+
+/// Settings that all queues and all epolls have, as a mode. `None` if they differ, or if no mode has them.
+fn common_setting(queues: &[PartialNapiSettings], epolls: &[EpollParams]) -> Option<DeliveryMode> {
+    let queue = queues.first()?;
+    let epoll = epolls.first().copied().unwrap_or_default();
+    let is_equal = queues.iter().all(|other| other == queue) && epolls.iter().all(|other| *other == epoll);
+    let napi = PartialNapiSettings::from(NapiSettings::default()).changed_by(queue).complete()?;
+    is_equal.then(|| DeliveryMode::with_settings(napi, epoll))?
 }
 
 /// Sockets cannot be switched under load, because connections inherit busy polling from their listening socket and keep
@@ -243,6 +282,12 @@ fn epolls(plans: &[AttachPlan]) -> Vec<SwitchedEpoll> {
     epolls.into_values().collect()
 }
 
+impl SwitchedQueue {
+    fn place(&self) -> (u64, NapiId) {
+        (self.namespace_cookie, self.napi)
+    }
+}
+
 impl SwitchedEpoll {
     fn values(&self, targets: &Targets) -> EpollValues {
         EpollValues {
@@ -255,9 +300,10 @@ impl SwitchedEpoll {
     }
 }
 
-impl Switching {
-    /// Creates the journal, starts the keeper that restores everything if this process is killed, and records the
-    /// values of all modes. Sets no values. `purpose` is an experiment, a search, or a lab with its own programs.
+impl BegunSwitching {
+    /// Creates the journal, and starts the keeper that restores everything if this process is killed. `purpose` is an
+    /// experiment, a search, or a lab with its own programs. The programs may be attached ([`measured_attachments`]): the
+    /// experiment is then the newest owner.
     ///
     /// # Errors
     /// See [`SwitchError`]. Nothing was changed in that case.
@@ -265,12 +311,10 @@ impl Switching {
         journal: &Journal,
         purpose: Purpose,
         targets: Targets,
-        plan: &SwitchPlan,
         start_keeper: Option<&mut StartKeeper<'_>>,
     ) -> Result<Self, SwitchError> {
-        plan.check_queues()?;
-        refuse_what_is_attached(journal, &targets)?;
-        let name = crate::attach::journal_name::of(targets.selection());
+        let measured = measured_attachments(journal, &targets)?;
+        let name = journal_name::of_experiment(targets.selection());
         let mut transaction = Transaction::begin(journal, &name, purpose)?;
         for target in targets.living() {
             transaction.add_target(target.clone())?;
@@ -278,6 +322,16 @@ impl Switching {
         if let Some(start_keeper) = start_keeper {
             start_keeper(transaction.journal_path()).map_err(AttachError::Keeper)?;
         }
+        Ok(Self { transaction, targets, measured, steered: BTreeMap::new(), changes: 0 })
+    }
+
+    /// Records the values of all modes. Sets none of them.
+    ///
+    /// # Errors
+    /// See [`SwitchError`]. Everything was restored in that case.
+    pub fn record(self, plan: &SwitchPlan) -> Result<Switching, SwitchError> {
+        let Self { mut transaction, targets, measured, .. } = self;
+        plan.check_queues()?;
         if plan.accepts_stalls {
             transaction.accept_stalls()?;
         }
@@ -301,8 +355,28 @@ impl Switching {
             })
             .collect();
         let epolls: Vec<EpollValues> = plan.epolls.iter().map(|epoll| epoll.values(&targets)).collect();
-        transaction.record_switched(&recorded, &epolls)?;
-        Ok(Self { transaction, targets, proc, queues, epolls: plan.epolls.clone(), current: None })
+        transaction.record_switched(&measured.journals, &recorded, &epolls)?;
+        Ok(Switching { transaction, targets, proc, queues, epolls: plan.epolls.clone(), current: None })
+    }
+}
+
+impl<'a> From<&'a mut BegunSwitching> for PlacedPrograms<'a> {
+    fn from(begun: &'a mut BegunSwitching) -> Self {
+        let BegunSwitching { transaction, targets, steered, changes, .. } = begun;
+        Self { transaction, targets, steered, changes }
+    }
+}
+
+impl Switching {
+    /// Begins an experiment without placement of connections and workers; see [`BegunSwitching`].
+    pub fn begin(
+        journal: &Journal,
+        purpose: Purpose,
+        targets: Targets,
+        plan: &SwitchPlan,
+        start_keeper: Option<&mut StartKeeper<'_>>,
+    ) -> Result<Self, SwitchError> {
+        BegunSwitching::begin(journal, purpose, targets, start_keeper)?.record(plan)
     }
 
     #[must_use]
@@ -402,7 +476,11 @@ impl Switching {
     }
 }
 
-/// Checks that no mode of another program has set a queue of the plan. [`Switching::begin`] checks it again.
-pub fn refuse_queues_of_others(journal: &Journal, plan: &SwitchPlan) -> Result<(), SwitchError> {
-    Ok(refuse_queues_of_programs(journal, plan.queues.iter().map(|queue| (queue.namespace_cookie, queue.napi)))?)
+/// Checks that no mode of another program has set a queue of the plan. [`BegunSwitching::record`] checks it again.
+pub fn refuse_queues_of_others(
+    journal: &Journal,
+    measured: &MeasuredAttachments,
+    plan: &SwitchPlan,
+) -> Result<(), SwitchError> {
+    Ok(refuse_queues_of_programs(journal, &measured.journals, plan.queues.iter().map(SwitchedQueue::place))?)
 }

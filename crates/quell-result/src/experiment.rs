@@ -40,7 +40,7 @@ impl Document for ExperimentResult {
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum SubjectFacts {
     /// Programs of this host.
-    Programs(ProgramsFacts),
+    Programs(Box<ProgramsFacts>),
     /// A command that was started for each slice.
     Command(CommandFacts),
     /// A server in a private lab.

@@ -9,7 +9,7 @@ use quell_linux::proc::ProcRoot;
 use quell_linux::sched::{self, SchedError};
 use quell_load::LoadSpec;
 use quell_load::clients::{ClientFacts, ClockOffset};
-use quell_mode::{NapiSettings, Nearest};
+use quell_mode::{DeliveryMode, NapiSettings, Nearest};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -93,6 +93,9 @@ pub struct LabFacts {
     pub client_napi_ids: Vec<u32>,
     /// NAPI settings of the client's queues. They are the same in every trial.
     pub client_napi: NapiSettings,
+    /// Whether filters steered the connections of each queue to its own worker.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub steered: bool,
     /// Checks made before the measurement, with their observations.
     pub checks: Vec<Check>,
 }
@@ -143,6 +146,9 @@ pub struct WorkerFacts {
     pub napi_ids: Vec<u32>,
 }
 
+/// Name of an attached mode in the result of a comparison, if it is none of the modes that the user gave.
+pub const PRESENT: &str = "present";
+
 /// Programs of this host, and the commands that generated the load and measured them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -165,6 +171,59 @@ pub struct ProgramsFacts {
     /// Clients on other machines that generated and measured the load. Absent without `--clients`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clients: Option<RemoteClientsFacts>,
+    /// Mode that was attached to the programs before and after the measurement. Absent if they were not attached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attached: Option<DeliveryMode>,
+    /// Placement of connections and workers. Absent without `--steer` and `--pin`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<PlacementFacts>,
+    /// Serious problems that `quell doctor` would find under some of the modes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<ProblemFacts>,
+}
+
+/// Steered connections and pinned workers, which are the same under all modes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct PlacementFacts {
+    /// Options of `quell bench`, `attach` and `run` for it: `--steer`, `--pin`.
+    pub options: Vec<String>,
+    /// Groups of listening sockets whose connections were steered.
+    pub steered: Vec<SteeredFacts>,
+    /// Number of threads that were pinned to the CPUs of their queue, or were there already.
+    pub pinned: usize,
+    /// Workers that were not pinned, with the reasons.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_pinned: Vec<String>,
+}
+
+/// A group of listening sockets whose connections were steered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct SteeredFacts {
+    /// Protocol and local address, such as `tcp 0.0.0.0:80`.
+    pub group: String,
+    /// Number of listening sockets.
+    pub sockets: u32,
+    /// Number of connections before the filter. They stayed with their workers.
+    pub connections_before: usize,
+    /// Those among them that shared the queue of their worker.
+    pub aligned_before: usize,
+    /// Number of connections that arrived through the filter before the first slice. Absent if this was not checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new_connections: Option<usize>,
+}
+
+/// A problem under some modes, by the rules of `quell doctor`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ProblemFacts {
+    /// Rule, for `quell doctor --explain`.
+    pub id: String,
+    /// Observed facts.
+    pub observed: String,
+    /// Modes that cause it.
+    pub modes: Vec<DeliveryMode>,
 }
 
 /// A command that was started for each slice, and what generated the load and measured it.
@@ -182,6 +241,9 @@ pub struct CommandFacts {
     /// Configuration of Quell's generator, which sent in a closed loop in a private lab. Absent outside of a lab.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<Box<LoadSpec>>,
+    /// Options of `quell run` that steered its connections and pinned its workers. Empty without `--steer` and `--pin`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub placement: Vec<String>,
 }
 
 /// A measured process.

@@ -8,8 +8,10 @@ use quell_change::journal::{Journal, JournalError, Purpose};
 use quell_change::recovery::{Reverted, recover};
 use quell_change::transaction::ChangeError;
 use quell_experiment::{ExperimentDesign, SliceStage};
-use quell_host::attach::{Selection, TargetError, Targets};
+use quell_host::attach::placement::decide;
+use quell_host::attach::{Selection, TargetError, Targets, observe};
 use quell_host::snapshot::TakeError;
+use quell_host::steer::{LookError, SteerRequest};
 use quell_host::switching::{SwitchError, Switching};
 use quell_linux::proc::{ProcError, ProcRoot};
 use quell_linux::sched::SchedError;
@@ -32,6 +34,7 @@ use crate::experiment::program::{GeneratorTraffic, Programs, Traffic};
 use crate::experiment::{ComparisonError, Preview, compare, needs_launch, one_per_load};
 use crate::lab::napi::Queues;
 use crate::lab::veth::{LabError, SERVER_DEVICE, VethLab, VethPlan, unique_name};
+use crate::question::NothingSteered;
 use crate::question::{Comparison, Follow, SubjectStep, report_slice};
 use crate::requirements::{Missing, missing};
 use crate::server::{BESIDE_PORT, PORT, Server, ServerCommand, ServerError};
@@ -70,6 +73,8 @@ pub struct LabSpec {
     pub interrupt_stand_in: bool,
     /// Whether to measure although there are too few CPUs or a lab check fails.
     pub insist: bool,
+    /// Steers the connections of each queue to its own worker, under every mode.
+    pub steer: Option<SteerRequest>,
 }
 
 /// Reason why there is no result. All changes were undone.
@@ -91,6 +96,12 @@ pub enum LabRunError {
     /// The server could not be switched between modes.
     #[error(transparent)]
     Switch(#[from] SwitchError),
+    /// The reuseport groups of the server could not be read.
+    #[error(transparent)]
+    Groups(#[from] LookError),
+    /// The server's connections cannot be steered.
+    #[error("{0}; the lab was removed")]
+    NotSteered(#[from] NothingSteered),
     /// This process may use too few CPUs.
     #[error(transparent)]
     Cpus(#[from] CpuError),
@@ -269,6 +280,7 @@ impl<'a> LabServer<'a> {
         stopped: &'a dyn Fn() -> bool,
     ) -> Result<Self, LabRunError> {
         let mut server = Server::start(lab, &request.lab.server, PORT, stopped)?;
+        steer(lab, &server, request.lab.steer.as_ref())?;
         let spec =
             bench_load::spec(server.address(), request.workload.clone(), request.lab.connections, &lab.plan.cpus, seed);
         let mut generator = Generator::connect(spec.clone(), Some(Arc::clone(&lab.client.namespace)))?;
@@ -281,7 +293,7 @@ impl<'a> LabServer<'a> {
         for worker in &workers {
             info!(?worker, "worker found");
         }
-        let facts = lab_facts(lab, checks);
+        let facts = lab_facts(lab, &request.lab, checks);
         follow(SubjectStep::Doing("measuring in the lab"));
         let broken = facts.checks.iter().find(|check| !check.holds).cloned();
         if let Some(check) = broken.clone().filter(|_| !request.lab.insist) {
@@ -454,6 +466,16 @@ impl Beside {
     }
 }
 
+/// Attaches filters to the server's groups of listening sockets, before the generator connects. They end with the server.
+fn steer(lab: &mut VethLab, server: &Server, request: Option<&SteerRequest>) -> Result<(), LabRunError> {
+    let Some(request) = request else { return Ok(()) };
+    let groups = decide(&observe()?, &server.processes()?.into_iter().collect(), request)?;
+    if groups.steerings.is_empty() {
+        return Err(NothingSteered(groups.refused).into());
+    }
+    groups.steerings.iter().try_for_each(|steering| Ok(lab.transaction.steer(steering)?))
+}
+
 /// Reason why a mode cannot be set in the lab. A mode with shortened waits is not refused, because it has an effect
 /// even if waits are not shortened.
 fn why_not_here(lab: &VethLab, mode: &DeliveryMode) -> Option<String> {
@@ -536,7 +558,7 @@ fn look_at_the_workers(
     Ok((workers, checks))
 }
 
-fn lab_facts(lab: &VethLab, checks: Vec<Check>) -> LabFacts {
+fn lab_facts(lab: &VethLab, spec: &LabSpec, checks: Vec<Check>) -> LabFacts {
     let ids = |queues: &Queues| queues.ids().iter().map(|id| id.get()).collect();
     LabFacts {
         name: lab.name.clone(),
@@ -547,6 +569,7 @@ fn lab_facts(lab: &VethLab, checks: Vec<Check>) -> LabFacts {
         server_napi_ids: ids(&lab.server.queues),
         client_napi_ids: ids(&lab.client.queues),
         client_napi: lab.plan.client_napi,
+        steered: spec.steer.is_some(),
         checks,
     }
 }

@@ -12,6 +12,7 @@ use quell_mode::{EpollParams, NapiAttribute, PartialNapiSettings};
 use super::error::{Attempt, JournalError};
 use super::found::ListedJournal;
 use super::history::{Entry, History};
+use super::record::TargetProgram;
 use super::store::Journal;
 use crate::change::{Change, EpollParameters, NapiSettingsChange};
 use crate::ownership::{Claim, Claims};
@@ -59,25 +60,26 @@ impl Others {
         own: Option<&History>,
         change_of: impl Fn(&Change) -> Option<(u64, T)>,
     ) -> Result<Vec<Owned<T>>, JournalError> {
-        let of_journal = |history: &History, owner: Owner| -> Vec<Owned<T>> {
+        let of_journal = |history: &History, owner: Owner, journal: &Path| -> Vec<Owned<T>> {
             let owned = |(_, entry): (u32, &Entry)| {
                 let (at, change) = change_of(&entry.change)?;
-                Some(Owned { at, change, made: entry.outcome.is_some(), owner: owner.clone() })
+                let (made, owner, journal) = (entry.outcome.is_some(), owner.clone(), journal.to_owned());
+                Some(Owned { at, change, made, owner, journal })
             };
             history.pending().filter_map(owned).collect()
         };
-        let mut owned = own.map_or(Vec::new(), |own| of_journal(own, Owner::ThisJournal));
-        for listed in self.journal.list()? {
+        let mut owned = own.map_or(Vec::new(), |own| of_journal(own, Owner::ThisJournal, &self.own));
+        for listed in self.journal.list_besides(&self.own)? {
             let (path, history, is_running) = match listed {
                 ListedJournal::Running { path, history: Some(history) } => (path, history, true),
                 ListedJournal::Abandoned { path, history } => (path, history, false),
                 _ => continue,
             };
-            if path != self.own && history.begin.boot_id == self.boot_id {
+            if history.begin.boot_id == self.boot_id {
                 let name = name_of_owner(&history);
                 let serves_programs = is_running && history.begin.purpose.is_of_programs();
                 let owner = if serves_programs { Owner::OfPrograms(name) } else { Owner::Other(name) };
-                owned.extend(of_journal(&history, owner));
+                owned.extend(of_journal(&history, owner, &path));
             }
         }
         Ok(owned)
@@ -114,6 +116,23 @@ impl Others {
         Ok(self.owned(None, of_device)?.into_iter().map(|owned| owned.change).collect())
     }
 
+    /// Whether an experiment switches one of these programs, or has died and is not reverted yet.
+    pub(crate) fn measure(&self, programs: &[TargetProgram]) -> Result<bool, JournalError> {
+        let measures = |history: &History| {
+            let is_meant = |target: &TargetProgram| programs.iter().any(|program| program.is_same_process(target));
+            history.begin.boot_id == self.boot_id
+                && history.begin.purpose.is_experiment()
+                && !history.only_waits()
+                && history.targets.iter().any(is_meant)
+        };
+        Ok(self.journal.list_besides(&self.own)?.iter().any(|listed| match listed {
+            ListedJournal::Running { history: Some(history), .. } | ListedJournal::Abandoned { history, .. } => {
+                measures(history)
+            }
+            _ => false,
+        }))
+    }
+
     pub(crate) fn of_epolls(&self, own: Option<&History>) -> Result<Vec<Owned<EpollParameters>>, JournalError> {
         let of_epoll = |change: &Change| match change {
             Change::EpollParameters(change) => Some((change.set_at_boot_ns, change.clone())),
@@ -130,6 +149,7 @@ pub struct Owned<T> {
     pub(crate) change: T,
     made: bool,
     owner: Owner,
+    journal: PathBuf,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -141,6 +161,10 @@ enum Owner {
 }
 
 impl<T> Owned<T> {
+    pub(crate) fn has_one_of(&self, journals: &[PathBuf]) -> bool {
+        journals.contains(&self.journal)
+    }
+
     pub(crate) fn is_of_another_journal(&self) -> bool {
         self.owner != Owner::ThisJournal
     }
@@ -153,6 +177,14 @@ impl<T> Owned<T> {
 }
 
 impl Owned<EpollParameters> {
+    /// Name of the owner, if it is an experiment.
+    pub(crate) fn experiment(&self) -> Option<&str> {
+        match &self.owner {
+            Owner::OfPrograms(name) if !self.change.alternatives.is_empty() => Some(name),
+            _ => None,
+        }
+    }
+
     pub(crate) fn claim(&self) -> Claim<EpollParams> {
         self.change.claim(self.made)
     }
@@ -197,12 +229,13 @@ pub enum OwnersRefuse {
 }
 
 impl QueueOwners {
-    /// Owners with other journals: whether they serve programs, their change, and whether it was made.
+    /// Owners with other journals: whether they serve programs, their journal, their change, and whether it was made.
     #[cfg(test)]
-    pub(crate) fn of_test(changes: impl IntoIterator<Item = (bool, NapiSettingsChange, bool)>) -> Self {
-        let owned = |(serves_programs, change, made): (bool, NapiSettingsChange, bool)| {
+    pub(crate) fn of_test(changes: impl IntoIterator<Item = (bool, PathBuf, NapiSettingsChange, bool)>) -> Self {
+        let owned = |(serves_programs, journal, change, made): (bool, PathBuf, NapiSettingsChange, bool)| {
             let owner = if serves_programs { Owner::OfPrograms } else { Owner::Other };
-            Owned { at: change.set_at_boot_ns, change, made, owner: owner("attach suspend20".to_owned()) }
+            let (at, owner) = (change.set_at_boot_ns, owner("attach suspend20".to_owned()));
+            Owned { at, change, made, owner, journal }
         };
         Self(changes.into_iter().map(owned).collect())
     }
@@ -211,6 +244,14 @@ impl QueueOwners {
     pub(crate) fn besides(mut self, change: &NapiSettingsChange) -> Self {
         self.0.retain(|owned| owned.is_of_another_journal() || owned.at != change.set_at_boot_ns);
         self
+    }
+
+    /// The newest change in one of these journals, and whether it was made. Removes it.
+    pub(crate) fn take_newest_of(&mut self, journals: &[PathBuf]) -> Option<(NapiSettingsChange, bool)> {
+        let of_them = self.0.iter().enumerate().filter(|(_, owned)| owned.has_one_of(journals));
+        let (newest, _) = of_them.max_by_key(|(_, owned)| owned.at)?;
+        let Owned { change, made, .. } = self.0.swap_remove(newest);
+        Some((change, made))
     }
 
     pub(crate) fn of(&self, attribute: NapiAttribute) -> Claims<u64> {
@@ -245,11 +286,11 @@ impl QueueOwners {
         newest_owner(&self.0)
     }
 
-    /// Name of one that changes the host for certain programs.
-    pub(crate) fn of_programs(&self) -> Option<&str> {
+    /// Name of one that changes the host for certain programs, unless its journal is one of `measured`.
+    pub(crate) fn of_programs_besides(&self, measured: &[PathBuf]) -> Option<&str> {
         self.0.iter().find_map(|owned| match &owned.owner {
-            Owner::OfPrograms(name) => Some(name.as_str()),
-            Owner::ThisJournal | Owner::Other(_) => None,
+            Owner::OfPrograms(name) if !measured.contains(&owned.journal) => Some(name.as_str()),
+            _ => None,
         })
     }
 
@@ -331,7 +372,7 @@ mod tests {
     }
 
     fn owners(changes: impl IntoIterator<Item = NapiSettingsChange>) -> QueueOwners {
-        QueueOwners::of_test(changes.into_iter().map(|change| (true, change, true)))
+        QueueOwners::of_test(changes.into_iter().map(|change| (true, PathBuf::new(), change, true)))
     }
 
     #[test]

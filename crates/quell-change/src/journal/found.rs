@@ -153,11 +153,16 @@ impl Journal {
 
     /// Lists every journal, ordered by name, without writing or locking any. Needs only read permission.
     pub fn list(&self) -> Result<Vec<ListedJournal>, JournalError> {
+        self.list_besides(Path::new(""))
+    }
+
+    /// Like [`Self::list`], without the journal at this path.
+    pub(crate) fn list_besides(&self, own: &Path) -> Result<Vec<ListedJournal>, JournalError> {
         let paths = self.paths()?;
         let look = |path: &PathBuf| {
             look_at(path).unwrap_or_else(|source| Some(ListedJournal::Unreadable(unreadable(path, source))))
         };
-        Ok(paths.iter().filter(|path| is_journal(path)).filter_map(look).collect())
+        Ok(paths.iter().filter(|path| is_journal(path) && *path != own).filter_map(look).collect())
     }
 
     pub(super) fn paths(&self) -> Result<Vec<PathBuf>, JournalError> {

@@ -50,6 +50,12 @@ impl Purpose {
         }
     }
 
+    /// Whether programs are switched between modes.
+    #[must_use]
+    pub fn is_experiment(&self) -> bool {
+        matches!(self, Self::Experiment | Self::Search)
+    }
+
     /// Whether the changes concern programs that run without Quell, or that `quell run` started.
     #[must_use]
     pub fn is_of_programs(&self) -> bool {

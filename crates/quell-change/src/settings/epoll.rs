@@ -4,6 +4,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use quell_linux::kcmp::{epoll_watches, is_same_file};
@@ -199,6 +200,25 @@ impl<'a> EpollToEnd<'a> {
 pub fn owners(place: EpollPlace, owned: &[Owned<EpollParameters>]) -> Claims<EpollParams> {
     let is_same = |owned: &&Owned<EpollParameters>| are_one_epoll(place, owned.change.place());
     Claims::new(owned.iter().filter(is_same).map(Owned::claim))
+}
+
+/// Parameters that an epoll, now with the parameters `now`, would have without the owners with these journals.
+pub(crate) fn without(
+    ended: &[PathBuf],
+    place: EpollPlace,
+    now: EpollParams,
+    owned: &[Owned<EpollParameters>],
+) -> EpollParams {
+    let mut of_it: Vec<&Owned<EpollParameters>> = owned.iter().filter(|owned| owned.change.place() == place).collect();
+    of_it.sort_by_key(|owned| owned.change.set_at_boot_ns);
+    let mut now = now;
+    while let Some(newest) = of_it.iter().rposition(|owned| owned.has_one_of(ended)) {
+        let own = of_it.remove(newest).claim();
+        if let End::Set(value) = Claims::new(of_it.iter().map(|owned| owned.claim())).end(&own, &now) {
+            now = value;
+        }
+    }
+    now
 }
 
 /// Whether two descriptors, which can be of two processes, are one epoll. False if a process has exited.

@@ -437,6 +437,16 @@ pub(crate) fn restore(
     })
 }
 
+/// Values that are set when the owner of a change ends beside these other owners.
+pub(crate) fn set_at_end(
+    change: &NapiSettingsChange,
+    made: bool,
+    owners: &QueueOwners,
+    now: &PartialNapiSettings,
+) -> PartialNapiSettings {
+    Ending::of(change, made, owners, now).set
+}
+
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Ending {
     pub(super) set: PartialNapiSettings,

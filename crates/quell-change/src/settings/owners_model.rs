@@ -3,6 +3,8 @@
 
 #![cfg(test)]
 
+use std::path::PathBuf;
+
 use proptest::prelude::*;
 use quell_linux::Ifindex;
 use quell_mode::{NapiAttribute, PartialNapiSettings};
@@ -11,9 +13,10 @@ use super::napi::{Ending, WantedQueue, drift, plan};
 use crate::change::{NapiSettingsChange, QueueInPlan};
 use crate::journal::claims::QueueOwners;
 
-/// A profile, two attachments, and an experiment.
+/// A profile, two attachments, and an experiment on the programs of the first attachment.
 const OWNERS: usize = 4;
 const PROFILE: usize = 0;
+const MEASURED: usize = 1;
 const EXPERIMENT: usize = 3;
 const QUEUES_MAX: usize = 4;
 
@@ -62,6 +65,11 @@ fn queues_of(owner: usize, queues: usize) -> Vec<usize> {
         2 => (queues / 2..queues).collect(),
         _ => (0..queues).collect(),
     }
+}
+
+/// Name of the journal of an owner.
+fn name(owner: usize) -> PathBuf {
+    owner.to_string().into()
 }
 
 fn found(queue: usize, now: PartialNapiSettings) -> NapiSettingsChange {
@@ -133,7 +141,11 @@ impl Host {
         let of_queue = |(change, _): &&(NapiSettingsChange, bool)| change.place as usize == queue;
         let others = self.journals.iter().enumerate().filter(|(owner, _)| *owner != without);
         QueueOwners::of_test(others.flat_map(|(owner, journal)| {
-            journal.iter().filter(of_queue).map(move |(change, made)| (owner != PROFILE, change.clone(), *made))
+            let serves_programs = owner != PROFILE;
+            journal
+                .iter()
+                .filter(of_queue)
+                .map(move |(change, made)| (serves_programs, name(owner), change.clone(), *made))
         }))
     }
 
@@ -145,7 +157,7 @@ impl Host {
         let modes = modes(owner);
         let mut alternatives = modes[1..].to_vec();
         if owner == EXPERIMENT {
-            if owners.of_programs().is_some() {
+            if owners.of_programs_besides(&[name(MEASURED)]).is_some() {
                 return false;
             }
             alternatives.push(now);

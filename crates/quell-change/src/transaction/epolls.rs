@@ -44,6 +44,7 @@ impl Transaction {
         let _turn = self.turn(&mut |stage| observer(0, stage))?;
         let mut notify = |place, stage| notify(&mut |stage| observer(place, stage), stage);
         let owned = self.others().of_epolls(self.history())?;
+        refuse_switched(epolls, &owned)?;
         // The times of the claims on one epoll order its owners, so each must be later than all recorded ones.
         let mut at = next_boot_ns(&owned, boottime_ns());
         let mut outcomes = Vec::with_capacity(epolls.len());
@@ -127,6 +128,20 @@ impl Transaction {
         self.journal_mut().write_all(made)?;
         Ok(outcomes)
     }
+}
+
+/// Checks that no experiment of another journal switches one of the epolls.
+fn refuse_switched(epolls: &[EpollToSet], owned: &[Owned<EpollParameters>]) -> Result<(), ChangeError> {
+    let switched = owned.iter().filter_map(|owned| Some((owned.change.place(), owned.experiment()?)));
+    let switched: Vec<(EpollPlace, &str)> = switched.collect();
+    for epoll in epolls.iter().filter(|_| !switched.is_empty()) {
+        let place = EpollPlace::of(epoll.process, epoll.fd);
+        if let Some((_, experiment)) = switched.iter().find(|(other, _)| epoll::are_one_epoll(place, *other)) {
+            let what = format!("epoll {} of process {}", epoll.fd, place.pid);
+            return Err(ChangeError::IsSwitched { what, experiment: (*experiment).to_owned() });
+        }
+    }
+    Ok(())
 }
 
 impl EpollToSet {

@@ -40,7 +40,9 @@ use crate::settings::{SettingsError, affinity, answered, not_possible, reuseport
 
 pub use crate::journal::claims::OwnersRefuse;
 pub use crate::settings::epoll::EpollToSet;
-pub use owners::{have_owners, permit_planned, permit_queues, refuse_queues_of_programs};
+pub use owners::{
+    epolls_without, have_owners, is_measured, permit_planned, permit_queues, queues_without, refuse_queues_of_programs,
+};
 pub use switched::{EpollValues, QueueValues};
 
 /// Changes that are undone together.
@@ -85,6 +87,8 @@ pub enum ChangeError {
     Settings(#[from] SettingsError),
     #[error("{what}: {owner} has set it already; detach it first")]
     HasOwner { what: String, owner: String },
+    #[error("{what}: {experiment} switches it")]
+    IsSwitched { what: String, experiment: String },
     /// A value has changed since the plan was made: an owner began or ended, or another program wrote it.
     #[error(
         "{what} has changed from {planned} to {now} since the modes were planned: run the command again; nothing was \
@@ -93,6 +97,14 @@ pub enum ChangeError {
     PlanOutdated { what: String, planned: String, now: String },
     #[error("NAPI {napi} of {device}: {why}")]
     Refused { napi: u32, device: String, why: OwnersRefuse },
+}
+
+impl ChangeError {
+    /// Whether an experiment switches the object, so that nobody else may set it before its end.
+    #[must_use]
+    pub fn is_by_experiment(&self) -> bool {
+        matches!(self, Self::IsSwitched { .. } | Self::Refused { why: OwnersRefuse::Experiment { .. }, .. })
+    }
 }
 
 impl Transaction {

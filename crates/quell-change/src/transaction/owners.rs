@@ -1,5 +1,7 @@
 //! Asks the other owners of queues and epolls, without changing anything.
 
+use std::path::{Path, PathBuf};
+
 use quell_linux::NapiId;
 use quell_linux::netns::Namespace;
 use quell_linux::proc::ProcRoot;
@@ -22,28 +24,71 @@ pub fn permit_queues(
     for_each_queue(journal, queues, |others, found, new| permitted(others, found, Some(&new)))
 }
 
-/// Checks that no queue serves programs, whose mode an experiment would take away.
+/// Checks that no queue serves programs, whose mode an experiment would take away. Owners with one of the journals
+/// `measured` are those that it measures.
 pub fn refuse_queues_of_programs(
     journal: &Journal,
+    measured: &[PathBuf],
     queues: impl IntoIterator<Item = (u64, NapiId)>,
 ) -> Result<(), ChangeError> {
     let queues = queues.into_iter().map(|(namespace_cookie, napi)| (namespace_cookie, napi, ()));
-    for_each_queue(journal, queues, |others, found, ()| serves_no_programs(&others.of_queue(found, None)?, found))
+    for_each_queue(journal, queues, |others, found, ()| {
+        serves_no_other_programs(&others.of_queue(found, None)?, found, measured)
+    })
 }
 
-pub(super) fn serves_no_programs(owners: &QueueOwners, found: &NapiSettingsChange) -> Result<(), ChangeError> {
+pub(super) fn serves_no_other_programs(
+    owners: &QueueOwners,
+    found: &NapiSettingsChange,
+    measured: &[PathBuf],
+) -> Result<(), ChangeError> {
     let refused = |owner: &str| ChangeError::Refused {
         napi: found.napi_id,
         device: found.device.clone(),
         why: OwnersRefuse::ServesPrograms { owner: owner.to_owned() },
     };
-    owners.of_programs().map_or(Ok(()), |owner| Err(refused(owner)))
+    owners.of_programs_besides(measured).map_or(Ok(()), |owner| Err(refused(owner)))
+}
+
+/// Values that queues would have without the owners with these journals. Absent queues are left out.
+pub fn queues_without(
+    journal: &Journal,
+    ended: &[PathBuf],
+    queues: impl IntoIterator<Item = (u64, NapiId)>,
+) -> Result<Vec<PartialNapiSettings>, ChangeError> {
+    let mut values = Vec::new();
+    let queues = queues.into_iter().map(|(namespace_cookie, napi)| (namespace_cookie, napi, ()));
+    for_each_queue(journal, queues, |others, found, ()| {
+        let mut owners = others.of_queue(found, None)?;
+        let mut now = found.old;
+        while let Some((change, made)) = owners.take_newest_of(ended) {
+            now = now.changed_by(&napi::set_at_end(&change, made, &owners, &now));
+        }
+        values.push(now);
+        Ok(())
+    })?;
+    Ok(values)
+}
+
+/// Parameters that epolls, now with these parameters, would have without the owners with these journals.
+pub fn epolls_without(
+    journal: &Journal,
+    ended: &[PathBuf],
+    epolls: impl IntoIterator<Item = (EpollPlace, EpollParams)>,
+) -> Result<Vec<EpollParams>, ChangeError> {
+    let owned = every_owner(journal, &ProcRoot::default())?.of_epolls(None)?;
+    Ok(epolls.into_iter().map(|(place, now)| epoll::without(ended, place, now, &owned)).collect())
+}
+
+/// Whether an experiment switches the programs of the journal at `path`, or has died and is not reverted yet.
+pub fn is_measured(path: &Path, history: &History) -> Result<bool, JournalError> {
+    Others::beside(path, history.begin.boot_id.clone()).measure(&history.targets)
 }
 
 fn for_each_queue<T>(
     journal: &Journal,
     queues: impl IntoIterator<Item = (u64, NapiId, T)>,
-    check: impl Fn(&Others, &NapiSettingsChange, T) -> Result<(), ChangeError>,
+    mut check: impl FnMut(&Others, &NapiSettingsChange, T) -> Result<(), ChangeError>,
 ) -> Result<(), ChangeError> {
     let proc = ProcRoot::default();
     let others = every_owner(journal, &proc)?;

@@ -1,12 +1,14 @@
 //! Records queues and epolls whose values an experiment switches later, without another record.
 
+use std::path::PathBuf;
+
 use quell_linux::NapiId;
 use quell_linux::clock::boottime_ns;
 use quell_linux::netns::Namespace;
 use quell_linux::proc::{ProcRoot, ProcessIdentity};
 use quell_mode::{EpollParams, PartialNapiSettings};
 
-use super::owners::serves_no_programs;
+use super::owners::serves_no_other_programs;
 use super::{ChangeError, Transaction};
 use crate::change::{Change, EpollParameters};
 use crate::journal::claims::next_boot_ns;
@@ -37,8 +39,14 @@ pub struct EpollValues {
 
 impl Transaction {
     /// Records the values of an experiment. Leaves out queues that have the same values all the time. From now on the
-    /// caller sets them, and an undo recognises each of them.
-    pub fn record_switched(&mut self, queues: &[QueueValues<'_>], epolls: &[EpollValues]) -> Result<(), ChangeError> {
+    /// caller sets them, and an undo recognises each of them. The owners with the journals `measured` may have set them
+    /// before.
+    pub fn record_switched(
+        &mut self,
+        measured: &[PathBuf],
+        queues: &[QueueValues<'_>],
+        epolls: &[EpollValues],
+    ) -> Result<(), ChangeError> {
         let others = self.others();
         // Hold the lock until the queues are recorded, so that no other process records or undoes the same queue in
         // between.
@@ -47,7 +55,7 @@ impl Transaction {
         for queue in queues {
             let found = napi::look(queue.namespace, queue.napi)?;
             let owners = others.of_queue(&found, self.history())?;
-            serves_no_programs(&owners, &found)?;
+            serves_no_other_programs(&owners, &found, measured)?;
             let what = || format!("NAPI {} of {}", found.napi_id, found.device);
             is_as_planned(what, &queue.old, &found.old.where_present_in(&queue.old))?;
             let wanted = napi::WantedQueue::one_of(&queue.values);

@@ -13,7 +13,7 @@ use quell_change::persistent::{PersistError, forget_earlier_boots};
 use quell_change::recovery::{Reverted, is_running};
 use quell_change::settings::SettingsError;
 use quell_change::target::{Selection, TargetError, Targets};
-use quell_change::transaction::{ChangeError, ChangeStage, EpollToSet, Transaction};
+use quell_change::transaction::{ChangeError, ChangeStage, EpollToSet, Transaction, is_measured};
 use quell_linux::Pid;
 use quell_linux::netns::Namespace;
 use quell_linux::proc::ProcRoot;
@@ -25,11 +25,12 @@ use super::journal_name;
 use super::ledger::{Due, Ledger};
 use super::owners::newer_owner_has_set;
 use super::pass::{Pass, describe_step};
+use super::placement::{PlacedPrograms, look_at_programs};
 use super::plan::{AttachPlan, AttachRequest, AttachStep, EpollStep, QueueStep, plan};
 use super::stall_log::StallLog;
 use crate::findings::{Finding, are_attached, are_steered};
 use crate::snapshot::{Snapshot, SnapshotScope, TakeError, take};
-use crate::steer::{Steering, mark_steered};
+use crate::steer::mark_steered;
 
 /// Maximum number of passes. Objects can appear while values are being set.
 const LOOKS: u32 = 5;
@@ -51,6 +52,8 @@ pub struct Attachment {
     ledger: Ledger,
     /// Sockets with a filter, and the number of queues that it selects for each.
     steered: BTreeMap<u64, u32>,
+    /// Whether an experiment switched the programs in the last pass.
+    is_measured: bool,
     changes: usize,
 }
 
@@ -122,7 +125,7 @@ pub fn waiting(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
 }
 
 /// Journals that are not reverted.
-fn in_use(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
+pub(super) fn in_use(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
     Ok(recorded(journal)?.into_iter().filter(|attached| !attached.history.only_waits()).collect())
 }
 
@@ -170,7 +173,7 @@ impl Attachment {
             Selection::Processes(pids) if pids.is_empty() => Purpose::Launch { mode },
             Selection::Processes(_) | Selection::Cgroup(_) => Purpose::Attachment { mode },
         };
-        let name = journal_name::of(targets.selection());
+        let name = journal_name::of_attachment(targets.selection());
         let mut transaction = Transaction::begin(journal, &name, purpose).map_err(AttachError::Begin)?;
         forget_stalls_of(journal, &transaction, &targets);
         // Before the keeper, whose start takes milliseconds: `quell detach PID` finds the attachment from here on.
@@ -187,6 +190,7 @@ impl Attachment {
             proc: ProcRoot::default(),
             ledger: Ledger::default(),
             steered: BTreeMap::new(),
+            is_measured: false,
             changes: 0,
         })
     }
@@ -236,13 +240,19 @@ impl Attachment {
         Ok(())
     }
 
-    /// Runs one pass: finds new processes, epolls and queues, and sets them.
+    /// Runs one pass: finds new processes, epolls and queues, and sets them, unless an experiment switches the programs.
     ///
     /// # Errors
     /// When the host cannot be observed, or the journal cannot be written. Failed changes are listed in the [`Pass`].
     pub fn keep_up(&mut self, observer: &mut AttachObserver<'_>) -> Result<Pass, AttachError> {
         let _span = error_span!("keep_up").entered();
         let mut pass = Pass::default();
+        self.is_measured = self.is_measured_now()?;
+        if self.is_measured {
+            self.find_programs(&mut pass)?;
+            pass.over = self.targets.pids().is_empty();
+            return Ok(pass);
+        }
         let Some(snapshot) = self.look(&mut pass)? else { return Ok(Pass { over: true, ..pass }) };
         let mut plan = plan(&snapshot, None, &self.targets.pids(), &self.request);
         let unknown = self.ledger.new_unknown_queues(&plan);
@@ -278,6 +288,8 @@ impl Attachment {
                         pass.made.push(step.clone());
                     }
                     Ok(false) => {}
+                    // The experiment began during this pass.
+                    Err(error) if error.is_by_experiment() => {}
                     Err(error) => {
                         warn!(step = describe_step(step), %error, "could not set the value; not trying again");
                         self.ledger.give_up(step);
@@ -329,6 +341,16 @@ impl Attachment {
         self.transaction.history().is_some_and(|history| history.accepts_stalls)
     }
 
+    /// Whether an experiment switched the programs in the last pass.
+    pub(super) fn is_measured(&self) -> bool {
+        self.is_measured
+    }
+
+    pub(super) fn is_measured_now(&self) -> Result<bool, JournalError> {
+        let history = self.transaction.history();
+        history.map_or(Ok(false), |history| is_measured(self.transaction.journal_path(), history))
+    }
+
     pub(super) fn stall_log(&self) -> Option<StallLog> {
         Some(StallLog::new(self.transaction.journal_path().to_owned(), self.transaction.history()?))
     }
@@ -374,7 +396,7 @@ impl Attachment {
             if self.targets.pids().is_empty() {
                 return Ok(None);
             }
-            match self.look_at_programs() {
+            match look_at_programs(&self.targets, &self.steered) {
                 Ok(snapshot) => return Ok(Some(snapshot)),
                 Err(error) => {
                     debug!(%error, "could not take a snapshot: trying again");
@@ -395,38 +417,8 @@ impl Attachment {
         Ok(())
     }
 
-    pub(super) fn look_at_programs(&self) -> Result<Snapshot, TakeError> {
-        let pids = self.targets.pids().into_iter().collect();
-        let (mut snapshot, _) = take(&SnapshotScope { pids, ..SnapshotScope::default() })?;
-        mark_steered(&mut snapshot, &self.steered);
-        Ok(snapshot)
-    }
-
-    pub(super) fn steer(&mut self, steering: &Steering, observer: &mut AttachObserver<'_>) -> Result<(), ChangeError> {
-        self.observed(observer, |transaction| transaction.steer(steering))?;
-        self.steered.extend(steering.queues_of_sockets());
-        Ok(())
-    }
-
     pub(super) fn steers(&self) -> bool {
         self.transaction.history().is_some_and(History::steers)
-    }
-
-    pub(super) fn changes(&self) -> usize {
-        self.changes
-    }
-
-    pub(super) fn observed<T>(
-        &mut self,
-        observer: &mut AttachObserver<'_>,
-        act: impl FnOnce(&mut Transaction) -> Result<T, ChangeError>,
-    ) -> Result<T, ChangeError> {
-        let number = self.changes;
-        self.changes += 1;
-        if observer(number, ChangeStage::Before).is_break() {
-            return Err(ChangeError::Stopped);
-        }
-        act(&mut self.transaction)
     }
 
     /// Carries out steps for which [`are_made_together`] holds. Returns for each step whether it changed anything.
@@ -510,6 +502,13 @@ impl Attachment {
         notify: &mut quell_change::transaction::ChangeObserver<'_>,
     ) -> Result<bool, ChangeError> {
         self.transaction.set_napi_observed(namespace, step.napi, &step.new, notify)
+    }
+}
+
+impl<'a> From<&'a mut Attachment> for PlacedPrograms<'a> {
+    fn from(attachment: &'a mut Attachment) -> Self {
+        let Attachment { transaction, targets, steered, changes, .. } = attachment;
+        Self { transaction, targets, steered, changes }
     }
 }
 

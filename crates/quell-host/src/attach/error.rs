@@ -1,6 +1,6 @@
 //! Errors of attaching.
 
-use quell_change::journal::{JournalError, Purpose};
+use quell_change::journal::{JournalError, Purpose, TargetProgram};
 use quell_change::persistent::PersistError;
 use quell_change::target::TargetError;
 use quell_change::transaction::ChangeError;
@@ -20,6 +20,12 @@ pub enum AttachError {
     Look(#[from] TakeError),
     #[error("process {pid} is already attached ({purpose}): {}", end_first(*pid, purpose))]
     AlreadyAttached { pid: Pid, purpose: Purpose },
+    #[error(
+        "process {pid} is attached ({purpose}) together with process {}, whose mode an experiment would switch too: \
+         measure all of them, or run `quell detach {pid}` first",
+        pids(others)
+    )]
+    AttachedWithOthers { pid: Pid, purpose: Purpose, others: Vec<TargetProgram> },
     #[error(transparent)]
     Kept(#[from] PersistError),
     #[error("could not wait for the programs: {0}")]
@@ -66,6 +72,10 @@ impl AttachError {
             _ => false,
         }
     }
+}
+
+fn pids(programs: &[TargetProgram]) -> String {
+    programs.iter().map(|program| program.pid.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 fn end_first(pid: Pid, purpose: &Purpose) -> String {

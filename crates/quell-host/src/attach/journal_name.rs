@@ -1,5 +1,5 @@
-//! Builds the journal name of an attachment from its programs. Attachments to the same programs get the same name. The
-//! name is short enough for a file name, however many programs there are.
+//! Builds the journal name of an attachment or an experiment from its programs. Two of a kind on the same programs get
+//! the same name. The name is short enough for a file name, however many programs there are.
 
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt as _;
@@ -13,21 +13,33 @@ use quell_change::target::Selection;
 /// 255 bytes.
 const GROUP_NAME_CHARS: usize = 40;
 
-/// Journal name for these programs, without an extension.
-pub(crate) fn of(selection: &Selection) -> String {
+/// Journal name of an attachment to these programs, without an extension.
+pub(crate) fn of_attachment(selection: &Selection) -> String {
+    match selection {
+        Selection::Processes(pids) if pids.is_empty() => format!("run-{}", Pid::of_this_process()),
+        _ => format!("attach-{}", of(selection)),
+    }
+}
+
+/// Journal name of an experiment that switches these programs.
+pub(crate) fn of_experiment(selection: &Selection) -> String {
+    format!("switch-{}", of(selection))
+}
+
+fn of(selection: &Selection) -> String {
     match selection {
         Selection::Processes(pids) => of_processes(pids),
         Selection::Cgroup(cgroup) => of_cgroup(cgroup.path()),
     }
 }
 
-/// The lowest PID, and the number of further processes. No other attachment can contain that PID.
+/// The lowest PID, and the number of further processes. No other attachment or experiment can contain that PID.
 fn of_processes(pids: &[Pid]) -> String {
     let pids: BTreeSet<Pid> = pids.iter().copied().collect();
     match (pids.first(), pids.len()) {
-        (None, _) => format!("run-{}", Pid::of_this_process()),
-        (Some(only), 1) => format!("attach-{only}"),
-        (Some(lowest), count) => format!("attach-{lowest}+{}", count - 1),
+        (None, _) => String::new(),
+        (Some(only), 1) => only.to_string(),
+        (Some(lowest), count) => format!("{lowest}+{}", count - 1),
     }
 }
 
@@ -36,7 +48,7 @@ fn of_processes(pids: &[Pid]) -> String {
 fn of_cgroup(path: &Path) -> String {
     let name = path.file_name().map_or_else(|| "root".into(), |name| name.to_string_lossy());
     let slug: String = name.chars().take(GROUP_NAME_CHARS).collect();
-    format!("attach-{slug}-{:08x}", crc32fast::hash(path.as_os_str().as_bytes()))
+    format!("{slug}-{:08x}", crc32fast::hash(path.as_os_str().as_bytes()))
 }
 
 #[cfg(test)]
@@ -44,7 +56,7 @@ mod tests {
     use super::*;
 
     fn processes(pids: impl IntoIterator<Item = i32>) -> String {
-        of(&Selection::Processes(pids.into_iter().filter_map(Pid::new).collect()))
+        of_attachment(&Selection::Processes(pids.into_iter().filter_map(Pid::new).collect()))
     }
 
     #[test]
@@ -63,7 +75,7 @@ mod tests {
     fn groups_of_the_same_name_get_different_journal_names() {
         let [one, other] =
             ["/sys/fs/cgroup/a/payload", "/sys/fs/cgroup/b/payload"].map(|path| of_cgroup(path.as_ref()));
-        assert!(one.starts_with("attach-payload-") && other.starts_with("attach-payload-"), "{one} {other}");
+        assert!(one.starts_with("payload-") && other.starts_with("payload-"), "{one} {other}");
         assert_ne!(one, other);
         assert_eq!(one, of_cgroup("/sys/fs/cgroup/a/payload".as_ref()));
     }
@@ -71,7 +83,7 @@ mod tests {
     #[test]
     fn a_long_group_name_gives_a_valid_file_name() {
         let name = of_cgroup(&Path::new("/sys/fs/cgroup").join("\u{1F980}".repeat(63)));
-        assert!(name.starts_with(&format!("attach-{}-", "\u{1F980}".repeat(GROUP_NAME_CHARS))), "{name}");
-        assert!(format!("{name}.4194304.journal-new").len() <= 255);
+        assert!(name.starts_with(&format!("{}-", "\u{1F980}".repeat(GROUP_NAME_CHARS))), "{name}");
+        assert!(format!("attach-{name}.4194304.journal-new").len() <= 255);
     }
 }

@@ -10,6 +10,7 @@ use quell_change::change::Change;
 use quell_change::journal::{Journal, Keeper, OwnedJournal, Persistence};
 use quell_change::persistent::{Guardian, PersistError, release, signal_guardian, take_over};
 use quell_change::recovery::{Reverted, revert};
+use quell_change::transaction::is_measured;
 use quell_linux::file::is_locked_by;
 use quell_linux::pidfd::Signal;
 use quell_linux::proc::ProcRoot;
@@ -95,7 +96,7 @@ enum Over {
 }
 
 /// Waits until the programs of a journal have exited or a signal arrives. Meanwhile, frees stalled queues, until they
-/// stall too often.
+/// stall too often. While an experiment switches the programs, it watches for stalls instead.
 fn watch_until_over(owned: &OwnedJournal, interruption: &Interruption) -> io::Result<Over> {
     let history = owned.history();
     let programs: BTreeSet<Pid> = history.targets.iter().map(|target| target.pid).collect();
@@ -115,7 +116,8 @@ fn watch_until_over(owned: &OwnedJournal, interruption: &Interruption) -> io::Re
         }
         let Some(counters) = &sampler else { continue };
         let began_ns = clock::thread_cpu_ns();
-        match watch.look(counters, &queues, &programs) {
+        let may_poll = || !is_measured(owned.path(), history).unwrap_or(false);
+        match watch.look(counters, &queues, &programs, &may_poll) {
             Ok(look) => {
                 log.add(&look, &programs);
                 if log.must_end() && !history.accepts_stalls {

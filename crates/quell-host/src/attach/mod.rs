@@ -5,6 +5,7 @@
 //! - [`launch`] plans the queues of a program that is not started yet.
 //! - [`placement`] steers connections and binds workers.
 //! - [`keeper`] reverts the changes when the attaching process cannot.
+//! - [`measured`] finds attachments that an experiment measures.
 //! - [`affected_processes`] lists other affected processes.
 //! - [`consequences`] predicts new findings.
 //! - [`unassigned_epolls`] lists epolls without a known queue.
@@ -22,6 +23,7 @@ pub mod keeper;
 pub mod launch;
 mod ledger;
 mod limitation;
+pub mod measured;
 pub mod no_poll;
 pub mod owners;
 mod pass;

@@ -175,8 +175,8 @@ impl Default for StallWatch {
 }
 
 impl StallWatch {
-    /// Looks at the counters of these queues, polls those that are suspect, and reports stalls. The sampler has selected
-    /// all of them. Sockets of `programs` help to poll where io_uring is not available.
+    /// Looks at the counters of these queues, polls those that are suspect if `may_poll` permits, and reports stalls. The
+    /// sampler has selected all of them. Sockets of `programs` help to poll where io_uring is not available.
     ///
     /// # Errors
     /// When the counters cannot be read. Without them, a stalled queue looks like an idle one.
@@ -185,6 +185,7 @@ impl StallWatch {
         sampler: &Sampler,
         queues: &[SuspendedQueue],
         programs: &BTreeSet<Pid>,
+        may_poll: &dyn Fn() -> bool,
     ) -> Result<StallLook, SamplerError> {
         let counters = sampler.read()?;
         self.queues.retain(|napi, _| queues.iter().any(|queue| queue.napi == *napi));
@@ -194,7 +195,7 @@ impl StallWatch {
             let now = self.began.elapsed();
             let suspicion = self.queues.entry(queue.napi).or_insert_with(|| Suspicion::new(counted, now));
             if suspicion.is_suspect(counted, now) {
-                freed.extend(check(queue, suspicion, sampler, programs, self.began)?);
+                freed.extend(check(queue, suspicion, sampler, (programs, may_poll), self.began)?);
             }
         }
         let persists = !freed.is_empty() && self.tally.add(self.began.elapsed());
@@ -207,7 +208,7 @@ fn check(
     queue: &SuspendedQueue,
     suspicion: &mut Suspicion,
     sampler: &Sampler,
-    programs: &BTreeSet<Pid>,
+    (programs, may_poll): (&BTreeSet<Pid>, &dyn Fn() -> bool),
     began: Instant,
 ) -> Result<Option<Stalled>, SamplerError> {
     let counted = || Ok(sampler.read()?.get(&queue.napi).map(Counted::from));
@@ -227,7 +228,7 @@ fn check(
         return Ok(None);
     }
     let unpolled = suspicion.unpolled(now);
-    if !is_overdue(unpolled, timeout) {
+    if !is_overdue(unpolled, timeout) || !may_poll() {
         suspicion.checked(before, false, now);
         return Ok(None);
     }

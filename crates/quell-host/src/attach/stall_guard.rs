@@ -128,7 +128,7 @@ fn watch(
     let mut search: Option<(usize, CauseSearch)> = None;
     while !is_over.load(Ordering::Relaxed) {
         thread::sleep(LOOKED_EVERY);
-        let look = match watch.look(sampler, queues, programs) {
+        let look = match watch.look(sampler, queues, programs, &|| true) {
             Ok(look) => look,
             Err(error) => return warn!(%error, "no longer watching for stalls"),
         };

@@ -39,13 +39,14 @@ pub struct WatchEvents {
 
 impl AttachmentWatch {
     /// Checks the present queues of `attachment` once, and frees stalled ones. To be called every
-    /// [`LOOKED_EVERY`](super::stall::LOOKED_EVERY). Every 5 s it also judges whether the mode is in effect.
+    /// [`LOOKED_EVERY`](super::stall::LOOKED_EVERY). Every 5 s it also judges whether the mode is in effect. While an
+    /// experiment switches the programs, it does nothing.
     ///
     /// # Errors
     /// When polls cannot be counted. Without counts, a stalled queue looks like an idle one.
     pub fn look(&mut self, attachment: &Attachment) -> Result<WatchEvents, SamplerError> {
         let queues: Vec<QueueStep> = attachment.queues().cloned().collect();
-        if queues.is_empty() {
+        if queues.is_empty() || attachment.is_measured() {
             *self = Self::default();
             return Ok(WatchEvents::default());
         }
@@ -55,7 +56,8 @@ impl AttachmentWatch {
             None => Sampler::of(kernel::sysfs(), napis),
         }?;
         let programs = attachment.targets().pids();
-        let look = self.stalls.look(&sampler, &SuspendedQueue::of_steps(&queues), &programs)?;
+        let may_poll = || !is_measured_now(attachment);
+        let look = self.stalls.look(&sampler, &SuspendedQueue::of_steps(&queues), &programs, &may_poll)?;
         if self.log.is_none() && !look.freed.is_empty() {
             self.log = attachment.stall_log();
         }
@@ -128,7 +130,7 @@ impl EffectWatch {
         for seen in counting.next(programs, sampler.read()?) {
             // The cause needs a snapshot, so it is looked for only if the verdict is reported.
             let unknown = || NoPollCause::Unknown { seen: String::new() };
-            if !self.last.is_news(seen.napi, &judge(&request.mode, &seen, unknown)) {
+            if is_measured_now(attachment) || !self.last.is_news(seen.napi, &judge(&request.mode, &seen, unknown)) {
                 continue;
             }
             let verdict = judge(&request.mode, &seen, || {
@@ -147,6 +149,11 @@ impl EffectWatch {
         }
         Ok(changes)
     }
+}
+
+/// An experiment can have begun since the last pass.
+fn is_measured_now(attachment: &Attachment) -> bool {
+    attachment.is_measured_now().unwrap_or(false)
 }
 
 #[cfg(test)]

@@ -28,4 +28,4 @@ pub use quell_change::settings::affinity::Pin;
 pub use queues::{LeftOut, SteerQueue, WhyLeftOut};
 pub use shown::{Shown, ShownGroup};
 pub use surroundings::{Connection, LookError, Surroundings, connections, look};
-pub use verify::{Baseline, SeenWorker, SteerVerdict, Verification, verify};
+pub use verify::{Alignment, Baseline, SeenWorker, SteerVerdict, Verification, alignment, verify};

@@ -23,6 +23,8 @@ pub struct NotPinned {
 pub enum WhyNotPinned {
     /// None of its connections has received through a NAPI instance yet.
     NoConnection,
+    /// All of its connections, this number, predate the filter, which did not select their queue.
+    OlderThanFilter(usize),
     /// It watches unconnected UDP sockets, which report only the NAPI instance of their first datagram.
     Datagrams,
     SeveralNapis(Vec<NapiId>),
@@ -72,6 +74,7 @@ fn napis_of_workers(
         let device = (*socket.napi.known()?).and_then(|napi| index.napi(napi)).map(|(device, _)| device);
         Some(device.is_none_or(|device| device.napis.known().is_none_or(|napis| napis.len() > 1)))
     };
+    let has_napi = |socket: &SnapshotSocket| socket.napi.known().copied().flatten();
     let mut workers = BTreeMap::new();
     for epoll in process.files.known().map_or(&[][..], |files| &files.epolls) {
         let sockets = epoll.targets.known_elements().filter_map(|target| match target.file {
@@ -82,13 +85,18 @@ fn napis_of_workers(
         if sockets.peek().is_none() {
             continue;
         }
-        let counted = sockets.filter(|socket| !baseline.contains(socket));
-        let has_napi = counted.filter_map(|socket| Some((socket, (*socket.napi.known()?)?)));
+        let (old, new): (Vec<&SnapshotSocket>, Vec<_>) =
+            sockets.filter(|socket| has_napi(socket).is_some()).partition(|socket| baseline.contains(socket));
+        if new.is_empty() && !old.is_empty() {
+            workers.insert(SteerWorker::new(process, epoll), Err(WhyNotPinned::OlderThanFilter(old.len())));
+            continue;
+        }
+        let new = new.into_iter().filter_map(|socket| Some((socket, has_napi(socket)?)));
         let napi = |(socket, napi): (&SnapshotSocket, NapiId)| {
             let is_unknown = socket.records_first_napi() && is_on_one_of_several(socket) == Some(true);
             if is_unknown { Err(WhyNotPinned::Datagrams) } else { Ok(napi) }
         };
-        workers.insert(SteerWorker::new(process, epoll), has_napi.map(napi).collect());
+        workers.insert(SteerWorker::new(process, epoll), new.map(napi).collect());
     }
     workers
 }
@@ -158,6 +166,14 @@ impl fmt::Display for WhyNotPinned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoConnection => f.write_str("its queue is unknown, because no connection has arrived on a queue yet"),
+            Self::OlderThanFilter(count) => {
+                let connections = counted(*count, "connection");
+                write!(
+                    f,
+                    "its queue is unknown, because the filter selects the worker of new connections only, and it has \
+                     none ({connections} from before): let the clients reconnect"
+                )
+            }
             Self::Datagrams => f.write_str(
                 "its queue is unknown, because an unconnected UDP socket reports only the queue of its first datagram",
             ),

@@ -77,6 +77,28 @@ pub enum SteerVerdict {
     CannotTell,
 }
 
+/// Connections of steered groups, and those among them that share the queues of their worker.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Alignment {
+    pub connections: usize,
+    /// Connections on the queue, or as many queues as the filter has for each worker, on which most of the worker's
+    /// connections arrive.
+    pub aligned: usize,
+}
+
+/// Counts the present connections of a group, whatever has selected their worker.
+#[must_use]
+pub fn alignment(steering: &Steering, snapshot: &Snapshot) -> Alignment {
+    let mut alignment = Alignment::default();
+    for worker in verify(steering, &Baseline::default(), snapshot).workers {
+        let mut of_queues: Vec<usize> = worker.connections.into_values().collect();
+        of_queues.sort_unstable_by(|one, other| other.cmp(one));
+        alignment.connections += of_queues.iter().sum::<usize>();
+        alignment.aligned += of_queues.iter().take(steering.queues_of_a_worker() as usize).sum::<usize>();
+    }
+    alignment
+}
+
 /// Evaluates connections that are newer than `baseline`. Ignores those without a NAPI instance (over `lo`).
 #[must_use]
 pub fn verify(steering: &Steering, baseline: &Baseline, snapshot: &Snapshot) -> Verification {

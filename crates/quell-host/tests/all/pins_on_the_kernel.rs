@@ -3,7 +3,7 @@
 
 use crate::steered::{BOTH, Steered};
 use crate::workers::open;
-use quell_host::steer::{Baseline, Pins, WhyNotPinned, connections, pins};
+use quell_host::steer::{Baseline, NotPinned, Pins, WhyNotPinned, alignment, connections, pins};
 use quell_linux::{CpuList, Pid, sched};
 use quell_test_support::{Lacks, kernel_threads_are_out_of_sight, skip};
 
@@ -18,6 +18,22 @@ fn decide(steered: &Steered, baseline: &Baseline) -> Pins {
 
 fn affinity(tid: Pid) -> CpuList {
     sched::affinity(tid).unwrap()
+}
+
+#[test]
+fn a_worker_whose_connections_predate_the_filter_is_not_bound_for_that_reason() {
+    let Some(steered) = Steered::start("pin-old", 2) else { return };
+    let _connections = open(&steered.lab.client, &BOTH, CONNECTIONS);
+    let steering = steered.plan(&[]).1.unwrap();
+    let alignment = alignment(&steering, &steered.look());
+    assert_eq!(alignment.connections, CONNECTIONS);
+    assert!(alignment.aligned < CONNECTIONS, "the kernel's hash ignores the queue: {alignment:?}");
+    let baseline = Baseline::of(&connections(&steering.group.key).unwrap());
+    let decided = decide(&steered, &baseline);
+    let older = |one: &NotPinned| matches!(one.why, WhyNotPinned::OlderThanFilter(1..));
+    assert!(decided.not_pinned.len() == 2 && decided.not_pinned.iter().all(older), "{decided:?}");
+    let reason = decided.not_pinned[0].to_string();
+    assert!(reason.contains("let the clients reconnect") && !reason.contains("has arrived"), "{reason}");
 }
 
 #[test]

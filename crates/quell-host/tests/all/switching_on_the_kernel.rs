@@ -6,11 +6,15 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use quell_change::drift::{Condition, condition};
 use quell_change::journal::{Journal, Purpose};
 use quell_change::recovery::recover;
 use quell_change::transaction::ChangeError;
+use quell_host::attach::measured::measured_attachments;
 use quell_host::attach::plan::plan;
-use quell_host::attach::{AttachError, AttachRequest, Attachment, EpollsSetBy, Selection, Targets, observe};
+use quell_host::attach::{
+    AttachError, AttachRequest, Attached, Attachment, EpollsSetBy, Selection, Targets, attachments, observe,
+};
 use quell_host::snapshot::{SnapshotScope, take};
 use quell_host::switching::{SwitchError, SwitchPlan, Switching};
 use quell_linux::link::Links;
@@ -212,22 +216,120 @@ fn the_queues_of_an_experiment_that_ends_while_the_link_is_down_are_restored_lat
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "no journal is left");
 }
 
+/// An attachment that is complete, with this process as its owner.
+fn attach(server: &Server, dir: &tempfile::TempDir, mode: &str) -> Attachment {
+    let request = AttachRequest { mode: mode.parse().unwrap(), epolls: EpollsSetBy::Attachment };
+    let journal = Journal::in_dir(dir.path());
+    let mut attachment = Attachment::begin(&journal, server.targets(), request, &mut no_keeper).unwrap();
+    attachment.settle(&mut go_on).unwrap();
+    attachment.hold().unwrap();
+    attachment
+}
+
 #[test]
-fn a_program_is_either_attached_or_switched() {
+fn an_attachment_below_an_experiment_can_end_first_or_last() {
+    let Some(mut lab) = TestLab::raise_beside_others("switch-att", 2) else { return };
+    let Some(mut server) = Server::start(&mut lab) else { return };
+    let (dir, pid) = (tempfile::tempdir().unwrap(), server.child.pid());
+    let before = state(&lab, pid);
+    for (mode, name) in MODES.iter().enumerate() {
+        for attachment_ends_first in [true, false] {
+            let attachment = attach(&server, &dir, "suspend20");
+            let attached = state(&lab, pid);
+            let mut switching = server.switching(&dir);
+            switching.switch_to(mode).unwrap();
+            server.answers();
+            let switched = state(&lab, pid);
+            if attachment_ends_first {
+                attachment.end().unwrap();
+                assert_eq!(state(&lab, pid), switched, "the experiment keeps its values");
+                switching.end().unwrap();
+            } else {
+                switching.end().unwrap();
+                assert_eq!(state(&lab, pid), attached);
+                attachment.end().unwrap();
+            }
+            assert_eq!(state(&lab, pid), before, "{name}, attachment first: {attachment_ends_first}");
+        }
+    }
+    server.answers();
+}
+
+#[test]
+fn the_owner_of_an_attachment_pauses_during_an_experiment_and_goes_on_after_it() {
+    let Some(mut lab) = TestLab::raise_beside_others("switch-pause", 2) else { return };
+    let Some(server) = Server::start(&mut lab) else { return };
+    let (dir, pid) = (tempfile::tempdir().unwrap(), server.child.pid());
+    let journal = Journal::in_dir(dir.path());
+    let mut attachment = attach(&server, &dir, "suspend20");
+    let attached = state(&lab, pid);
+    let mut switching = server.switching(&dir);
+    for mode in 0..MODES.len() {
+        switching.switch_to(mode).unwrap();
+        let switched = state(&lab, pid);
+        let pass = attachment.keep_up(&mut go_on).unwrap();
+        assert!(pass.made.is_empty() && pass.changed_by_others.is_empty() && pass.failed.is_empty(), "{pass:?}");
+        assert!(!pass.over && pass.snapshot.is_none(), "{pass:?}");
+        assert_eq!(state(&lab, pid), switched);
+        for Attached { path, history, .. } in attachments(&journal).unwrap() {
+            assert_eq!(condition(&path, &history).unwrap(), Condition::default(), "no drift");
+        }
+    }
+    switching.end().unwrap();
+    assert_eq!(state(&lab, pid), attached);
+    let pass = attachment.keep_up(&mut go_on).unwrap();
+    assert!(pass.made.is_empty() && pass.snapshot.is_some(), "{pass:?}");
+    attachment.end().unwrap();
+}
+
+#[test]
+fn the_settings_without_the_attachment_are_those_from_before_it() {
+    let Some(mut lab) = TestLab::raise_beside_others("switch-without", 2) else { return };
+    let Some(server) = Server::start(&mut lab) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::in_dir(dir.path());
+    let without = || {
+        let measured = measured_attachments(&journal, &server.targets()).unwrap();
+        server.plan(&MODES).setting_without(&journal, &measured).unwrap().map(|mode| mode.to_string())
+    };
+    assert_eq!(without().as_deref(), Some("base"));
+    let attachment = attach(&server, &dir, "suspend20");
+    assert_eq!(server.plan(&MODES).present_setting().unwrap().napi().irq_suspend_timeout_ns, 20_000_000);
+    assert_eq!(without().as_deref(), Some("base"));
+    attachment.end().unwrap();
+    let mut profile = lab.transaction(&dir, "switch-without-p");
+    let deferral: DeliveryMode = "defer50".parse().unwrap();
+    for napi in lab.napis.clone() {
+        profile.set_napi(&lab.server, napi, &PartialNapiSettings { threaded: None, ..deferral.napi().into() }).unwrap();
+    }
+    let attachment = attach(&server, &dir, "suspend20");
+    assert_eq!(without().as_deref(), Some("base,defer-hard-irqs=100,gro-flush-timeout=50us"));
+    attachment.end().unwrap();
+    profile.revert().unwrap();
+}
+
+#[test]
+fn an_experiment_is_refused_beside_another_one_and_below_an_attachment_that_has_more_programs() {
     let Some(mut lab) = TestLab::raise_beside_others("switch-or", 1) else { return };
     let Some(server) = Server::start(&mut lab) else { return };
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::in_dir(dir.path());
     let request = AttachRequest { mode: "suspend200".parse().unwrap(), epolls: EpollsSetBy::Attachment };
-    let attach = || Attachment::begin(&journal, server.targets(), request, &mut no_keeper);
-    let switching = server.switching(&dir);
-    let refused = attach().unwrap_err();
+    let begin = || Switching::begin(&journal, Purpose::Experiment, server.targets(), &server.plan(&MODES), None);
+    let switching = begin().unwrap();
+    let refused = Attachment::begin(&journal, server.targets(), request, &mut no_keeper).unwrap_err();
     assert!(matches!(refused, AttachError::AlreadyAttached { .. }), "{refused}");
-    drop(switching);
-    let attachment = attach().unwrap();
-    let refused =
-        Switching::begin(&journal, Purpose::Experiment, server.targets(), &server.plan(&MODES), None).unwrap_err();
+    let refused = begin().unwrap_err();
     assert!(matches!(refused, SwitchError::Attach(AttachError::AlreadyAttached { .. })), "{refused}");
+    drop(switching);
+    let both = Selection::Processes(vec![server.child.pid(), Pid::of_this_process()]);
+    let mut attachment = Attachment::begin(&journal, Targets::find(both).unwrap(), request, &mut no_keeper).unwrap();
+    let refused = begin().unwrap_err();
+    assert!(matches!(refused, SwitchError::Attach(AttachError::AlreadyAttached { .. })), "still being made: {refused}");
+    attachment.hold().unwrap();
+    let refused = begin().unwrap_err();
+    assert!(matches!(refused, SwitchError::Attach(AttachError::AttachedWithOthers { .. })), "{refused}");
+    assert!(refused.to_string().contains(&Pid::of_this_process().to_string()), "{refused}");
     attachment.end().unwrap();
 }
 

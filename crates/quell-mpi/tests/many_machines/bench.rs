@@ -67,7 +67,7 @@ fn wait_for_slices(machines: &Machines) {
     wait_until(|| {
         let journals = std::fs::read_dir(machines.dir().join("journal")).into_iter().flatten().flatten();
         let names: Vec<_> = journals.map(|entry| entry.file_name()).collect();
-        match names.iter().any(|name| name.to_string_lossy().starts_with("attach-")) {
+        match names.iter().any(|name| name.to_string_lossy().starts_with("switch-")) {
             true => Ok(()),
             false => Err(format!("the experiment has not begun: {names:?}")),
         }

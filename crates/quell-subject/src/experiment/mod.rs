@@ -61,6 +61,8 @@ pub struct CommandRequest {
     pub load: Option<Vec<String>>,
     /// Commands that measure each slice.
     pub judges: Judges,
+    /// Options of `quell run` for the placement of connections and workers.
+    pub placement: Vec<String>,
 }
 
 /// The changes that an experiment would make to running programs.
@@ -78,9 +80,14 @@ impl Preview {
     /// # Errors
     /// Fails if the snapshot cannot be taken.
     pub fn of(targets: &Targets, modes: &[DeliveryMode]) -> Result<Self, TakeError> {
-        let snapshot = observe()?;
+        Ok(Self::new(observe()?, targets, modes))
+    }
+
+    /// Plans the settings of each mode from a snapshot of the host.
+    #[must_use]
+    pub fn new(snapshot: Snapshot, targets: &Targets, modes: &[DeliveryMode]) -> Self {
         let plan = SwitchPlan::new(&snapshot, targets, modes);
-        Ok(Self { snapshot, plan })
+        Self { snapshot, plan }
     }
 
     /// Returns a plan for each mode, which lists its effects on other programs.
@@ -173,6 +180,7 @@ pub fn run_command(
         latency: words_of(request.judges.latency.as_ref()),
         beside: words_of(request.judges.beside.as_ref()),
         client: generator,
+        placement: request.placement.clone(),
     };
     let mut result = ExperimentResult::begin(SubjectFacts::Command(facts))?;
     let rate_per_s = load.and_then(|load| load.rate_per_s(f64::NAN));
@@ -318,5 +326,8 @@ pub fn programs_facts(
         latency: words_of(judges.latency.as_ref()),
         beside: words_of(judges.beside.as_ref()),
         clients: clients.map(|clients| clients.facts().clone()),
+        attached: None,
+        placement: None,
+        problems: Vec::new(),
     }
 }

@@ -2,9 +2,12 @@
 //! library.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use quell_experiment::SliceStage;
+use quell_host::attach::placement::Wanted;
+use quell_host::attach::{Attached, attachments};
 use quell_host::snapshot::Snapshot;
 use quell_linux::process::Spawn;
 use quell_linux::signal::Interruption;
@@ -26,6 +29,9 @@ use crate::experiment::judge::{Judge, Judges};
 use crate::experiment::{CommandRequest, ComparisonError, run_command};
 use crate::replay::ServerPlace;
 
+/// Time limit for `quell run` to steer the connections of the command once it listens.
+const STEERED_WITHIN: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Time limit for the command to exit and for `quell run` to restore the queues.
 const COMMAND_ENDS_WITHIN: Duration = Duration::from_secs(10);
 
@@ -37,6 +43,8 @@ pub struct CommandSpec {
     pub load: Option<Vec<String>>,
     /// Commands that measure each slice.
     pub judges: Judges,
+    /// Steering of connections and pinning of workers, under every mode.
+    pub placement: Wanted,
 }
 
 impl CommandSpec {
@@ -48,6 +56,7 @@ impl CommandSpec {
             latency: words(&self.judges.latency),
             beside: words(&self.judges.beside),
             client: None,
+            placement: self.placement.options(),
         }
     }
 }
@@ -73,7 +82,7 @@ pub fn answer(
     let interruption = Interruption::listen_and_never_stop().map_err(Unanswered::Signals)?;
     let flag = interruption.flag();
     let stopped = || flag.get().is_some();
-    let mut runner = Runner::new(tools, &spec.command, spec.load.as_deref());
+    let mut runner = Runner::new(tools, &spec.command, spec.load.as_deref()).placed(spec.placement.options());
     let mut follow = |step: SubjectStep<'_>| operator.follow(step);
     match question {
         Question::Compare(comparison) => {
@@ -83,6 +92,7 @@ pub fn answer(
                 command: spec.command.clone(),
                 load: spec.load.clone(),
                 judges: spec.judges.clone(),
+                placement: spec.placement.options(),
             };
             let mut watch = |experiment: &_, stage: SliceStage<'_>| report_slice(&mut follow, None, experiment, stage);
             Ok(Answer::Compared(Box::new(run_command(&request, None, &mut runner, &mut watch, &stopped)?)))
@@ -122,6 +132,8 @@ pub(crate) struct Runner<'a> {
     load: Option<&'a [String]>,
     /// Absent for a command in the namespace and on the CPUs of this process.
     place: Option<ServerPlace>,
+    /// Options of `quell run` for the placement of connections and workers.
+    placement: Vec<String>,
     server: Option<HelperCommand>,
     running_load: Option<HelperCommand>,
     /// Modes under which the command can be started.
@@ -131,12 +143,40 @@ pub(crate) struct Runner<'a> {
 impl<'a> Runner<'a> {
     pub(crate) fn new(tools: &Tools<'a>, command: &'a [String], load: Option<&'a [String]>) -> Self {
         let (place, server, running_load) = (None, None, None);
-        Self { tools: *tools, command, load, place, server, running_load, possible: BTreeSet::new() }
+        let (placement, possible) = (Vec::new(), BTreeSet::new());
+        Self { tools: *tools, command, load, place, placement, server, running_load, possible }
+    }
+
+    /// The same with these options of `quell run`.
+    pub(crate) fn placed(self, placement: Vec<String>) -> Self {
+        Self { placement, ..self }
     }
 
     /// The same in another place.
     pub(crate) fn at(self, place: ServerPlace) -> Self {
         Self { place: Some(place), ..self }
+    }
+
+    /// Waits until `quell run` has attached its filters: earlier connections would not be steered.
+    fn wait_until_steered(&mut self) -> Result<(), CommandFailure> {
+        if !self.placement.iter().any(|option| option.starts_with("--steer")) {
+            return Ok(());
+        }
+        let deadline = Instant::now() + STEERED_WITHIN;
+        while Instant::now() < deadline {
+            let owner = self.server.as_ref().map(HelperCommand::pid);
+            let attached =
+                attachments(self.tools.journal).map_err(|error| CommandFailure::Failed(error.to_string()))?;
+            let steers = |one: &Attached| Some(one.history.begin.owner.pid) == owner && one.history.steers();
+            if attached.iter().any(steers) {
+                return Ok(());
+            }
+            self.check_running()?;
+            thread::sleep(LOOK_AGAIN);
+        }
+        let why =
+            "`quell run --steer` found no group of listening sockets that it can steer: `quell run` alone shows why";
+        Err(CommandFailure::Failed(why.to_owned()))
     }
 
     /// Checks whether the command can be started under a mode. The exit code of the started command cannot show this,
@@ -157,8 +197,8 @@ impl CommandRunner for Runner<'_> {
         if self.possible.insert(mode.to_string()) {
             self.check_possible(mode)?;
         }
-        let run = [self.tools.quell, "run", &mode.to_string(), "--"].map(str::to_owned);
-        let words = [&run[..], self.command].concat();
+        let run = [self.tools.quell, "run", &mode.to_string()].map(str::to_owned);
+        let words = [&run[..], &self.placement, &["--".to_owned()], self.command].concat();
         let server = HelperCommand::start_with(&self.tools, &words, "server", |spawn: Spawn<'_>| match &self.place {
             Some(place) => spawn.netns(&place.namespace).cpus(place.cpus.clone()),
             None => spawn,
@@ -167,6 +207,7 @@ impl CommandRunner for Runner<'_> {
     }
 
     fn listens(&mut self) -> Result<(), CommandFailure> {
+        self.wait_until_steered()?;
         let Some(words) = self.load else { return Ok(()) };
         self.running_load = Some(HelperCommand::start(&self.tools, words, "load").map_err(failed)?);
         Ok(())

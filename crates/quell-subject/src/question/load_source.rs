@@ -44,6 +44,8 @@ pub(super) struct UnderLoad<'a> {
     pub(super) has_load: bool,
     /// Returns true after a signal, and after the load has ended.
     pub(super) stopped: &'a dyn Fn() -> bool,
+    /// Starts the load of a command again, so that it connects again. Does nothing for other loads.
+    pub(super) restart: &'a dyn Fn() -> Result<(), HelperError>,
 }
 
 /// Starts the load, runs `measure`, and ends the load. Returns its result, and why the load ended if it did so before.
@@ -65,8 +67,16 @@ pub(super) fn under_load<T>(
         LoadSource::Live => (None, LOAD_ENDS_WITHIN, load_ended as _),
     };
     let (load, pipes) = load.unzip();
-    let load = load.map(RefCell::new);
-    let stopped = || flag.get().is_some() || load.as_ref().is_some_and(|load| load.borrow_mut().has_ended());
+    let load = RefCell::new(load);
+    let stopped = || flag.get().is_some() || load.borrow_mut().as_mut().is_some_and(HelperCommand::has_ended);
+    let restart = || {
+        let LoadSource::Command(words) = source else { return Ok(()) };
+        // Two loads would have one journal.
+        load.take().map_or(Ok(None), |load| load.end(ends_within))?;
+        load.replace(Some(HelperCommand::start(tools, words, "load")?));
+        Ok(())
+    };
+    let has_load = load.borrow().is_some();
     let connected = match (source, pipes.flatten()) {
         (LoadSource::Clients(words), Some((orders, notices))) => {
             operator.follow(SubjectStep::Doing("waiting for the clients"));
@@ -77,9 +87,9 @@ pub(super) fn under_load<T>(
     };
     // `measure` owns the clients, so their standard input is closed when it returns.
     let measured = connected
-        .and_then(|clients| measure(UnderLoad { clients, has_load: load.is_some(), stopped: &stopped }, operator));
-    let Some(load) = load else { return measured.map(|measured| (measured, None)) };
-    let ended = load.into_inner().end(ends_within)?;
+        .and_then(|clients| measure(UnderLoad { clients, has_load, stopped: &stopped, restart: &restart }, operator));
+    let Some(load) = load.take() else { return measured.map(|measured| (measured, None)) };
+    let ended = load.end(ends_within)?;
     // After a signal, the clients end because their input is closed.
     let why = ended.as_ref().filter(|_| flag.get().is_none()).map(sentence);
     match (measured, why) {

@@ -9,6 +9,7 @@ mod lab;
 mod load_source;
 pub mod metrics;
 pub mod model;
+mod placed;
 pub mod programs;
 mod search;
 
@@ -22,6 +23,7 @@ use quell_change::transaction::ChangeError;
 use quell_experiment::{DesignError, SliceStage, Switchback};
 use quell_host::findings::Finding;
 use quell_host::snapshot::{Snapshot, TakeError};
+use quell_host::steer::LookError;
 use quell_host::switching::SwitchError;
 use quell_linux::Pid;
 use quell_linux::process::ProcessError;
@@ -38,6 +40,7 @@ use serde::{Deserialize, Serialize};
 pub use guest::{GUEST_ARMS, GuestSpec};
 pub use helper_command::HelperCommand;
 pub use load_source::LoadSource;
+pub use placed::NothingSteered;
 pub use search::{GuardError, guarded_run_max};
 
 use crate::experiment::clients::ClientsError;
@@ -264,6 +267,12 @@ pub enum Unanswered {
     /// A mode would stall the programs.
     #[error("{}: {}; nothing was changed", .0.id, .0.observed)]
     Stalls(Box<Finding>),
+    /// The reuseport groups of the programs could not be read.
+    #[error(transparent)]
+    Groups(#[from] LookError),
+    /// Filters were requested, and no group can get one.
+    #[error("{0}; nothing was changed")]
+    NotSteered(#[from] NothingSteered),
     /// The plan of the search is invalid.
     #[error("{error}")]
     Plan { error: TunePlanError, plan: Box<TunePlan> },

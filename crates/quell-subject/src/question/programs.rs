@@ -6,23 +6,27 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use quell_change::journal::Purpose;
-use quell_experiment::SliceStage;
-use quell_host::attach::attachment::refuse_what_is_attached;
+use quell_experiment::{SliceStage, Treatment};
 use quell_host::attach::consequences::consequences_observed;
-use quell_host::attach::{AttachPlan, Targets};
+use quell_host::attach::measured::{MeasuredAttachments, measured_attachments};
+use quell_host::attach::placement::{Groups, Wanted, mark_attached_filters};
+use quell_host::attach::{AttachPlan, Targets, observe};
 use quell_host::behavior;
-use quell_host::findings::Finding;
-use quell_host::switching::{SwitchError, Switching, refuse_queues_of_others};
+use quell_host::findings::{Finding, Severity, are_steered};
+use quell_host::snapshot::Snapshot;
+use quell_host::switching::{BegunSwitching, SwitchError, refuse_queues_of_others};
 use quell_linux::{CpuList, Pid, kernel};
 use quell_mode::DeliveryMode;
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
+use quell_result::facts::{PRESENT, ProblemFacts, ProgramsFacts};
 use quell_result::tune::TuneFile;
 use quell_tune::{RefusedMode, TuneMetric, TunePlan, TuneSpace};
 
 use super::load_source::{UnderLoad, under_load};
 use super::search::{refused_kinds, search};
 use super::{
-    Answer, Follow, LoadSource, Operator, Planned, PlannedSubject, Question, Tools, Unanswered, metrics, report_slice,
+    Answer, Follow, HelperError, LoadSource, Operator, Planned, PlannedSubject, Question, SubjectStep, Tools,
+    Unanswered, metrics, placed, report_slice,
 };
 use crate::experiment::clients::RemoteClients;
 use crate::experiment::figures;
@@ -42,6 +46,8 @@ pub struct ProgramsSpec {
     pub load: LoadSource,
     /// Commands that measure each slice. None with clients on other machines.
     pub judges: Judges,
+    /// Steering of connections and pinning of workers, under every mode.
+    pub placement: Wanted,
     /// Whether modes are set that stall the programs.
     pub accepts_stalls: bool,
     /// Whether only the plan is wanted: no load is started.
@@ -64,10 +70,11 @@ pub fn answer(
         }
     }
     // Another experiment switches these settings. A snapshot of them would be of no use.
-    refuse_what_is_attached(tools.journal, &spec.targets).map_err(SwitchError::from)?;
+    let attached = measured_attachments(tools.journal, &spec.targets).map_err(SwitchError::from)?;
     let source = if spec.is_dry_run { &LoadSource::Live } else { &spec.load };
     let (mut answer, why) = under_load(tools, source, operator, |load, operator| {
-        Measurement { spec, tools, stopped: load.stopped }.answer(question, load, operator)
+        Measurement { spec, tools, attached, stopped: load.stopped, restart_load: load.restart }
+            .answer(question, load, operator)
     })?;
     if let Some(why) = why {
         answer.interrupted_because(why);
@@ -86,9 +93,17 @@ pub fn preview(
     has_load: bool,
     stopped: &dyn Fn() -> bool,
 ) -> Result<Preview, Unanswered> {
+    preview_with(&|| Ok(Preview::of(targets, modes)?), has_load, stopped)
+}
+
+fn preview_with(
+    look: &dyn Fn() -> Result<Preview, Unanswered>,
+    has_load: bool,
+    stopped: &dyn Fn() -> bool,
+) -> Result<Preview, Unanswered> {
     let deadline = Instant::now() + TRAFFIC_WITHIN;
     loop {
-        let preview = Preview::of(targets, modes)?;
+        let preview = look()?;
         match preview.plan.check_queues() {
             Ok(()) => return Ok(preview),
             Err(SwitchError::NothingToSwitch) if has_load && Instant::now() < deadline => {}
@@ -105,7 +120,21 @@ pub fn preview(
 struct Measurement<'a> {
     spec: &'a ProgramsSpec,
     tools: &'a Tools<'a>,
+    /// Attachments to the programs, which come back at the end.
+    attached: MeasuredAttachments,
     stopped: &'a dyn Fn() -> bool,
+    restart_load: &'a dyn Fn() -> Result<(), HelperError>,
+}
+
+/// What is set on the programs, and what of it is described in the result.
+struct Prepared {
+    modes: Vec<DeliveryMode>,
+    /// Mode of the attachments, if it is none of the modes that the user gave.
+    present: Option<DeliveryMode>,
+    preview: Preview,
+    groups: Groups,
+    problems: Vec<ProblemFacts>,
+    has_load: bool,
 }
 
 impl Measurement<'_> {
@@ -115,65 +144,150 @@ impl Measurement<'_> {
         load: UnderLoad<'_>,
         operator: &mut dyn Operator,
     ) -> Result<Answer, Unanswered> {
-        let ProgramsSpec { targets, judges, accepts_stalls, .. } = self.spec;
-        let mut preview = preview(targets, &question.modes(), load.has_load, self.stopped)?;
-        refuse_queues_of_others(self.tools.journal, &preview.plan)?;
-        preview.plan.accepts_stalls = *accepts_stalls;
-        let modes = match &mut question {
+        let present = match &mut question {
+            Question::Compare(comparison) => self.add_present(&mut comparison.modes),
+            Question::Search(_) => None,
+        };
+        let mut preview = preview_with(&|| self.look(&question.modes()), load.has_load, self.stopped)?;
+        refuse_queues_of_others(self.tools.journal, &self.attached, &preview.plan)?;
+        let (modes, problems) = match &mut question {
             Question::Compare(comparison) => {
-                self.refuse_stalls(&preview)?;
-                comparison.modes.clone()
+                self.use_settings_from_before(&mut comparison.modes, &mut preview)?;
+                let serious = self.serious(comparison.modes.iter().zip(preview.plans()), &preview);
+                self.refuse_stalls(&serious)?;
+                (comparison.modes.clone(), by_problem(serious))
             }
             Question::Search(plan) => {
-                let modes = self.complete(plan, &mut preview)?;
+                let completed = self.complete(plan, &mut preview)?;
                 let checked = plan.check();
                 checked.map_err(|error| Unanswered::Plan { error, plan: plan.clone() })?;
-                modes
+                completed
             }
         };
         self.tools.journal.check_writable()?;
-        let clients = load.clients.as_ref();
-        let facts = programs_facts(&preview, targets, self.spec.load.command(), judges, clients);
-        let subject = PlannedSubject::Programs { facts: &facts, affected: affected(&preview) };
+        let groups = self.decide_groups(&mut preview.snapshot)?;
+        let prepared = Prepared { modes, present, preview, groups, problems, has_load: load.has_load };
+        let facts = self.facts(&prepared, load.clients.as_ref());
+        let subject = PlannedSubject::Programs { facts: &facts, affected: affected(&prepared.preview) };
         if !operator.agrees(&Planned { question: &question, subject }) {
             return Err(Unanswered::Declined);
         }
-        let begun = ExperimentResult::begin(SubjectFacts::Programs(facts)).map_err(ComparisonError::from)?;
-        self.measure(question, &modes, &preview, begun, load.clients, &mut |step| operator.follow(step))
+        let begun = ExperimentResult::begin(SubjectFacts::Programs(Box::new(facts))).map_err(ComparisonError::from)?;
+        self.measure(question, prepared, begun, load.clients, &mut |step| operator.follow(step))
+    }
+
+    /// Takes a snapshot, in which the sockets that have or would get a filter are marked, and plans the modes.
+    fn look(&self, modes: &[DeliveryMode]) -> Result<Preview, Unanswered> {
+        let mut snapshot = observe()?;
+        self.decide_groups(&mut snapshot)?;
+        Ok(self.preview_of(snapshot, modes))
+    }
+
+    fn preview_of(&self, snapshot: Snapshot, modes: &[DeliveryMode]) -> Preview {
+        let mut preview = Preview::new(snapshot, &self.spec.targets, modes);
+        preview.plan.accepts_stalls = self.spec.accepts_stalls;
+        preview
+    }
+
+    fn decide_groups(&self, snapshot: &mut Snapshot) -> Result<Groups, Unanswered> {
+        let wanted = placed::requested(&self.spec.placement, &self.attached);
+        placed::decide_groups(&wanted, &self.attached, self.tools.journal, &self.spec.targets, snapshot)
+    }
+
+    fn facts(&self, prepared: &Prepared, clients: Option<&RemoteClients>) -> ProgramsFacts {
+        let ProgramsSpec { targets, load, judges, placement, .. } = self.spec;
+        ProgramsFacts {
+            attached: self.attached.mode,
+            placement: placed::planned(placement, &prepared.groups, &prepared.preview.snapshot),
+            problems: prepared.problems.clone(),
+            ..programs_facts(&prepared.preview, targets, load.command(), judges, clients)
+        }
+    }
+
+    /// Begins the experiment, places connections and workers, and records the modes. The programs may use other queues
+    /// after the placement, so the modes are planned again.
+    fn open(
+        &self,
+        purpose: Purpose,
+        mut prepared: Prepared,
+        (mut judges, (budget_ms, slice_ms)): (Judges, (u64, u32)),
+        clients: Option<RemoteClients>,
+        follow: &mut Follow<'_>,
+    ) -> Result<(Programs<'_>, ProgramsFacts), Unanswered> {
+        let (targets, mut start_keeper) = (&self.spec.targets, self.tools.start_keeper);
+        let is_search = purpose == Purpose::Search;
+        let mut begun = BegunSwitching::begin(self.tools.journal, purpose, targets.clone(), Some(&mut start_keeper))?;
+        let mut placement = placed::planned(&self.spec.placement, &prepared.groups, &prepared.preview.snapshot);
+        if let Some(facts) = &mut placement {
+            follow(SubjectStep::Doing("waiting for connections through the filters"));
+            let wanted = placed::requested(&self.spec.placement, &self.attached);
+            let restart = || Ok((self.restart_load)()?);
+            let placed =
+                placed::place(wanted, &prepared.groups, &mut begun, (&judges, slice_ms), &restart, self.stopped)?;
+            placed::add_result(facts, &placed);
+            let look = || {
+                let mut snapshot = observe()?;
+                mark_attached_filters(&mut snapshot, self.tools.journal);
+                Ok(self.preview_of(snapshot, &prepared.modes))
+            };
+            prepared.preview = preview_with(&look, prepared.has_load, self.stopped)?;
+        }
+        judges.end_after(budget_ms, slice_ms);
+        let facts = ProgramsFacts { placement, ..self.facts(&prepared, clients.as_ref()) };
+        let Prepared { modes, preview, .. } = &prepared;
+        let watched = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis());
+        let watched = if is_search { watched } else { server_side::with_cpus_of(modes, watched) };
+        let traffic = clients.map_or(Traffic::Live(judges), |clients| Traffic::Clients(Box::new(clients)));
+        let switching = begun.record(&preview.plan)?;
+        Ok((Programs::new(switching, &preview.plan, modes, &[], watched, traffic, self.stopped), facts))
+    }
+
+    /// Adds the mode of the attachments, unless it is one of `modes`. Returns it if it was added.
+    fn add_present(&self, modes: &mut Vec<DeliveryMode>) -> Option<DeliveryMode> {
+        let settings = |mode: &DeliveryMode| (mode.napi(), mode.epoll());
+        let present = self.attached.mode.filter(|present| modes.iter().all(|mode| settings(mode) != settings(present)));
+        modes.extend(present);
+        present
+    }
+
+    /// Replaces `base` by the settings from before the attachments, if all queues had the same ones.
+    fn use_settings_from_before(&self, modes: &mut [DeliveryMode], preview: &mut Preview) -> Result<(), Unanswered> {
+        let base = modes.iter_mut().find(|mode| **mode == DeliveryMode::default());
+        let (Some(base), Some(_)) = (base, self.attached.mode) else { return Ok(()) };
+        match preview.plan.setting_without(self.tools.journal, &self.attached)? {
+            Some(before) if before != *base => *base = before,
+            _ => return Ok(()),
+        }
+        *preview = self.look(modes)?;
+        Ok(())
     }
 
     fn measure(
         &self,
         question: Question,
-        modes: &[DeliveryMode],
-        preview: &Preview,
+        prepared: Prepared,
         mut begun: ExperimentResult,
         clients: Option<RemoteClients>,
         follow: &mut Follow<'_>,
     ) -> Result<Answer, Unanswered> {
-        let (mut judges, stopped) = (self.spec.judges.clone(), self.stopped);
+        let (judges, stopped) = (self.spec.judges.clone(), self.stopped);
         // The first run happens before any change. It detects commands that fail, and shows the names of their figures.
         let printed = match judges.is_empty() {
             true => PrintedFigures::new(),
             false => judges.run(question.slice_ms(), stopped)?.ok_or(Unanswered::Interrupted)?,
         };
-        judges.end_after(question.budget_ms(), question.slice_ms());
-        let watched = server_side::watched(&preview.snapshot, &self.spec.targets.pids(), &preview.plan.napis());
-        let open = |purpose, watched, clients: Option<RemoteClients>, judges| {
-            let (targets, mut start_keeper) = (self.spec.targets.clone(), self.tools.start_keeper);
-            let switching =
-                Switching::begin(self.tools.journal, purpose, targets, &preview.plan, Some(&mut start_keeper))?;
-            let traffic = clients.map_or(Traffic::Live(judges), |clients| Traffic::Clients(Box::new(clients)));
-            Ok::<_, Unanswered>(Programs::new(switching, &preview.plan, modes, &[], watched, traffic, stopped))
-        };
         match question {
             Question::Compare(comparison) => {
                 let offered = clients.as_ref().map(RemoteClients::offered_load);
                 let criteria = offered.map_or_else(|| figures::criteria_of_judge(&printed), criteria);
-                let design = design(modes, criteria, comparison.timing, 1);
+                let mut design = design(&prepared.modes, criteria, comparison.timing, 1);
+                let is_present = |treatment: &&mut Treatment<_>| Some(treatment.setting) == prepared.present;
+                design.treatments.iter_mut().filter(is_present).for_each(|row| row.name = PRESENT.to_owned());
                 design.check()?;
-                let watched = server_side::with_cpus_of(modes, watched);
-                let mut programs = open(Purpose::Experiment, watched, clients, judges)?;
+                let timing = (comparison.timing.budget_ms, comparison.timing.slice_ms);
+                let (mut programs, facts) =
+                    self.open(Purpose::Experiment, prepared, (judges, timing), clients, follow)?;
+                begun.subject = SubjectFacts::Programs(Box::new(facts));
                 let rate_per_s = offered.and_then(|load| load.rate_per_s(f64::NAN));
                 let mut watch = |experiment: &_, stage: SliceStage<'_>| report_slice(follow, None, experiment, stage);
                 let experiment = compare(&mut programs, design, (offered, rate_per_s), &mut watch, stopped)?;
@@ -184,44 +298,71 @@ impl Measurement<'_> {
                 if !judges.is_empty() {
                     metrics::of_command(&judges, &printed).check(&plan)?;
                 }
-                let mut programs = open(Purpose::Search, watched, clients, judges)?;
+                let timing = (plan.budget_ms, plan.slice_ms);
+                let (mut programs, facts) = self.open(Purpose::Search, prepared, (judges, timing), clients, follow)?;
+                begun.subject = SubjectFacts::Programs(Box::new(facts));
                 let result = search(&mut programs, *plan, follow, stopped)?;
                 Ok(Answer::Searched(Box::new(TuneFile::of(begun, result, programs.left_alone))))
             }
         }
     }
 
-    /// Refuses modes that would stall the programs.
-    fn refuse_stalls(&self, preview: &Preview) -> Result<(), Unanswered> {
-        if self.spec.accepts_stalls {
-            return Ok(());
-        }
-        let polls = preview.plans().iter().any(AttachPlan::polls_queues);
-        let behavior = polls.then(|| behavior::observe(&preview.snapshot, &self.spec.targets.pids(), true));
-        for plan in preview.plans() {
-            let findings = consequences_observed(&preview.snapshot, None, plan, behavior.as_ref());
-            if let Some(finding) = findings.into_iter().find(Finding::predicts_stall) {
-                return Err(Unanswered::Stalls(Box::new(finding)));
+    /// Serious findings under these modes.
+    fn serious<'b>(
+        &self,
+        planned: impl Iterator<Item = (&'b DeliveryMode, &'b AttachPlan)>,
+        preview: &Preview,
+    ) -> Vec<(DeliveryMode, Finding)> {
+        let (pids, planned) = (self.spec.targets.pids(), planned.collect::<Vec<_>>());
+        let polls = planned.iter().any(|(_, plan)| plan.polls_queues());
+        let behavior = polls.then(|| behavior::observe(&preview.snapshot, &pids, true));
+        let of_mode = |(mode, plan): (&DeliveryMode, &AttachPlan)| {
+            let mut findings = consequences_observed(&preview.snapshot, None, plan, behavior.as_ref());
+            if self.spec.placement.steer.is_some() || self.attached.steers {
+                are_steered(&mut findings, &pids);
             }
+            findings.retain(|finding| finding.severity == Severity::Serious);
+            let mode = *mode;
+            findings.into_iter().map(move |finding| (mode, finding))
+        };
+        planned.into_iter().flat_map(of_mode).collect()
+    }
+
+    /// Refuses modes that would stall the programs.
+    fn refuse_stalls(&self, serious: &[(DeliveryMode, Finding)]) -> Result<(), Unanswered> {
+        match serious.iter().find(|(_, finding)| finding.predicts_stall()) {
+            Some((_, finding)) if !self.spec.accepts_stalls => Err(Unanswered::Stalls(Box::new(finding.clone()))),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Completes the plan of a search: which mode the programs have now, and which kinds of mode are not possible for
-    /// them. Returns all modes; a setting that is not in the grid is added to them and to the preview.
-    fn complete(&self, plan: &mut TunePlan, preview: &mut Preview) -> Result<Vec<DeliveryMode>, Unanswered> {
+    /// them. Returns all modes; a setting that is not in the grid is added to them and to the preview. Returns the problems
+    /// of the first mode of each kind, too.
+    fn complete(
+        &self,
+        plan: &mut TunePlan,
+        preview: &mut Preview,
+    ) -> Result<(Vec<DeliveryMode>, Vec<ProblemFacts>), Unanswered> {
         let targets = &self.spec.targets;
         let mut modes = TuneSpace::default().all();
         if preview.plan.present().is_none()
             && let Some(mode) = preview.plan.present_setting()
         {
             modes.push(mode);
-            *preview = Preview::of(targets, &modes)?;
-            preview.plan.accepts_stalls = self.spec.accepts_stalls;
+            *preview = self.look(&modes)?;
         }
         let present = preview.plan.present().ok_or(Unanswered::PresentDiffers)?;
-        let stall = self.stall_of_suspension(preview);
-        let mut refused = refused_here(preview, &modes, stall.as_ref());
+        let kind = |at: usize| modes[at].kind().word();
+        let is_first = |at: &usize| (0..*at).all(|other| kind(other) != kind(*at));
+        let first = (0..modes.len()).filter(is_first).map(|at| (&modes[at], &preview.plans()[at]));
+        let mut serious = self.serious(first, preview);
+        let stalls = |(mode, finding): &&(DeliveryMode, Finding)| {
+            mode.napi().irq_suspend_timeout_ns > 0 && finding.predicts_stall() && !self.spec.accepts_stalls
+        };
+        let stall = serious.iter().find(stalls).map(|(_, finding)| finding);
+        let mut refused = refused_here(preview, &modes, stall);
+        serious.retain(|(mode, _)| refused.iter().all(|one| one.kind != mode.kind().word()));
         if hides_napi_threads(plan, preview, targets) {
             let kinds = ["threaded", "threadedbusy"].into_iter();
             let kinds = kinds.filter(|kind| refused.iter().all(|one| one.kind != *kind));
@@ -235,20 +376,20 @@ impl Measurement<'_> {
             return Err(Unanswered::NothingToTry(space.refused));
         }
         (plan.present, plan.arms, plan.space) = (modes[present], arms, Some(space));
-        Ok(modes)
+        Ok((modes, by_problem(serious)))
     }
+}
 
-    /// The stall that the first suspending mode would cause, from an observation of the programs.
-    fn stall_of_suspension(&self, preview: &Preview) -> Option<Finding> {
-        if self.spec.accepts_stalls {
-            return None;
+/// The modes that cause each problem.
+fn by_problem(serious: Vec<(DeliveryMode, Finding)>) -> Vec<ProblemFacts> {
+    let mut problems: Vec<ProblemFacts> = Vec::new();
+    for (mode, Finding { id, observed, .. }) in serious {
+        match problems.iter_mut().find(|known| known.id == id && known.observed == observed) {
+            Some(known) => known.modes.push(mode),
+            None => problems.push(ProblemFacts { id: id.to_owned(), observed, modes: vec![mode] }),
         }
-        let suspends = |plan: &&AttachPlan| plan.queues().any(|step| step.new.irq_suspend_timeout_ns.unwrap_or(0) > 0);
-        let suspending = preview.plans().iter().find(suspends)?;
-        let behavior = behavior::observe(&preview.snapshot, &self.spec.targets.pids(), true);
-        let findings = consequences_observed(&preview.snapshot, None, suspending, Some(&behavior));
-        findings.into_iter().find(Finding::predicts_stall)
     }
+    problems
 }
 
 /// Other programs on the queues, by PID.

@@ -138,7 +138,7 @@ impl ReplayPart {
         let namespace = Arc::clone(&lab.server.namespace);
         let place = ServerPlace { namespace, cpus: cpus.server_cpus().into_iter().collect() };
         let (modes, timing, judges) = (self.modes.clone(), request.timing, Judges::default());
-        let of_command = CommandRequest { modes, timing, command, load: None, judges };
+        let of_command = CommandRequest { modes, timing, command, load: None, judges, placement: Vec::new() };
         let mut runner = Runner::new(tools, &of_command.command, None).at(place);
         let mut watch = |experiment: &_, stage: SliceStage<'_>| report_slice(follow, None, experiment, stage);
         let mut result = run_command(&of_command, Some(client), &mut runner, &mut watch, stopped)?;
@@ -223,5 +223,6 @@ fn lab_spec(request: &ReplayRequest, tools: &Tools<'_>) -> Result<LabSpec, LabRu
         connections: *connections,
         interrupt_stand_in: true,
         insist: request.insist,
+        steer: None,
     })
 }

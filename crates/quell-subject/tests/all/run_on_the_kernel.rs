@@ -5,17 +5,19 @@ use std::collections::BTreeSet;
 
 use crate::common::{can_raise_a_lab, request, run_to_the_end};
 use quell_experiment::{Criterion, SliceFlag, SliceObservation};
+use quell_host::steer::SteerRequest;
 use quell_linux::netns::Namespace;
 use quell_linux::{Pid, kernel, sched};
+use quell_load::{HttpGet, Workload};
 use quell_result::experiment::{EndOfExperiment, ExperimentResult, SubjectFacts};
 use quell_result::facts::{LabFacts, ServerFacts};
 use quell_sampler::Sampler;
 use quell_subject::cpus::CpuError;
 use quell_subject::experiment::ComparisonError;
 use quell_subject::question::SubjectStep;
-use quell_subject::run::LabRunError;
+use quell_subject::run::{LabRunError, LabSpec};
 use quell_subject::server::ServerCommand;
-use quell_test_support::{Lacks, skip_part};
+use quell_test_support::{Lacks, skip, skip_part};
 
 fn lab(result: &ExperimentResult) -> (&LabFacts, &ServerFacts) {
     match &result.subject {
@@ -195,4 +197,56 @@ fn another_server_is_started_with_its_address_and_measured() {
     let result = run_to_the_end(&(request, comparison), &mut |_| {}).unwrap();
     assert_eq!(lab(&result).1.version.as_deref(), None, "Quell cannot query the version of other servers");
     assert_eq!(result.experiments[0].offered_per_s, Some(2_000.0));
+}
+
+/// nginx with a listening socket for each of its two workers.
+fn nginx(dir: &std::path::Path) -> ServerCommand {
+    let config = dir.join("nginx.conf");
+    let text = format!(
+        "daemon off; worker_processes 2; error_log /dev/null; pid {};\nevents {{}}\nhttp {{ access_log off; \
+         keepalive_requests 1000000000; server {{ listen 192.0.2.1:11211 reuseport; location / {{ return 200 ok; }} }} }}\n",
+        dir.join("pid").display()
+    );
+    std::fs::write(&config, text).unwrap();
+    ServerCommand::Other(["nginx", "-c", config.to_str().unwrap()].map(str::to_owned).into())
+}
+
+#[test]
+fn a_server_with_a_listening_socket_per_worker_has_one_queue_per_worker_if_it_is_steered() {
+    if !can_raise_a_lab() {
+        return;
+    }
+    if std::process::Command::new("nginx").arg("-v").output().is_err() {
+        return skip(Lacks::Server("nginx"), "nginx is not installed");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for steer in [None, Some(SteerRequest::default())] {
+        let (mut asked, comparison) = request("base,suspend200", &["max"]);
+        asked.workload = Workload::Http(HttpGet { path: "/".to_owned() });
+        asked.lab = LabSpec {
+            server: nginx(dir.path()),
+            queues: 2,
+            // So many that the kernel's hash mixes their queues.
+            connections: 64,
+            insist: true,
+            steer: steer.clone(),
+            ..asked.lab
+        };
+        let result = run_to_the_end(&(asked, comparison), &mut |_| {}).unwrap();
+        let (facts, server) = lab(&result);
+        let queues: Vec<usize> = server.workers.iter().map(|worker| worker.napi_ids.len()).collect();
+        assert_eq!(queues.iter().all(|queues| *queues == 1), steer.is_some(), "{queues:?}");
+        assert_eq!(facts.steered, steer.is_some());
+    }
+}
+
+#[test]
+fn a_server_with_one_listening_socket_is_not_steered_and_the_lab_is_removed() {
+    if !can_raise_a_lab() {
+        return;
+    }
+    let (mut asked, comparison) = request("base,suspend200", &["max"]);
+    asked.lab.steer = Some(SteerRequest::default());
+    let error = run_to_the_end(&(asked, comparison), &mut |_| {}).unwrap_err();
+    assert!(matches!(error, LabRunError::NotSteered(_)) && error.to_string().contains("only one socket"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Options of `quell attach` and `quell run` for steering connections and pinning workers.
+//! Options of `quell attach`, `run`, `bench` and `tune` for steering connections and pinning workers.
 
 use clap::Args;
 use quell_host::attach::placement::Wanted;
@@ -6,7 +6,7 @@ use quell_host::steer::SteerRequest;
 
 /// Placement of connections and workers.
 #[derive(Debug, Default, Args)]
-pub(super) struct PlacementArgs {
+pub(crate) struct PlacementArgs {
     /// Steer the connections of each receive queue to its own worker, by a filter on the programs' reuseport groups.
     /// Optionally only for queues of these devices.
     #[arg(long, value_name = "DEVICE,…", num_args = 0..=1, require_equals = true, value_delimiter = ',')]
@@ -25,6 +25,14 @@ pub(super) struct PlacementArgs {
 impl PlacementArgs {
     pub(super) fn is_requested(&self) -> bool {
         self.steer.is_some() || self.pin
+    }
+
+    pub(super) fn steers(&self) -> bool {
+        self.steer.is_some()
+    }
+
+    pub(super) fn pins(&self) -> bool {
+        self.pin
     }
 
     pub(super) fn wanted(&self) -> Wanted {

@@ -13,6 +13,7 @@ use quell_result::experiment::{EndOfExperiment, ExperimentResult, LoadExperiment
 use quell_result::facts::RemoteClientsFacts;
 use quell_result::facts::{CommandFacts, ProgramsFacts};
 use quell_result::facts::{HostFacts, ModelFacts};
+use quell_result::facts::{PlacementFacts, ProblemFacts, SteeredFacts};
 use quell_result::figures::{self, Work};
 
 use super::number::{self, ABSENT};
@@ -74,7 +75,12 @@ pub(super) fn subject(subject: &SubjectFacts, host: &HostFacts) -> String {
     let cpu = host.cpu_model.as_deref().unwrap_or("unknown processor");
     let host = format!("Linux {kernel} on {}", visible::name(cpu));
     match subject {
-        SubjectFacts::Programs(programs) => format!("{}\n{host}\n", of_programs(programs)),
+        SubjectFacts::Programs(programs) => format!(
+            "{}\n{host}\n{}{}",
+            of_programs(programs),
+            placement(programs.placement.as_ref()),
+            problems(&programs.problems)
+        ),
         SubjectFacts::Command(facts) => format!("{}\n{host}\n", of_command(facts)),
         SubjectFacts::Veth { lab, server, load, beside } => {
             let name = server.version.as_ref().or(server.command.first());
@@ -84,9 +90,10 @@ pub(super) fn subject(subject: &SubjectFacts, host: &HostFacts) -> String {
             let beside =
                 beside.as_ref().map(|words| format!("; second server on the same queues: {}", command_line(words)));
             let beside = beside.unwrap_or_default();
+            let steered = if lab.steered { "; connections are steered" } else { "" };
             let shared = if lab.shared_core == Some(true) { "; server and client share a core" } else { "" };
             format!(
-                "{name} in a veth lab, {}, {}, {stand_in}{shared}{beside}\n{host}\n",
+                "{name} in a veth lab, {}, {}, {stand_in}{steered}{shared}{beside}\n{host}\n",
                 counted(lab.queues, "queue"),
                 counted(load.connections, "connection")
             )
@@ -122,8 +129,9 @@ fn of_programs(programs: &ProgramsFacts) -> String {
     devices.sort_unstable();
     devices.dedup();
     let devices: Vec<_> = devices.into_iter().map(visible::name).collect();
+    let attached = programs.attached.map_or_else(String::new, |mode| format!("; attached: {mode}"));
     format!(
-        "{}: {} of {}, {}; {}",
+        "{}: {} of {}, {}{attached}; {}",
         names.join(", "),
         counted(programs.queues.len(), "queue"),
         if devices.is_empty() { "no device".to_owned() } else { devices.join(", ") },
@@ -156,7 +164,59 @@ fn of_command(facts: &CommandFacts) -> String {
         Some(client) => format!("Quell's generator in a private lab, {}", counted(client.connections, "connection")),
         None => traffic(facts.load.as_deref(), facts.latency.as_deref(), facts.beside.as_deref()),
     };
-    format!("{}: started for each slice; {traffic}", command_line(&facts.command))
+    let placement = match &facts.placement[..] {
+        [] => String::new(),
+        options => format!(" with {}", visible::name(&options.join(" "))),
+    };
+    format!("{}: started for each slice{placement}; {traffic}", command_line(&facts.command))
+}
+
+/// Steered connections and pinned workers, before or after they were placed.
+#[must_use]
+pub(crate) fn placement(placement: Option<&PlacementFacts>) -> String {
+    let Some(placement) = placement else { return String::new() };
+    let mut out = String::new();
+    for steered in &placement.steered {
+        let SteeredFacts { group, sockets, connections_before, aligned_before, new_connections } = steered;
+        let arrived = match new_connections {
+            None => "; existing connections stay with their workers until their clients reconnect".to_owned(),
+            Some(0) => {
+                "; no client has reconnected: the result is that of the connections from before, so let the clients \
+                 reconnect and run the command again"
+                    .to_owned()
+            }
+            Some(count) => format!("; {} arrived through the filter", counted(*count, "new connection")),
+        };
+        let text = format!(
+            "steering {}: over {} under every mode; before, {aligned_before} of {} shared the queue of their worker{arrived}",
+            visible::name(group),
+            counted(*sockets, "socket"),
+            counted(*connections_before, "connection"),
+        );
+        out.push_str(&format!("{}\n", wrapped(&text)));
+    }
+    if placement.pinned > 0 {
+        out.push_str(&format!("pinned to the CPUs of their queues: {}\n", counted(placement.pinned, "thread")));
+    }
+    for why in &placement.not_pinned {
+        out.push_str(&format!("{}\n", wrapped(&format!("not pinned: {}", visible::name(why)))));
+    }
+    out
+}
+
+/// Serious findings, with the modes that cause them.
+#[must_use]
+pub(crate) fn problems(problems: &[ProblemFacts]) -> String {
+    let line = |problem: &ProblemFacts| {
+        let modes: Vec<String> = problem.modes.iter().map(ToString::to_string).collect();
+        let (id, observed) = (visible::name(&problem.id), visible::name(&problem.observed));
+        wrapped(&format!("serious under {}: {id}: {observed}", modes.join(", "))) + "\n"
+    };
+    problems.iter().map(line).collect()
+}
+
+fn wrapped(text: &str) -> String {
+    textwrap::fill(text, textwrap::Options::new(PROSE_COLUMNS).subsequent_indent("  "))
 }
 
 fn traffic(load: Option<&[String]>, latency: Option<&[String]>, beside: Option<&[String]>) -> String {

@@ -345,6 +345,34 @@ fn an_experiment_keeps_a_mode_whose_stalls_are_accepted() {
     assert!(!stage.is_set());
 }
 
+#[test]
+fn the_keeper_of_an_attachment_leaves_the_stalls_of_an_experiment_to_it() {
+    let Some(mut stage) = Stage::enter("stall-below") else { return };
+    if stage.attach(&[]).is_none() {
+        return;
+    }
+    let pid = stage.server.pid().to_string();
+    // Slices of base free the queue: nobody else does, because stalls are accepted.
+    let mut command = stage.quell(&["bench", "--modes=base,suspend20", "--budget=10s", "--accept-stalls", "--yes"]);
+    command.args(["--pid", &pid, "--slice=350", "--settle=5"]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    while stage.is_set() {
+        stage.ask(1, b'r');
+    }
+    stage.ask(0, b'o');
+    let mut seen = 0;
+    while child.try_wait().unwrap().is_none() {
+        stage.ask(1, b'r');
+        let stalls = stage.stalls();
+        // After the end of its journal, they are the keeper's again.
+        if Journal::in_dir(stage.dir.path().join("journal")).list().unwrap().len() == 2 {
+            seen = stalls;
+        }
+    }
+    assert_eq!(seen, 0, "the keeper has polled the queue during the experiment");
+    stage.asks_until_taken_back();
+}
+
 /// A stopped process, which goes on when the test ends.
 struct Stopped(PidFd);
 

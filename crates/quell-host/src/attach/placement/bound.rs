@@ -35,7 +35,7 @@ impl Bound {
 
 /// Whether the reason may disappear by the next pass, for example because a connection arrives or a thread blocks.
 pub(super) fn may_change(why: &WhyNotPinned) -> bool {
-    matches!(why, WhyNotPinned::NoConnection | WhyNotPinned::NoThread)
+    matches!(why, WhyNotPinned::NoConnection | WhyNotPinned::OlderThanFilter(_) | WhyNotPinned::NoThread)
 }
 
 fn key(pin: &Pin) -> (Pid, u64) {

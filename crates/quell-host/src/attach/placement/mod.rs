@@ -13,15 +13,16 @@ use std::time::{Duration, Instant};
 use quell_change::change::{Change, ReuseportFilter};
 use quell_change::journal::Journal;
 use quell_change::settings::SettingsError;
-use quell_change::transaction::{ChangeError, ChangeStage};
+use quell_change::target::Targets;
+use quell_change::transaction::{ChangeError, ChangeStage, Transaction};
 use quell_linux::Pid;
 use tracing::{debug, info, warn};
 
 use self::bound::{Bound, may_change};
 use self::filters::Filters;
-use super::attachment::{AttachObserver, Attachment, attachments};
+use super::attachment::{AttachObserver, attachments};
 use super::error::AttachError;
-use crate::snapshot::{Snapshot, queues_of};
+use crate::snapshot::{Snapshot, SnapshotScope, TakeError, queues_of, take};
 use crate::steer::{
     CannotSteer, GroupKey, LookError, NotPinned, Pin, Shown, ShownGroup, SteerRequest, Steering, Verification,
     connections, groups, look, mark_steered, pins, plan,
@@ -35,6 +36,67 @@ pub struct Wanted {
     pub steer: Option<SteerRequest>,
     /// Bind workers to the CPUs of the queues that deliver their connections.
     pub pin: bool,
+}
+
+impl Wanted {
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        self.steer.is_none() && !self.pin
+    }
+
+    /// Options of `quell attach` and `quell run` that request this.
+    #[must_use]
+    pub fn options(&self) -> Vec<String> {
+        let mut options = Vec::new();
+        if let Some(SteerRequest { devices, udp, replace_filter }) = &self.steer {
+            let devices = if devices.is_empty() { String::new() } else { format!("={}", devices.join(",")) };
+            options.push(format!("--steer{devices}"));
+            options.extend(udp.then(|| "--steer-udp".to_owned()));
+            options.extend(replace_filter.then(|| "--replace-filter".to_owned()));
+        }
+        options.extend(self.pin.then(|| "--pin".to_owned()));
+        options
+    }
+}
+
+/// Programs whose workers are placed, and the journal of the changes: those of an attachment or of an experiment.
+#[derive(Debug)]
+pub struct PlacedPrograms<'a> {
+    pub(crate) transaction: &'a mut Transaction,
+    pub(crate) targets: &'a Targets,
+    /// Sockets with a filter, and the number of queues that it selects for each.
+    pub(crate) steered: &'a mut BTreeMap<u64, u32>,
+    /// Number of changes so far, for the observer.
+    pub(crate) changes: &'a mut usize,
+}
+
+impl PlacedPrograms<'_> {
+    fn steer(&mut self, steering: &Steering, observer: &mut AttachObserver<'_>) -> Result<(), ChangeError> {
+        self.observed(observer, |transaction| transaction.steer(steering))?;
+        self.steered.extend(steering.queues_of_sockets());
+        Ok(())
+    }
+
+    fn observed<T>(
+        &mut self,
+        observer: &mut AttachObserver<'_>,
+        act: impl FnOnce(&mut Transaction) -> Result<T, ChangeError>,
+    ) -> Result<T, ChangeError> {
+        let number = *self.changes;
+        *self.changes += 1;
+        if observer(number, ChangeStage::Before).is_break() {
+            return Err(ChangeError::Stopped);
+        }
+        act(self.transaction)
+    }
+}
+
+/// Takes a snapshot of programs and the devices in their namespaces, with the sockets that have a filter.
+pub(super) fn look_at_programs(targets: &Targets, steered: &BTreeMap<u64, u32>) -> Result<Snapshot, TakeError> {
+    let pids = targets.pids().into_iter().collect();
+    let (mut snapshot, _) = take(&SnapshotScope { pids, ..SnapshotScope::default() })?;
+    mark_steered(&mut snapshot, steered);
+    Ok(snapshot)
 }
 
 /// Reuseport groups of programs, each with its filter or with the reason why it gets none.
@@ -142,43 +204,45 @@ impl Placement {
     /// Attaches filters that were decided for the current state of the programs.
     ///
     /// # Errors
-    /// On the first filter that cannot be attached; [`Attachment::end`] detaches the earlier ones.
-    pub fn steer(
+    /// On the first filter that cannot be attached; the end of the transaction detaches the earlier ones.
+    pub fn steer<'a>(
         &mut self,
         groups: &Groups,
-        attachment: &mut Attachment,
+        programs: impl Into<PlacedPrograms<'a>>,
         observer: &mut AttachObserver<'_>,
     ) -> Result<(), AttachError> {
+        let mut programs = programs.into();
         for steering in &groups.steerings {
             let failed = |source| AttachError::Steer { group: steering.group.key, source: Box::new(source) };
-            attachment.steer(steering, observer).map_err(failed)?;
+            programs.steer(steering, observer).map_err(failed)?;
             self.filters.replace(steering.clone());
         }
         self.refused = groups.refused.iter().map(|why| (why.key(), discriminant(why))).collect();
-        Ok(())
+        // Before the caller lets clients reconnect: later connections came through the filters.
+        self.filters.list_connections(connections).map_err(AttachError::Connections)
     }
 
     /// Observes new connections for at most `within`, until every filter is verified. If requested, binds workers to
     /// the CPUs of their queues as soon as these are known.
     ///
     /// # Errors
-    /// When a filter does not hold or a thread cannot be bound; [`Attachment::end`] undoes everything.
-    pub fn watch(
+    /// When a filter does not hold or a thread cannot be bound; the end of the transaction undoes everything.
+    pub fn watch<'a>(
         &mut self,
-        attachment: &mut Attachment,
+        programs: impl Into<PlacedPrograms<'a>>,
         within: Duration,
         observer: &mut AttachObserver<'_>,
     ) -> Result<PlacementResult, AttachError> {
+        let mut programs = programs.into();
         let give_up = Instant::now() + within;
         let mut placed = PlacementResult::default();
         loop {
-            self.filters.list_connections(connections).map_err(AttachError::Connections)?;
-            let snapshot = attachment.look_at_programs().map_err(AttachError::Look)?;
+            let snapshot = look_at_programs(programs.targets, programs.steered).map_err(AttachError::Look)?;
             self.filters.see(&snapshot, |_| true);
             if let Some(group) = self.filters.mixed() {
                 return Err(AttachError::Mixed { group });
             }
-            let mut workers = self.bind(attachment, &snapshot, observer);
+            let mut workers = self.bind(&mut programs, &snapshot, observer);
             if let Some((tid, source)) = workers.failed.pop() {
                 return Err(AttachError::Pin { tid, source: Box::new(source) });
             }
@@ -195,7 +259,7 @@ impl Placement {
             if Instant::now() >= give_up {
                 break;
             }
-            if observer(attachment.changes(), ChangeStage::Before).is_break() {
+            if observer(*programs.changes, ChangeStage::Before).is_break() {
                 return Err(AttachError::Stopped);
             }
             thread::sleep(LOOKED_EVERY);
@@ -206,28 +270,29 @@ impl Placement {
         Ok(placed)
     }
 
-    /// Acts on a snapshot taken by [`Attachment::keep_up`]. A group gets its filter once two passes in a row see it
+    /// Acts on a snapshot of [`Attachment::keep_up`](super::Attachment::keep_up). A group gets its filter once two passes in a row see it
     /// unchanged, and a new filter after it has changed. Makes no other observation while the snapshot shows the same
     /// state as the previous one.
-    pub fn keep_up(
+    pub fn keep_up<'a>(
         &mut self,
-        attachment: &mut Attachment,
+        programs: impl Into<PlacedPrograms<'a>>,
         snapshot: &Snapshot,
         observer: &mut AttachObserver<'_>,
     ) -> PlacementPass {
+        let mut programs = programs.into();
         let mut pass = PlacementPass::default();
         if let Some(request) = self.wanted.steer.clone() {
-            let shown = Shown::of(snapshot, &attachment.targets().pids());
+            let shown = Shown::of(snapshot, &programs.targets.pids());
             pass.is_changing = shown != self.shown;
             let due = self.made_of.what_is_due(&shown, &self.shown);
             self.shown = shown;
             self.filters.see(snapshot, |key| self.made_of.groups.get(key) == self.shown.group(key));
             pass.verifications = self.filters.news();
             if !due.is_empty() {
-                self.make(due, &request, attachment, snapshot, observer, &mut pass);
+                self.make(due, &request, &mut programs, snapshot, observer, &mut pass);
             }
         }
-        let workers = self.bind(attachment, snapshot, observer);
+        let workers = self.bind(&mut programs, snapshot, observer);
         pass.pinned = workers.pinned;
         pass.not_bound = workers.failed;
         pass.not_pinned = self.bound.news(workers.not_pinned);
@@ -253,12 +318,12 @@ impl Placement {
         &mut self,
         due: BTreeMap<GroupKey, ShownGroup>,
         request: &SteerRequest,
-        attachment: &mut Attachment,
+        programs: &mut PlacedPrograms<'_>,
         snapshot: &Snapshot,
         observer: &mut AttachObserver<'_>,
         pass: &mut PlacementPass,
     ) {
-        let decided = match decide(snapshot, &attachment.targets().pids(), request) {
+        let decided = match decide(snapshot, &programs.targets.pids(), request) {
             Ok(decided) => decided,
             Err(error) => return self.is_unread(error, pass),
         };
@@ -269,7 +334,7 @@ impl Placement {
             if self.filters.has(&steering) {
                 continue;
             }
-            match attachment.steer(&steering, observer) {
+            match programs.steer(&steering, observer) {
                 Ok(()) => {
                     self.refused.remove(&steering.group.key);
                     let is_replacement = self.filters.replace(steering.clone());
@@ -300,17 +365,22 @@ impl Placement {
     }
 
     /// Binds workers whose queue is known, if requested.
-    fn bind(&mut self, attachment: &mut Attachment, snapshot: &Snapshot, observer: &mut AttachObserver<'_>) -> Workers {
+    fn bind(
+        &mut self,
+        programs: &mut PlacedPrograms<'_>,
+        snapshot: &Snapshot,
+        observer: &mut AttachObserver<'_>,
+    ) -> Workers {
         let mut workers = Workers::default();
         if !self.wanted.pin {
             return workers;
         }
         let Some(baseline) = self.filters.baseline() else { return workers };
-        let pids: Vec<Pid> = attachment.targets().pids().into_iter().collect();
+        let pids: Vec<Pid> = programs.targets.pids().into_iter().collect();
         let decided = pins(snapshot, &pids, &baseline);
         for pin in decided.pins.into_iter().filter(|pin| self.bound.may_be(pin)).collect::<Vec<_>>() {
             self.bound.is(&pin);
-            match attachment.observed(observer, |transaction| transaction.pin(&pin)) {
+            match programs.observed(observer, |transaction| transaction.pin(&pin)) {
                 Ok(_) => workers.pinned.push(pin),
                 Err(ChangeError::Settings(error)) if error.is_absent() => {
                     info!(tid = pin.tid.get(), %error, "the thread no longer exists");

@@ -42,6 +42,7 @@ pub(crate) fn request(modes: &str, loads: &[&str]) -> (LabRequest, Comparison) {
             connections: 16,
             interrupt_stand_in: true,
             insist: false,
+            steer: None,
         },
     };
     (request, comparison)

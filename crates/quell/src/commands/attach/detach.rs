@@ -35,7 +35,9 @@ pub(crate) fn run(args: &DetachArgs) -> Result<(), Failure> {
     let journal = journal();
     let attachments = attachments(&journal).map_err(Failure::refused)?;
     let waiting = waiting(&journal).map_err(Failure::refused)?;
-    let chosen = choose(attachments, waiting, args)?;
+    let mut chosen = choose(attachments, waiting, args)?;
+    // An experiment on an attached program first: it brings the attached mode back before that is undone.
+    chosen.sort_by_key(|attached| !attached.purpose().is_experiment());
     let mut all = orphaned(&journal, &chosen)?;
     let is_left = |attached: &&Attached| !all.iter().any(|(ended, _)| ended.path == attached.path);
     let Ended { detached, errors } = end(&journal, chosen.iter().filter(is_left).cloned().collect());

@@ -95,7 +95,8 @@ fn keep_up(
             None => ControlFlow::Continue(()),
         };
         let pass = attachment.keep_up(&mut observer)?;
-        let placed = pass.snapshot.as_ref().map(|snapshot| placement.keep_up(attachment, snapshot, &mut observer));
+        let placed =
+            pass.snapshot.as_ref().map(|snapshot| placement.keep_up(&mut *attachment, snapshot, &mut observer));
         if interruption.flag().get().is_some() {
             return Ok(Over::Normally("stopped by a signal"));
         }

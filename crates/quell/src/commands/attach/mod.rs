@@ -172,10 +172,20 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
 ///
 /// # Errors
 /// When the mode cannot be applied; changes are undone.
-pub(in crate::commands) fn keep(targets: &Targets, mode: DeliveryMode, accept_stalls: bool) -> Result<(), Failure> {
+pub(in crate::commands) fn keep(
+    targets: &Targets,
+    mode: DeliveryMode,
+    args: &PlacementArgs,
+    accept_stalls: bool,
+) -> Result<(), Failure> {
     let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
-    let Observation { snapshot, plan, findings } =
-        look(targets, &request, &Wanted::default()).map_err(|error| failure(AttachError::Look(error)))?;
+    let wanted = args.wanted();
+    let Observation { snapshot, plan, mut findings } =
+        look(targets, &request, &wanted).map_err(|error| failure(AttachError::Look(error)))?;
+    let groups = groups(&wanted, &snapshot, targets, false)?;
+    if !groups.steerings.is_empty() {
+        findings::are_steered(&mut findings, &targets.pids());
+    }
     finding_lines(&findings).iter().for_each(|line| output::say(line));
     let report = render::Report::new(&request, targets, &plan, findings, false);
     refuse_impossible(&report)?;
@@ -183,9 +193,9 @@ pub(in crate::commands) fn keep(targets: &Targets, mode: DeliveryMode, accept_st
         stalls::refuse(&report.findings, "keeps the mode")?;
     }
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
-    let mut placement = Placement::new(Wanted::default());
-    let placed = (&Groups::default(), &mut placement, None);
-    let (attachment, _) = attach(targets, request, &plan, placed, &interruption)?;
+    let mut placement = Placement::new(wanted);
+    let watched = args.is_requested().then_some(PLACEMENT_WATCHED);
+    let (attachment, placed) = attach(targets, request, &plan, (&groups, &mut placement, watched), &interruption)?;
     let queues: Vec<QueueStep> = attachment.queues().cloned().collect();
     let mut left = leave(attachment)?;
     let mut is_over = || !left.is_kept();
@@ -194,6 +204,7 @@ pub(in crate::commands) fn keep(targets: &Targets, mode: DeliveryMode, accept_st
     if is_over() {
         return Err(reverted_after_stall(targets));
     }
+    output::say(render::placement::placed(&groups, &placed).trim_end());
     effect.iter().for_each(|effect| output::say(effect.to_string().trim_end()));
     Ok(())
 }

@@ -126,7 +126,7 @@ impl Queues {
         let Some(attachment) = &mut self.attachment else { return false };
         match attachment.keep_up(&mut never_stop) {
             Ok(pass) => {
-                let look = |snapshot| self.placement.keep_up(attachment, snapshot, &mut never_stop);
+                let look = |snapshot| self.placement.keep_up(&mut *attachment, snapshot, &mut never_stop);
                 let placed = pass.snapshot.as_ref().map(look);
                 if let Some(snapshot) = &pass.snapshot {
                     verifier.look(snapshot, &attachment.targets().pids());

@@ -12,6 +12,7 @@ use quell_vm::KernelName;
 
 use super::Place;
 use crate::commands::apply::duration;
+use crate::commands::placement_args::PlacementArgs;
 use crate::commands::vm::NicName;
 use crate::exit::Failure;
 
@@ -79,6 +80,8 @@ pub(crate) struct SubjectArgs {
     /// for the worst of them [50%,90%,max; of a search 50%,90%, on the model also 25%]
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = LOAD)]
     pub(crate) loads: Option<Vec<OfferedLoad>>,
+    #[command(flatten)]
+    pub(crate) placement: PlacementArgs,
     /// Do not ask for confirmation before the programs are changed.
     #[arg(short, long)]
     pub(crate) yes: bool,
@@ -176,18 +179,19 @@ impl SubjectArgs {
         Targets::find(selection)
     }
 
-    /// The options that select these programs, for a command that the user can paste.
+    /// The options that select these programs and place their workers, for a command that the user can paste.
     pub(crate) fn programs_text(&self) -> String {
         let NamedSubject { pid, unit, cgroup, .. } = &self.named;
-        let words = match (unit, cgroup) {
+        let named = match (unit, cgroup) {
             (Some(unit), _) => ["--unit".to_owned(), unit.clone()],
             (None, Some(path)) => ["--cgroup".to_owned(), path.clone()],
-            (None, None) if pid.is_empty() => return "--pid PID".to_owned(),
+            (None, None) if pid.is_empty() => ["--pid".to_owned(), "PID".to_owned()],
             (None, None) => {
                 let pids: Vec<String> = pid.iter().map(ToString::to_string).collect();
                 ["--pid".to_owned(), pids.join(",")]
             }
         };
+        let words = named.into_iter().chain(self.placement.wanted().options());
         visible::name(&shell_words::join(words)).into_owned()
     }
 
@@ -198,7 +202,7 @@ impl SubjectArgs {
     /// Returns whether an option requires a lab.
     pub(crate) fn asks_for_a_lab(&self) -> bool {
         let sized = self.queues.is_some() || self.generators.is_some() || self.connections.is_some();
-        sized || self.server.is_some() || self.no_interrupt_stand_in || self.insist
+        sized || self.placement.steers() || self.server.is_some() || self.no_interrupt_stand_in || self.insist
     }
 
     /// Refuses options that do not apply to a place. `others` are those of one command alone.
@@ -220,13 +224,16 @@ impl SubjectArgs {
         }
     }
 
-    fn applies(&self) -> [Applies; 15] {
+    fn applies(&self) -> [Applies; 17] {
         const SERVERS: &[Place] = &[Place::Programs, Place::Command];
         const MODELLED: &[Place] = &[Place::Lab, Place::Sim];
         [
             (self.load.is_some(), "--load", SERVERS),
             (self.clients.is_some(), "--clients", &[Place::Programs]),
             (self.latency.is_some(), "--latency", SERVERS),
+            (self.placement.steers(), "--steer", &[Place::Programs, Place::Command, Place::Lab]),
+            // The workers of a lab are always pinned.
+            (self.placement.pins(), "--pin", SERVERS),
             (self.yes, "--yes", SERVERS),
             (self.accept_stalls, "--accept-stalls", &[Place::Programs]),
             (self.loads.is_some(), "--loads", MODELLED),

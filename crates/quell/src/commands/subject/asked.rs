@@ -11,6 +11,7 @@ use quell_linux::Pid;
 use quell_linux::visible::{self, counted};
 use quell_load::OfferedLoad;
 use quell_result::experiment::SubjectFacts;
+use quell_result::facts::ProgramsFacts;
 use quell_subject::experiment::ComparisonError;
 use quell_subject::question::model::ModelSpec;
 use quell_subject::question::{
@@ -32,7 +33,7 @@ use crate::exit::{Exit, Failure};
 use crate::journals::{journal, report_recovery, revert_killed_runs};
 use crate::output;
 use crate::render::progress::Progress;
-use crate::render::tune as render_tune;
+use crate::render::{experiment, tune as render_tune};
 
 /// What is done with a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -197,7 +198,7 @@ fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> 
             "switches {} and {} between {modes} every {slice_ms} ms, for at most {budget_s} s; restores them at the end\n{}",
             counted(facts.queues.len(), "queue"),
             counted(facts.epolls, "epoll"),
-            affected_too(affected)
+            notes(facts) + &affected_too(affected)
         ),
         PlannedSubject::Lab(request) => {
             format!("compares {modes} on {}, {}, for at most {budget_s} s\n", of_lab(request), loads(&request.loads))
@@ -225,8 +226,8 @@ fn plan_of_search(plan: &TunePlan, subject: &PlannedSubject<'_>) -> String {
         }
         PlannedSubject::Programs { facts, affected } => {
             let restored = "everything is restored at the end, after Ctrl-C, and if this command is killed\n";
-            let facts = SubjectFacts::Programs((*facts).clone());
-            (render_tune::searched_on(&facts), affected_too(affected) + restored, "")
+            let subject = SubjectFacts::Programs(Box::new((*facts).clone()));
+            (render_tune::searched_on(&subject), notes(facts) + &affected_too(affected) + restored, "")
         }
         PlannedSubject::Lab(request) => {
             (format!("{}; the lab is removed at the end", of_lab(request)), String::new(), "")
@@ -269,6 +270,13 @@ fn loads(loads: &[OfferedLoad]) -> String {
     format!("at {}", loads.join(", "))
 }
 
+/// What the programs have or get besides the modes, and which problems the modes cause.
+fn notes(facts: &ProgramsFacts) -> String {
+    let attached = |mode| format!("the programs are attached: {mode} pauses meanwhile, and is back at the end\n");
+    let attached = facts.attached.map_or_else(String::new, attached);
+    attached + &experiment::placement(facts.placement.as_ref()) + &experiment::problems(&facts.problems)
+}
+
 fn affected_too(affected: &BTreeMap<Pid, String>) -> String {
     if affected.is_empty() {
         return String::new();
@@ -293,9 +301,10 @@ pub(in crate::commands) fn failure(error: Unanswered) -> Failure {
         Unanswered::Switch(error) => Failure::new(exit_of_switching(&error), error).unchanged(),
         Unanswered::Stalls(finding) => stalls::refused(&finding, "measures"),
         Unanswered::Plan { error, plan } => invalid_plan(&plan, error),
-        Unanswered::PresentDiffers | Unanswered::NothingToTry(_) | Unanswered::NothingSettable { .. } => {
-            Failure::new(Exit::NotSupported, error)
-        }
+        Unanswered::PresentDiffers
+        | Unanswered::NothingToTry(_)
+        | Unanswered::NothingSettable { .. }
+        | Unanswered::NotSteered(_) => Failure::new(Exit::NotSupported, error),
         Unanswered::Helper(HelperError::Journal(error)) => Failure::refused(error),
         Unanswered::Metric(_)
         | Unanswered::Judge(_)
@@ -323,6 +332,7 @@ pub(in crate::commands) fn of_comparison(error: &ComparisonError) -> Failure {
 /// An error of a lab with its exit code.
 pub(in crate::commands) fn of_lab_run(error: LabRunError) -> Failure {
     match error {
+        LabRunError::NotSteered(_) => Failure::new(Exit::NotSupported, error),
         LabRunError::NotPossibleHere(missing) => Failure::new(Exit::NotSupported, not_possible(&missing)),
         LabRunError::Cpus(error) => Failure::new(Exit::NotSupported, error),
         LabRunError::Experiment(ComparisonError::Reference { .. } | ComparisonError::NoModeLeft(_)) => {
@@ -358,7 +368,9 @@ fn exit_of_switching(error: &SwitchError) -> Exit {
         SwitchError::Change(ChangeError::Refused { .. })
         | SwitchError::NothingToSwitch
         | SwitchError::NotPossible(_) => Exit::NotSupported,
-        SwitchError::Attach(AttachError::AlreadyAttached { .. }) => Exit::Usage,
+        SwitchError::Attach(AttachError::AlreadyAttached { .. } | AttachError::AttachedWithOthers { .. }) => {
+            Exit::Usage
+        }
         _ => Exit::KernelRefused,
     }
 }

@@ -94,11 +94,13 @@ impl SubjectArgs {
             (None, Some(words)) => LoadSource::Command(words),
             (None, None) => LoadSource::Live,
         };
-        Ok(ProgramsSpec { targets, load, judges, accepts_stalls: self.accept_stalls, is_dry_run })
+        let (placement, accepts_stalls) = (self.placement.wanted(), self.accept_stalls);
+        Ok(ProgramsSpec { targets, load, judges, placement, accepts_stalls, is_dry_run })
     }
 
     pub(super) fn of_command(&self, judges: Judges) -> Result<CommandSpec, Failure> {
-        Ok(CommandSpec { command: self.command().to_vec(), load: words(self.load.as_deref())?, judges })
+        let (load, placement) = (words(self.load.as_deref())?, self.placement.wanted());
+        Ok(CommandSpec { command: self.command().to_vec(), load, judges, placement })
     }
 
     pub(super) fn of_lab(&self, loads: Vec<OfferedLoad>, beside: Option<ServerCommand>) -> Result<LabRequest, Failure> {
@@ -118,6 +120,7 @@ impl SubjectArgs {
                 connections: self.connections.unwrap_or(bench_load::CONNECTIONS),
                 interrupt_stand_in: !self.no_interrupt_stand_in,
                 insist: self.insist,
+                steer: self.placement.wanted().steer,
             },
         })
     }

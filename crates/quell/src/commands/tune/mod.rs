@@ -8,6 +8,7 @@ mod seen;
 
 use std::time::Duration;
 
+use quell_host::attach::attachment::refuse_what_is_attached;
 use quell_linux::output_file::OutputFile;
 use quell_linux::visible;
 use quell_load::OfferedLoad;
@@ -23,6 +24,7 @@ use super::subject::{ModelDefault, Place, judge};
 use crate::commands::bench::seed_from_the_clock;
 use crate::commands::{attach, results};
 use crate::exit::{Exit, Failure};
+use crate::journals::journal;
 use crate::output;
 use crate::render::tune as render;
 
@@ -45,6 +47,10 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
     };
     if args.advise {
         return advise::advise(args, targets.as_ref());
+    }
+    if let Some(targets) = targets.as_ref().filter(|_| args.keep) {
+        // Otherwise the search would end with a mode that cannot be attached.
+        refuse_what_is_attached(&journal(), targets).map_err(|error| Failure::usage(error).unchanged())?;
     }
     let store = ResultStore::of_user();
     let result_file = match args.dry_run {
@@ -76,7 +82,9 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
     let (Some(Answer::Searched(file)), Some(result_file)) = (answer, result_file) else { return Ok(()) };
     finish(args, &file, &result_file, profile_file.as_ref())?;
     match (targets, file.search.answer.mode()) {
-        (Some(targets), Some(mode)) if args.keep => attach::keep(&targets, mode, subject.accept_stalls),
+        (Some(targets), Some(mode)) if args.keep => {
+            attach::keep(&targets, mode, &subject.placement, subject.accept_stalls)
+        }
         (Some(_), None) if args.keep => {
             output::say("no mode was left attached, because none was found");
             Ok(())

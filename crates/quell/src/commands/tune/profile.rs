@@ -16,7 +16,7 @@ pub(super) fn text(report: &str, subject: &SubjectFacts, mode: DeliveryMode, sho
          All evidence: {show}\n\
          {}",
         report.trim_end(),
-        usage(mode, &queues)
+        usage(mode, &queues, &placement(subject))
     );
     let comments = evidence.lines().map(|line| format!("# {}", visible::name(line)));
     let comments: Vec<String> = comments.map(|line| line.trim_end().to_owned()).collect();
@@ -63,13 +63,23 @@ fn queues(subject: &SubjectFacts, mode: DeliveryMode) -> BTreeMap<&str, BTreeSet
     by_device
 }
 
-fn usage(mode: DeliveryMode, queues: &BTreeMap<&str, BTreeSet<u32>>) -> String {
-    let run = "quell run --profile THIS_FILE -- COMMAND";
+/// Options with which connections were steered and workers pinned, each after a space.
+fn placement(subject: &SubjectFacts) -> String {
+    let options = match subject {
+        SubjectFacts::Programs(facts) => facts.placement.as_ref().map_or(&[][..], |placement| &placement.options),
+        SubjectFacts::Command(facts) => &facts.placement,
+        _ => &[],
+    };
+    options.iter().map(|option| format!(" {option}")).collect()
+}
+
+fn usage(mode: DeliveryMode, queues: &BTreeMap<&str, BTreeSet<u32>>, placement: &str) -> String {
+    let run = format!("quell run --profile THIS_FILE{placement} -- COMMAND");
     match (needs_run(mode), queues.is_empty()) {
         (true, _) => format!("To use it: {run}. A running program cannot get this mode."),
-        (false, true) => format!("To use it: quell attach --profile THIS_FILE PID, or {run}"),
+        (false, true) => format!("To use it: quell attach --profile THIS_FILE{placement} PID, or {run}"),
         (false, false) => format!(
-            "To use it: quell attach --profile THIS_FILE PID, or {run}\n\
+            "To use it: quell attach --profile THIS_FILE{placement} PID, or {run}\n\
              quell apply THIS_FILE sets only the queues below, for all programs. It sets no epoll of a program."
         ),
     }
@@ -138,7 +148,7 @@ mod tests {
     }
 
     fn on_queues(queues: Vec<QueueFacts>) -> SubjectFacts {
-        SubjectFacts::Programs(ProgramsFacts {
+        SubjectFacts::Programs(Box::new(ProgramsFacts {
             processes: Vec::new(),
             queues,
             epolls: 1,
@@ -147,7 +157,10 @@ mod tests {
             latency: None,
             beside: None,
             clients: None,
-        })
+            attached: None,
+            placement: None,
+            problems: Vec::new(),
+        }))
     }
 
     fn queue(device: &str, queues: &[u32]) -> QueueFacts {

@@ -16,6 +16,7 @@ use quell_test_support::lab::{ARRIVES_WITHIN, TestLab};
 use quell_test_support::{LabTurn, Lacks, skip, wait_until};
 
 const OUTPUT_KEPT: usize = 64 * 1024;
+pub(crate) const WORKERS_ADDRESS: &str = "192.0.2.1:7000";
 /// The searches have budgets of at most 120 seconds.
 const ENDS_WITHIN: Duration = Duration::from_secs(240);
 
@@ -58,6 +59,35 @@ impl Stage {
         stage.add_client(pause);
         stage.before = stage.state();
         Some(stage)
+    }
+
+    /// With a server of two workers, each with its own listening socket, on two queues, and without clients.
+    pub(crate) fn of_workers(test: &str) -> Option<Self> {
+        let turn = LabTurn::wait();
+        let mut lab = TestLab::raise_beside_others(test, 2)?;
+        let spawn = Spawn::new(env!("CARGO_BIN_EXE_quell")).args(["respond", WORKERS_ADDRESS, "--workers", "2"]);
+        let server = lab.start(spawn.stderr(Output::Tail(OUTPUT_KEPT)));
+        let said = || String::from_utf8(server.stderr_tail().unwrap()).unwrap();
+        wait_until(|| if said().contains("listening on") { Ok(()) } else { Err(said()) });
+        let mut stage = Self {
+            lab,
+            server,
+            asks: Arc::new(AtomicBool::new(true)),
+            clients: Vec::new(),
+            dir: tempfile::tempdir().unwrap(),
+            before: BTreeMap::new(),
+            _turn: turn,
+        };
+        stage.begin_here();
+        Some(stage)
+    }
+
+    /// Command of a load of 16 connections on the server of [`Self::of_workers`], from the client's namespace.
+    pub(crate) fn load_of_workers(&self) -> String {
+        let (quell, client) = (env!("CARGO_BIN_EXE_quell"), self.lab.server_name.replace("-server", "-client"));
+        let load =
+            format!("{WORKERS_ADDRESS} --protocol request-response -c 16 --rate 1K --polling epoll --seconds 600");
+        format!("nsenter --net=/run/netns/{client} {quell} load {load}")
     }
 
     /// Starts another client, which exits when the server closes its connection.
@@ -116,9 +146,28 @@ impl Stage {
         }
     }
 
-    /// Makes the present settings those that must be there at the end.
-    pub(crate) fn begin_here(&mut self) {
-        self.before = self.state();
+    /// Makes the present settings those that must be there at the end. Returns the earlier ones.
+    pub(crate) fn begin_here(&mut self) -> BTreeMap<String, String> {
+        let now = self.state();
+        std::mem::replace(&mut self.before, now)
+    }
+
+    /// Makes these settings those that must be there at the end.
+    pub(crate) fn expect(&mut self, settings: BTreeMap<String, String>) {
+        self.before = settings;
+    }
+
+    /// Waits until the queue has this irq-suspend-timeout, which one mode of an experiment sets.
+    pub(crate) fn wait_until_suspended_for(&self, timeout_ns: u64) {
+        let now = || self.lab.napi().settings.irq_suspend_timeout_ns;
+        wait_until(|| if now() == Some(timeout_ns) { Ok(()) } else { Err(format!("{:?}", now())) });
+    }
+
+    /// Runs `quell` with these arguments to its end. Returns what it prints.
+    pub(crate) fn says(&self, code: i32, command: &[&str]) -> String {
+        let (status, stdout, stderr) = end(self.start_without_pid(command));
+        assert_eq!(status, Some(code), "{command:?}: {stdout}{stderr}");
+        stdout + &stderr
     }
 
     pub(crate) fn file(&self) -> PathBuf {
@@ -221,6 +270,10 @@ impl Stage {
     /// Checks the settings, and that no journal is left.
     pub(crate) fn assert_as_before(&self) {
         self.assert_settings_as_before();
+        self.assert_no_journal_remains();
+    }
+
+    pub(crate) fn assert_no_journal_remains(&self) {
         wait_until(|| {
             let left: Vec<_> = std::fs::read_dir(self.dir.path().join("journal")).into_iter().flatten().collect();
             if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }

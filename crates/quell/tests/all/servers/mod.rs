@@ -12,7 +12,7 @@ mod lab;
 mod launched;
 mod program;
 mod seen;
-mod steered;
+pub(crate) mod steered;
 mod system_calls;
 
 use client::Effort;

@@ -2,7 +2,10 @@
 //! attached and launched servers, and after a reload. No filter remains.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 
+use quell_linux::Pid;
+use quell_linux::netns::Namespace;
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::proc::{FdKind, ProcRoot};
 use quell_linux::reuseport::{self, Detachment};
@@ -41,18 +44,23 @@ fn every_worker_has_one_queue(lab: &ServersLab, program: Program, server: &Serve
 
 /// Detaches the filter, if there is one.
 fn take_off(lab: &ServersLab, server: &Server) -> Detachment {
+    detach_filter(&lab.veth.server.namespace, server.pid(), server.address)
+}
+
+/// Detaches the filter of a listening process, if there is one.
+pub(crate) fn detach_filter(namespace: &Namespace, pid: Pid, address: SocketAddr) -> Detachment {
     let mut listening = BTreeSet::new();
-    let mut sockets = SockDiag::open_in(&lab.veth.server.namespace).unwrap();
+    let mut sockets = SockDiag::open_in(namespace).unwrap();
     let note = |socket: quell_linux::sock_diag::InetSocket| {
-        if socket.state == LISTEN && socket.local == server.address {
+        if socket.state == LISTEN && socket.local == address {
             listening.insert(u64::from(socket.inode));
         }
     };
     sockets.for_each(InetProtocol::Tcp, InetFamily::V4, note).unwrap();
-    let fds = ProcRoot::default().process(server.pid()).fds().unwrap();
+    let fds = ProcRoot::default().process(pid).fds().unwrap();
     let is_one = |kind: &FdKind| matches!(kind, FdKind::Socket { inode } if listening.contains(inode));
     let fd = fds.into_iter().find(|fd| is_one(&fd.kind)).unwrap();
-    reuseport::detach(PidFd::open(server.pid()).unwrap().duplicate(fd.number).unwrap()).unwrap()
+    reuseport::detach(PidFd::open(pid).unwrap().duplicate(fd.number).unwrap()).unwrap()
 }
 
 #[test]

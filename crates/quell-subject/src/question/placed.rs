@@ -1,0 +1,129 @@
+//! Steering of connections and pinning of workers during an experiment on running programs. It is the same under all
+//! modes, so it is made before the first slice, in the journal of the experiment.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use quell_change::journal::Journal;
+use quell_change::transaction::ChangeStage;
+use quell_host::attach::AttachError;
+use quell_host::attach::Targets;
+use quell_host::attach::measured::MeasuredAttachments;
+use quell_host::attach::placement::{Groups, Placement, PlacementResult, Wanted, decide, mark_attached_filters};
+use quell_host::snapshot::Snapshot;
+use quell_host::steer::{CannotSteer, Steering, alignment, mark_steered};
+use quell_host::switching::{BegunSwitching, SwitchError};
+use quell_result::facts::{PlacementFacts, SteeredFacts};
+
+use super::Unanswered;
+use crate::experiment::judge::Judges;
+
+/// Time limit for new connections to arrive through the filters, and for workers to wait in epoll.
+const PLACED_WITHIN: Duration = Duration::from_secs(2);
+
+/// Why no group of listening sockets can get a filter.
+#[derive(Debug, thiserror::Error)]
+#[error("nothing can be steered: {}", why(.0))]
+pub struct NothingSteered(pub(crate) Vec<CannotSteer>);
+
+fn why(refused: &[CannotSteer]) -> String {
+    match refused {
+        [] => "the programs have no TCP listener, and no UDP sockets with SO_REUSEPORT".to_owned(),
+        refused => refused.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
+    }
+}
+
+/// Placement that is requested, without what an attachment of the programs has placed already.
+pub(super) fn requested(wanted: &Wanted, attached: &MeasuredAttachments) -> Wanted {
+    Wanted { steer: wanted.steer.clone().filter(|_| !attached.steers), pin: wanted.pin }
+}
+
+/// Decides the filters, and marks the sockets that have or would get one in the snapshot.
+///
+/// # Errors
+/// When filters are requested and no group can get one.
+pub(super) fn decide_groups(
+    wanted: &Wanted,
+    attached: &MeasuredAttachments,
+    journal: &Journal,
+    targets: &Targets,
+    snapshot: &mut Snapshot,
+) -> Result<Groups, Unanswered> {
+    if attached.steers {
+        mark_attached_filters(snapshot, journal);
+    }
+    let Some(request) = &wanted.steer else { return Ok(Groups::default()) };
+    let groups = decide(snapshot, &targets.pids(), request)?;
+    if groups.steerings.is_empty() {
+        return Err(NothingSteered(groups.refused).into());
+    }
+    mark_steered(snapshot, &queues_of_sockets(&groups));
+    Ok(groups)
+}
+
+fn queues_of_sockets(groups: &Groups) -> BTreeMap<u64, u32> {
+    groups.steerings.iter().flat_map(Steering::queues_of_sockets).collect()
+}
+
+/// Describes the placement before it is made. `None` if none is requested.
+pub(super) fn planned(wanted: &Wanted, groups: &Groups, snapshot: &Snapshot) -> Option<PlacementFacts> {
+    let steered = |steering: &Steering| {
+        let present = alignment(steering, snapshot);
+        SteeredFacts {
+            group: steering.group.key.to_string(),
+            sockets: steering.filter.sockets(),
+            connections_before: present.connections,
+            aligned_before: present.aligned,
+            new_connections: None,
+        }
+    };
+    let options = wanted.options();
+    let steered = groups.steerings.iter().map(steered).collect();
+    (!options.is_empty()).then(|| PlacementFacts { options, steered, ..PlacementFacts::default() })
+}
+
+/// Attaches the filters, lets the load connect again, and pins workers whose queue the new connections show. A judge
+/// runs meanwhile, because its connections can be the only ones.
+pub(super) fn place(
+    wanted: Wanted,
+    groups: &Groups,
+    begun: &mut BegunSwitching,
+    (judges, slice_ms): (&Judges, u32),
+    reconnect: &dyn Fn() -> Result<(), Unanswered>,
+    stopped: &dyn Fn() -> bool,
+) -> Result<PlacementResult, Unanswered> {
+    let failed = |error: AttachError| match error.is_stopped() {
+        true => Unanswered::Interrupted,
+        false => SwitchError::from(error).into(),
+    };
+    let mut observer = |_: usize, _: ChangeStage| match stopped() {
+        true => ControlFlow::Break(()),
+        false => ControlFlow::Continue(()),
+    };
+    let mut placement = Placement::new(wanted);
+    placement.steer(groups, &mut *begun, &mut observer).map_err(failed)?;
+    reconnect()?;
+    let (is_over, within) = (AtomicBool::new(false), PLACED_WITHIN.max(Duration::from_millis(slice_ms.into())));
+    thread::scope(|scope| {
+        let judging = (!judges.is_empty())
+            .then(|| scope.spawn(|| judges.run(slice_ms, &|| is_over.load(Ordering::Relaxed)).map(drop)));
+        let placed = placement.watch(&mut *begun, within, &mut observer).map_err(failed);
+        is_over.store(true, Ordering::Relaxed);
+        let judged = judging.map_or(Ok(Ok(())), thread::ScopedJoinHandle::join);
+        judged.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        placed
+    })
+}
+
+/// Adds what was observed after the placement.
+pub(super) fn add_result(facts: &mut PlacementFacts, placed: &PlacementResult) {
+    for (steered, verification) in facts.steered.iter_mut().zip(&placed.verifications) {
+        let connections = verification.workers.iter().flat_map(|worker| worker.connections.values());
+        steered.new_connections = Some(connections.sum());
+    }
+    facts.pinned = placed.pinned.len() + placed.in_place.len();
+    facts.not_pinned = placed.not_pinned.iter().map(ToString::to_string).collect();
+}

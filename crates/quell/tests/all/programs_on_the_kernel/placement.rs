@@ -1,0 +1,133 @@
+//! `quell bench` with `--steer` and `--pin`, on a server whose workers have a listening socket each.
+
+use quell_linux::netdev::{NapiThreading, Netdev, PartialNapiSettings};
+use quell_linux::pidfd::Signal;
+use quell_linux::proc::ProcRoot;
+use quell_linux::process::Child;
+use quell_linux::reuseport::Detachment;
+use quell_linux::{CpuList, Pid, sched};
+use quell_test_support::{Lacks, skip};
+
+use super::stage::{Stage, WORKERS_ADDRESS, end};
+use crate::servers::steered::detach_filter;
+
+const FIXED: [&str; 5] = ["bench", "--modes=base,suspend200", "--slice=50", "--settle=5", "--yes"];
+
+fn start(stage: &Stage, options: &[&str]) -> Child {
+    let output = stage.file();
+    stage.start(&[&FIXED[..], &["--output", output.to_str().unwrap()], options].concat())
+}
+
+impl Stage {
+    fn assert_no_filter_remains(&self) {
+        self.assert_no_journal_remains();
+        let left = detach_filter(&self.lab.server, self.server.pid(), WORKERS_ADDRESS.parse().unwrap());
+        assert_eq!(left, Detachment::WasAbsent);
+    }
+
+    fn affinities(&self) -> Vec<CpuList> {
+        let tids = ProcRoot::default().process(self.server.pid()).tids().unwrap();
+        tids.into_iter().map(|tid| sched::affinity(tid).unwrap()).collect()
+    }
+}
+
+/// A load of 16 connections that does not belong to the experiment.
+fn live(stage: &Stage) -> Child {
+    let words = stage.load_of_workers();
+    let words: Vec<&str> = words.split(' ').collect();
+    let spawn = quell_linux::process::Spawn::new(words[0]).args(&words[1..]);
+    spawn.start().unwrap()
+}
+
+#[test]
+fn the_load_connects_again_through_the_filter_which_stays_for_all_modes() {
+    let Some(stage) = Stage::of_workers("bps-load") else { return };
+    let load = format!("--load={}", stage.load_of_workers());
+    let (code, stdout, stderr) = end(start(&stage, &["--steer", "--budget=4s", &load]));
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stderr.contains("existing connections stay with their workers"), "{stderr}");
+    assert!(stdout.contains("16 new connections arrived through the filter"), "{stdout}");
+    let placement = &stage.result()["subject"]["placement"];
+    assert_eq!(placement["options"], serde_json::json!(["--steer"]), "{placement}");
+    let steered = &placement["steered"][0];
+    let numbers = ["sockets", "connections-before", "new-connections"].map(|name| steered[name].as_u64());
+    assert_eq!(numbers, [Some(2), Some(16), Some(16)], "{placement}");
+    stage.assert_as_before();
+    stage.assert_no_filter_remains();
+}
+
+#[test]
+fn connections_that_do_not_reconnect_are_the_reason_that_workers_are_not_pinned() {
+    let Some(stage) = Stage::of_workers("bps-old") else { return };
+    let mut clients = live(&stage);
+    let bench = start(&stage, &["--steer", "--pin", "--budget=600s"]);
+    stage.wait_until_slices_of_the_present_setting_were_measured();
+    bench.pidfd().signal(Signal::INT).unwrap();
+    let (code, stdout, stderr) = end(bench);
+    assert_eq!(code, Some(130), "{stderr}");
+    assert!(stdout.contains("no client has reconnected"), "{stdout}");
+    let not_pinned = stage.result()["subject"]["placement"]["not-pinned"].to_string();
+    assert!(not_pinned.contains("let the clients reconnect") && !not_pinned.contains("has arrived"), "{not_pinned}");
+    stage.assert_as_before();
+    stage.assert_no_filter_remains();
+    clients.terminate(std::time::Duration::ZERO).unwrap();
+}
+
+#[test]
+fn after_a_kill_no_filter_remains() {
+    let Some(stage) = Stage::of_workers("bps-kill") else { return };
+    let load = format!("--load={}", stage.load_of_workers());
+    let bench = start(&stage, &["--steer", "--budget=600s", &load]);
+    stage.wait_until_switched();
+    bench.pidfd().signal(Signal::KILL).unwrap();
+    let _ = end(bench);
+    stage.assert_as_before();
+    stage.assert_no_filter_remains();
+}
+
+#[test]
+fn workers_are_pinned_for_all_modes_and_unpinned_at_the_end() {
+    let Some(stage) = Stage::of_workers("bps-pin") else { return };
+    if CpuList::online(quell_linux::kernel::sysfs()).unwrap().len() < 2 {
+        return skip(Lacks::Machine, "needs two CPUs");
+    }
+    let mut netdev = Netdev::open_in(&stage.lab.server).unwrap();
+    let threaded = PartialNapiSettings { threaded: Some(NapiThreading::Enabled), ..PartialNapiSettings::default() };
+    for (cpu, napi) in (0..).zip(stage.lab.napis.clone()) {
+        netdev.set_napi(napi, &threaded).unwrap();
+        let thread: Pid = netdev.napi(napi).unwrap().pid.unwrap();
+        sched::set_affinity(thread, &CpuList::from_iter([cpu])).unwrap();
+    }
+    let before = stage.affinities();
+    let load = format!("--load={}", stage.load_of_workers());
+    let (code, stdout, stderr) = end(start(&stage, &["--steer", "--pin", "--budget=4s", &load]));
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stdout.contains("pinned to the CPUs of their queues: 2 threads"), "{stdout}");
+    assert_eq!(stage.affinities(), before);
+    stage.assert_no_filter_remains();
+}
+
+#[test]
+fn a_command_is_steered_by_its_launcher_in_each_slice() {
+    let Some(stage) = Stage::of_workers("bps-command") else { return };
+    let (output, load) = (stage.file(), stage.load_of_workers().replace(":7000", ":7001"));
+    let load = format!("--load={load}");
+    let fixed = ["bench", "--modes=base,suspend200", "--slice=100", "--settle=100", "--budget=20s", "--yes", "--steer"];
+    let output = ["--output", output.to_str().unwrap(), &load];
+    let command = ["--", env!("CARGO_BIN_EXE_quell"), "respond", "192.0.2.1:7001", "--workers", "2"];
+    let words = [&fixed[..], &output, &command].concat();
+    let (code, stdout, stderr) = end(stage.start_with(&words, |spawn| spawn.netns(&stage.lab.server)));
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    assert!(stdout.contains("started for each slice with --steer"), "{stdout}");
+    assert_eq!(stage.result()["subject"]["placement"], serde_json::json!(["--steer"]));
+    stage.assert_as_before();
+}
+
+#[test]
+fn programs_that_cannot_be_steered_are_refused_with_the_reason() {
+    let Some(stage) = Stage::enter("bps-none") else { return };
+    let (code, _, stderr) = end(start(&stage, &["--steer", "--budget=4s"]));
+    assert_eq!(code, Some(5), "{stderr}");
+    assert!(stderr.contains("nothing can be steered: ") && stderr.contains("nothing was changed"), "{stderr}");
+    stage.assert_as_before();
+}
