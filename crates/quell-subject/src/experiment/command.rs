@@ -12,7 +12,7 @@ use quell_linux::{NapiId, Pid};
 use quell_load::{Generator, LoadError, LoadSpec, OfferedLoad, RunningLoad};
 use quell_mode::DeliveryMode;
 
-use super::judge::{JudgeError, Judges, PrintedFigures};
+use super::judge::{JudgeError, JudgeOutcome, Judges};
 use super::program::{Observer, observation};
 use super::{ComparisonError, Timing, server_side};
 use crate::counters::{Instruments, Watched};
@@ -176,8 +176,8 @@ pub struct StartedCommand<'a> {
     /// Modes that had no effect on the command, with the reasons.
     without_effect: BTreeMap<String, String>,
     running: Option<Running>,
-    /// Figures that the judge printed in the most recent slice.
-    printed: PrintedFigures,
+    /// What the judges printed in the most recent slice.
+    printed: JudgeOutcome,
     slice_began: Instant,
 }
 
@@ -199,7 +199,7 @@ impl<'a> StartedCommand<'a> {
             stopped,
             without_effect: BTreeMap::new(),
             running: None,
-            printed: BTreeMap::new(),
+            printed: JudgeOutcome::default(),
             slice_began: Instant::now(),
         }
     }
@@ -210,7 +210,7 @@ impl<'a> StartedCommand<'a> {
         Self { client, ..self }
     }
 
-    /// Measures one slice under the first mode without recording it. Returns the judge's figures and the total time of
+    /// Measures one slice under the first mode without recording it. Returns the judges' outcome and the total time of
     /// the slice in milliseconds, including the start and the stop of the command.
     ///
     /// # Errors
@@ -219,7 +219,7 @@ impl<'a> StartedCommand<'a> {
         &mut self,
         mode: &DeliveryMode,
         timing: Timing,
-    ) -> Result<(PrintedFigures, f64), ComparisonError> {
+    ) -> Result<(JudgeOutcome, f64), ComparisonError> {
         let observed = self.one_slice(mode, timing);
         self.restore()?;
         let observed =
@@ -227,12 +227,16 @@ impl<'a> StartedCommand<'a> {
         match observed {
             Some(_) => {
                 let spent_ms = self.spent_ms();
-                self.judges.end_after(timing.budget_ms, timing.slice_ms);
                 self.slice_began = Instant::now();
                 Ok((self.printed.clone(), spent_ms))
             }
             None => Err(ComparisonError::Interrupted),
         }
+    }
+
+    /// Limits the runs of judges to a budget that begins now.
+    pub(super) fn limit_judges(&mut self, budget_ms: u64, slice_ms: u32) {
+        self.judges.end_after(budget_ms, slice_ms);
     }
 
     fn one_slice(
@@ -337,7 +341,7 @@ impl ExperimentSubject for StartedCommand<'_> {
                 let server = watched.server.iter().copied().filter(|pid| *pid != running.launcher).collect();
                 let watched = Watched { server, ..watched };
                 let observed = client.observe(watched, napis, slice_ms, self.stopped)?;
-                observed.map(|observed| (observed, PrintedFigures::new()))
+                observed.map(|observed| (observed, JudgeOutcome::default()))
             }
             None => server_side::observe(
                 &watched,

@@ -1,6 +1,7 @@
 //! Switchback experiments on a server under load. [`program`] switches the modes of running programs, [`command`]
 //! starts a command for each slice, and [`model`] simulates a server. The result is an [`ExperimentResult`].
 
+pub mod client_output;
 pub mod clients;
 pub mod command;
 pub mod figures;
@@ -31,6 +32,9 @@ use quell_result::facts::{CommandFacts, ProcessFacts, ProgramsFacts, QueueFacts}
 use quell_result::figures::{REQUESTS, Work};
 use serde::{Deserialize, Serialize};
 
+/// How much longer than the first slice others may take.
+const SLICES_VARY: f64 = 1.1;
+
 /// Durations and limits of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -54,6 +58,8 @@ pub struct CommandRequest {
     pub modes: Vec<DeliveryMode>,
     /// Durations and limits.
     pub timing: Timing,
+    /// Up to where the budget grows, in milliseconds, if slices take so long that it has no time for enough of them.
+    pub budget_max_ms: u64,
     /// Program and arguments.
     pub command: Vec<String>,
     /// Command that generates the load. Absent if the judge or reconnecting clients are the load.
@@ -141,8 +147,8 @@ pub enum ComparisonError {
 /// Callback that receives the state of an experiment before and after each slice.
 pub type Watch<'a> = dyn FnMut(&Switchback<DeliveryMode>, SliceStage<'_>) + 'a;
 
-/// Compares modes on a command that is started for each slice. The first slice is a rehearsal and is not recorded. With
-/// a client, the command has to run in the server's namespace of the client's lab, and there must be no judges.
+/// Compares modes on a command that is started for each slice. The first slice is a rehearsal and is not recorded; `say`
+/// gets what the user should know after it. With a client, the command has to run in the server's namespace of the client's lab, and there must be no judges.
 ///
 /// # Errors
 /// See [`ComparisonError`]. The command was stopped, unless the error reports otherwise.
@@ -150,6 +156,7 @@ pub fn run_command(
     request: &CommandRequest,
     client: Option<LabClient<'_>>,
     runner: &mut dyn CommandRunner,
+    say: &mut dyn FnMut(&str),
     watch: &mut Watch<'_>,
     stopped: &dyn Fn() -> bool,
 ) -> Result<ExperimentResult, ComparisonError> {
@@ -157,14 +164,15 @@ pub fn run_command(
     let load = client.as_ref().map(LabClient::load);
     let mut subject = StartedCommand::new(runner, request.judges.clone(), stopped).with_client(client);
     let reference = request.modes.first().copied().unwrap_or_default();
-    let (printed, spent_ms) = subject.rehearse(&reference, request.timing)?;
-    let criteria = load.map_or_else(|| figures::criteria_of_judge(&printed), criteria);
-    let design = design(&request.modes, criteria, request.timing, 1);
-    // The budget must suffice for enough slices, including the time to start and stop the command. A published
-    // experiment has many parts, so a part on a busy machine rather has too few slices for an interval.
+    let (outcome, spent_ms) = subject.rehearse(&reference, request.timing)?;
+    outcome.without_latency.iter().for_each(|why| say(why));
+    let work = if request.judges.counts_requests(&outcome.figures) { Work::Request } else { Work::Packet };
+    let criteria = load.map_or_else(|| figures::criteria_of_judge(&outcome.figures, work), criteria);
+    let mut design = design(&request.modes, criteria, request.timing, 1);
+    // A published experiment has many parts, so a part on a busy machine rather has too few slices for an interval.
     if generator.is_none() {
-        let start_ms = (spent_ms as u32).saturating_sub(request.timing.slice_ms + request.timing.settle_ms);
-        ExperimentDesign { settle_ms: design.settle_ms.saturating_add(start_ms), ..design.clone() }.check()?;
+        design = with_enough_blocks(design, spent_ms, request.budget_max_ms, say)?;
+        subject.limit_judges(design.budget_ms, design.slice_ms);
     }
     let facts = CommandFacts {
         command: request.command.clone(),
@@ -194,6 +202,24 @@ pub(crate) fn design(
     let error_rate = design.error_rate / f64::from(parts.max(1));
     let contrasts = ContrastSet::AgainstReference;
     ExperimentDesign { budget_ms, slice_ms, settle_ms, margin, error_rate, contrasts, ..design }
+}
+
+/// Gives a design time for enough blocks of slices that take `slice_takes_ms` each, up to `budget_max_ms`.
+pub(crate) fn with_enough_blocks(
+    design: ExperimentDesign<DeliveryMode>,
+    slice_takes_ms: f64,
+    budget_max_ms: u64,
+    say: &mut dyn FnMut(&str),
+) -> Result<ExperimentDesign<DeliveryMode>, DesignError> {
+    let settle_ms = ((slice_takes_ms * SLICES_VARY) as u32).saturating_sub(design.slice_ms).max(design.settle_ms);
+    let real = ExperimentDesign { settle_ms, ..design.clone() };
+    let budget_ms = design.budget_ms.max(real.budget_min_ms().min(budget_max_ms));
+    ExperimentDesign { budget_ms, ..real }.check()?;
+    if budget_ms > design.budget_ms {
+        let seconds = budget_ms.div_ceil(1_000);
+        say(&format!("a slice takes {slice_takes_ms:.0} ms: the measurement takes up to {seconds} s"));
+    }
+    Ok(ExperimentDesign { budget_ms, ..design })
 }
 
 /// Returns the criteria of an experiment with Quell's generator. In a closed loop, a faster server gets more requests.

@@ -1,6 +1,7 @@
 //! A command as a subject: `quell run` starts it under the mode of each slice. This also works for modes that need the preload
 //! library.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -78,14 +79,18 @@ pub fn answer(
             let request = CommandRequest {
                 modes: comparison.modes,
                 timing: comparison.timing,
+                budget_max_ms: comparison.budget_max_ms,
                 command: spec.command.clone(),
                 load: spec.load.clone(),
                 judges: spec.judges.clone(),
             };
+            let operator = RefCell::new(operator);
+            let mut say = |text: &str| operator.borrow_mut().follow(SubjectStep::Note(text));
             let mut watch = |experiment: &_, stage: SliceStage<'_>| {
-                operator.follow(SubjectStep::Comparing { load: None, experiment, stage });
+                operator.borrow_mut().follow(SubjectStep::Comparing { load: None, experiment, stage });
             };
-            Ok(Answer::Compared(Box::new(run_command(&request, None, &mut runner, &mut watch, &stopped)?)))
+            let result = run_command(&request, None, &mut runner, &mut say, &mut watch, &stopped)?;
+            Ok(Answer::Compared(Box::new(result)))
         }
         Question::Search(plan) => {
             let searched = search_on_command(spec, *plan, subject, &mut runner, operator, &stopped)?;

@@ -42,7 +42,7 @@ pub fn of_generator() -> Available {
 pub fn of_command(judges: &Judges, printed: &PrintedFigures) -> Available {
     let mut available = Available { remedy: "the command of --latency did not print it in a first run", ..of_server() };
     available.recorded.extend(printed.keys().cloned());
-    if judges.counts_all_requests && printed.contains_key(figures::PRINTED_REQUESTS) {
+    if judges.counts_requests(printed) {
         available.recorded.extend(figures::names(Work::Request));
     }
     available

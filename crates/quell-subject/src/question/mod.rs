@@ -51,6 +51,8 @@ pub struct Comparison {
     /// Delivery modes. The first one is the reference.
     pub modes: Vec<DeliveryMode>,
     pub timing: Timing,
+    /// Up to where the budget grows, in ms, if the commands that measure slices take longer than these.
+    pub budget_max_ms: u64,
 }
 
 impl Question {
@@ -70,12 +72,6 @@ impl Question {
         }
     }
 
-    fn budget_ms(&self) -> u64 {
-        match self {
-            Self::Compare(comparison) => comparison.timing.budget_ms,
-            Self::Search(plan) => plan.budget_ms,
-        }
-    }
 }
 
 /// A search on a subject.
@@ -130,6 +126,8 @@ pub struct Planned<'a> {
 pub enum SubjectStep<'a> {
     /// Something that takes a while.
     Doing(&'static str),
+    /// What the user should know before the first slice.
+    Note(&'a str),
     /// Before and after a slice of a comparison.
     Comparing {
         /// Offered load. `None` if Quell does not generate it.

@@ -16,6 +16,7 @@ use quell_host::switching::{SwitchError, Switching, refuse_queues_of_others};
 use quell_linux::{CpuList, Pid, kernel};
 use quell_mode::DeliveryMode;
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
+use quell_result::figures::Work;
 use quell_tune::{RefusedMode, TuneMetric, TunePlan, TuneSpace};
 
 use super::load_source::{UnderLoad, under_load};
@@ -25,9 +26,11 @@ use super::{
 };
 use crate::experiment::clients::RemoteClients;
 use crate::experiment::figures;
-use crate::experiment::judge::{Judges, PrintedFigures};
+use crate::experiment::judge::{JudgeOutcome, Judges};
 use crate::experiment::program::{Programs, Traffic};
-use crate::experiment::{ComparisonError, Preview, compare, criteria, design, programs_facts, server_side};
+use crate::experiment::{
+    ComparisonError, Preview, compare, criteria, design, programs_facts, server_side, with_enough_blocks,
+};
 
 /// Time limit for the first packets of the load to arrive at the programs.
 const TRAFFIC_WITHIN: Duration = Duration::from_secs(10);
@@ -152,11 +155,15 @@ impl Measurement<'_> {
     ) -> Result<Answer, Unanswered> {
         let (mut judges, stopped) = (self.spec.judges.clone(), self.stopped);
         // The first run happens before any change. It detects commands that fail, and shows the names of their figures.
-        let printed = match judges.is_empty() {
-            true => PrintedFigures::new(),
+        let began = Instant::now();
+        let outcome = match judges.is_empty() {
+            true => JudgeOutcome::default(),
             false => judges.run(question.slice_ms(), stopped)?.ok_or(Unanswered::Interrupted)?,
         };
-        judges.end_after(question.budget_ms(), question.slice_ms());
+        let ran_ms = began.elapsed().as_secs_f64() * 1e3;
+        let printed = outcome.figures;
+        let mut say = |text: &str| operator.follow(SubjectStep::Note(text));
+        outcome.without_latency.iter().for_each(|why| say(why));
         let watched = server_side::watched(&preview.snapshot, &self.spec.targets.pids(), &preview.plan.napis());
         let open = |purpose, watched, clients: Option<RemoteClients>, judges| {
             let (targets, mut start_keeper) = (self.spec.targets.clone(), self.tools.start_keeper);
@@ -168,9 +175,11 @@ impl Measurement<'_> {
         match question {
             Question::Compare(comparison) => {
                 let offered = clients.as_ref().map(RemoteClients::offered_load);
-                let criteria = offered.map_or_else(|| figures::criteria_of_judge(&printed), criteria);
+                let work = if judges.counts_requests(&printed) { Work::Request } else { Work::Packet };
+                let criteria = offered.map_or_else(|| figures::criteria_of_judge(&printed, work), criteria);
                 let design = design(modes, criteria, comparison.timing, 1);
-                design.check()?;
+                let design = with_enough_blocks(design, ran_ms, comparison.budget_max_ms, &mut say)?;
+                judges.end_after(design.budget_ms, design.slice_ms);
                 let mut result = ExperimentResult::begin(subject).map_err(ComparisonError::from)?;
                 let watched = server_side::with_cpus_of(modes, watched);
                 let mut programs = open(Purpose::Experiment, watched, clients, judges)?;
@@ -186,6 +195,7 @@ impl Measurement<'_> {
                 if !judges.is_empty() {
                     metrics::of_command(&judges, &printed).check(&plan)?;
                 }
+                judges.end_after(plan.budget_ms, plan.slice_ms);
                 let mut programs = open(Purpose::Search, watched, clients, judges)?;
                 let result = search(&mut programs, *plan, operator, stopped)?;
                 let left_alone = programs.left_alone;

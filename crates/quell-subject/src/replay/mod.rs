@@ -137,10 +137,10 @@ impl ReplayPart {
         let namespace = Arc::clone(&lab.server.namespace);
         let place = ServerPlace { namespace, cpus: cpus.server_cpus().into_iter().collect() };
         let (modes, timing, judges) = (self.modes.clone(), request.timing, Judges::default());
-        let of_command = CommandRequest { modes, timing, command, load: None, judges };
+        let of_command = CommandRequest { modes, timing, budget_max_ms: timing.budget_ms, command, load: None, judges };
         let mut runner = Runner::new(tools, &of_command.command, None).at(place);
         let mut watch = |experiment: &_, stage: SliceStage<'_>| watch(LabEvent::Slice(experiment, stage));
-        let mut result = run_command(&of_command, Some(client), &mut runner, &mut watch, stopped)?;
+        let mut result = run_command(&of_command, Some(client), &mut runner, &mut |_| {}, &mut watch, stopped)?;
         result.not_a_measurement = cpus.overcommitted.clone();
         Ok(result)
     }

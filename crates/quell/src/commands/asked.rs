@@ -104,6 +104,7 @@ impl Operator for Asked {
     fn follow(&mut self, step: SubjectStep<'_>) {
         match step {
             SubjectStep::Doing(what) => self.progress.doing(what),
+            SubjectStep::Note(text) => self.progress.say(text),
             SubjectStep::Comparing { load, experiment, stage } => {
                 let under = load.map_or_else(String::new, bench::under);
                 bench::show_progress(&self.progress, &under, experiment, stage);
