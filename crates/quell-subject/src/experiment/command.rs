@@ -363,6 +363,10 @@ impl ExperimentSubject for StartedCommand<'_> {
         Ok(Some(SliceObservation { spent_ms, ..observed }))
     }
 
+    fn repeats_slice(&self, error: &CommandSubjectError) -> bool {
+        matches!(error, CommandSubjectError::Judge(error) if error.is_worth_repeating())
+    }
+
     fn restore(&mut self) -> Result<(), CommandSubjectError> {
         self.running = None;
         if let Some(client) = &mut self.client {

@@ -127,6 +127,13 @@ pub enum JudgeError {
     },
 }
 
+impl JudgeError {
+    /// Whether another run can succeed.
+    pub(crate) fn is_worth_repeating(&self) -> bool {
+        matches!(self, Self::Failed { .. } | Self::TooLong { .. } | Self::NoFigures { .. })
+    }
+}
+
 impl Judge {
     /// Parses a command line that is quoted as for a shell. Does not start the command.
     ///
@@ -259,6 +266,14 @@ fn wait_for_all(
     Ok(Some(printed))
 }
 
+/// Parses the figures of a judge.
+///
+/// # Errors
+/// Why the text has no usable figures.
+pub fn parse(text: &str) -> Result<PrintedFigures, String> {
+    JudgeOutput::parse(text).map(|output| output.figures)
+}
+
 /// Figures that a judge printed.
 #[derive(Debug, PartialEq)]
 struct JudgeOutput {
@@ -342,10 +357,6 @@ mod tests {
 
     fn run(command: &str) -> Result<JudgeOutcome, JudgeError> {
         Ok(judges(command).run(200, &|| false)?.unwrap())
-    }
-
-    fn parse(text: &str) -> Result<PrintedFigures, String> {
-        JudgeOutput::parse(text).map(|output| output.figures)
     }
 
     #[test]

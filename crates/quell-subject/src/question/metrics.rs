@@ -64,7 +64,7 @@ impl Available {
         plan.guards.iter().try_for_each(|guard: &TuneGuard| {
             self.check_one(&guard.metric, "guard", guard)?;
             let is_flag = self.has_latencies && matches!(guard.metric, TuneMetric::Errors | TuneMetric::Saturated);
-            match is_flag && guard.above >= 1.0 {
+            match is_flag && guard.above >= 1.0 && !guard.relative {
                 true => Err(MetricError(format!(
                     "the guard {guard} would never be violated: {0} is 1 if it occurs in a slice, otherwise 0; use \
                      --never {0}; nothing was changed",

@@ -128,7 +128,8 @@ fn plan(planned: &Planned<'_>) -> String {
         (Question::Compare(comparison), subject) => {
             let modes: Vec<String> = comparison.modes.iter().map(ToString::to_string).collect();
             let (modes, timing) = (modes.join(", "), comparison.timing);
-            let (slice_ms, budget_s) = (timing.slice_ms + timing.settle_ms, timing.budget_ms / 1_000);
+            let slice_ms = timing.slice_ms + timing.settle_ms;
+            let budget_s = comparison.budget_max_ms / 1_000;
             match subject {
                 SubjectFacts::Command(facts) => format!(
                     "starts `{}` for each slice of {slice_ms} ms, under {modes}, for at most {budget_s} s; its connections \

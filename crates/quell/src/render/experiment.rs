@@ -412,7 +412,7 @@ fn notes(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
     let mut note = |text: String| out.push_str(&format!("  {text}\n"));
     for (arm, why) in &experiment.record.dropped {
         let name = experiment.record.design.treatment(*arm).map_or("", |treatment| &treatment.name);
-        note(format!("{} cannot be set on this host: {}", visible::name(name), visible::name(why)));
+        note(format!("{} is left out: {}", visible::name(name), visible::name(why)));
     }
     match &experiment.end {
         EndOfExperiment::Stopped(StopReason::AllDecided) => note("ended early: all comparisons are decided".to_owned()),

@@ -152,9 +152,9 @@ fn modes(args: &BenchArgs, default: &[&str]) -> Result<Vec<DeliveryMode>, Failur
 }
 
 /// Judges of an experiment: the commands that measure each slice.
-fn judges(args: &BenchArgs) -> Result<Judges, Failure> {
+fn judges(args: &BenchArgs, counts_all_requests: bool) -> Result<Judges, Failure> {
     let (latency, beside) = (judge(args.latency.as_deref())?, judge(args.beside_latency.as_deref())?);
-    Ok(Judges { latency, beside, ..Judges::default() })
+    Ok(Judges { latency, beside, counts_all_requests, ..Judges::default() })
 }
 
 /// Parses the command of a judge.
@@ -236,7 +236,7 @@ pub(super) fn show_progress(
     match stage {
         SliceStage::Begins => show_slice(progress, under, experiment.spent(), slice.block, mode),
         SliceStage::NotSettable(reason) => {
-            progress.say(&format!("{} cannot be set on this host: {reason}", visible::name(mode)));
+            progress.say(&format!("{} is left out: {reason}", visible::name(mode)));
         }
         SliceStage::Recorded => {}
     }

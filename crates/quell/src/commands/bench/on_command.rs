@@ -2,23 +2,23 @@
 
 use quell_result::experiment::ExperimentResult;
 use quell_subject::question::command::{self, CommandSpec};
-use quell_subject::question::{Answer, Comparison, Question};
+use quell_subject::question::{Answer, Question};
 
 use super::args::BenchArgs;
-use super::on_programs::{BUDGET, QUICK_BUDGET};
+use super::on_programs::comparison;
 use crate::commands::asked::{Consent, answered};
 use crate::exit::Failure;
 
-/// Default modes. The last two need the preload library.
-const MODES: [&str; 5] = ["base", "defer200", "suspend200", "fullbusy", "sockpoll50"];
+/// Default modes. `sockpoll` needs the preload library.
+const MODES: [&str; 5] = ["base", "suspend200", "sockpoll50", "defer200", "fullbusy"];
 
 /// Runs the experiment.
 pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, Failure> {
-    let (judges, load) = (super::judges(args)?, super::words(args.load.as_deref())?);
-    let budget = if args.quick { QUICK_BUDGET } else { BUDGET };
-    let (modes, timing) = (super::modes(args, &MODES)?, super::timing(args, budget, super::Slices::Started));
+    // With --load, the server answers that load, too.
+    let judges = super::judges(args, args.load.is_none())?;
+    let load = super::words(args.load.as_deref())?;
+    let question = Question::Compare(comparison(args, &MODES, super::Slices::Started)?);
     let spec = CommandSpec { command: args.command.clone(), load, judges };
-    let question = Question::Compare(Comparison { modes, timing });
     let consent = Consent::Ask { question: "start the command under these modes?", yes: args.yes };
     match answered(consent, |tools, operator| command::answer(&spec, question, tools, operator))? {
         Some(Answer::Compared(result)) => Ok(*result),

@@ -84,7 +84,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, Failure> {
             super::show_slice(&progress, "", *spent, *block, mode);
         }
         GuestEvent::Dropped { mode, reason } => {
-            progress.say(&format!("{} cannot be set on this host: {}", visible::name(mode), visible::name(reason)));
+            progress.say(&format!("{} is left out: {}", visible::name(mode), visible::name(reason)));
         }
         GuestEvent::Up(_) | GuestEvent::SliceEnds(_) | GuestEvent::Ended(_) => {}
         GuestEvent::SearchSliceBegins(_) | GuestEvent::Searched(_) => {}
