@@ -457,9 +457,8 @@ mod tests {
     fn a_guard_can_be_a_multiple_of_the_present_value() {
         let guard: TuneGuard = "p99>2x".parse().unwrap_or_else(|why| panic!("{why}"));
         assert_eq!(guard.to_string(), "p99>2x");
-        let violated = |p99, present| {
-            guard.is_violated(&SliceObservation::default().with_metric("p99-us", Some(p99)), present)
-        };
+        let violated =
+            |p99, present| guard.is_violated(&SliceObservation::default().with_metric("p99-us", Some(p99)), present);
         assert_eq!(violated(200.0, Some(100.0)), Some(false));
         assert_eq!(violated(201.0, Some(100.0)), Some(true));
         assert_eq!(violated(201.0, None), Some(false));

@@ -258,7 +258,8 @@ impl Reading {
         let mut reading = Self::default();
         for line in lines {
             let found = tool.lines.iter().find_map(|(pattern, meanings)| Some((captured(pattern, line)?, meanings)));
-            for ((word, next), meaning) in found.iter().flat_map(|(words, meanings)| words.iter().zip(meanings.iter())) {
+            for ((word, next), meaning) in found.iter().flat_map(|(words, meanings)| words.iter().zip(meanings.iter()))
+            {
                 reading.add(*meaning, word, *next, tool.unit_us);
             }
         }

@@ -14,7 +14,7 @@ use quell_mode::DeliveryMode;
 
 use super::judge::{JudgeError, JudgeOutcome, Judges};
 use super::program::{Observer, observation};
-use super::{ComparisonError, Timing, server_side};
+use super::{ComparisonError, server_side};
 use crate::counters::{Instruments, Watched};
 use crate::lab::veth::VethLab;
 use crate::run::{UntilStopped, schedule};
@@ -215,12 +215,13 @@ impl<'a> StartedCommand<'a> {
     ///
     /// # Errors
     /// Fails if the command does not listen, or if the judge prints no figures.
-    pub(super) fn rehearse(
+    pub(crate) fn rehearse(
         &mut self,
         mode: &DeliveryMode,
-        timing: Timing,
+        slice_ms: u32,
+        settle_ms: u32,
     ) -> Result<(JudgeOutcome, f64), ComparisonError> {
-        let observed = self.one_slice(mode, timing);
+        let observed = self.one_slice(mode, slice_ms, settle_ms);
         self.restore()?;
         let observed =
             observed.map_err(|error| ComparisonError::Reference { mode: mode.to_string(), why: error.to_string() })?;
@@ -235,19 +236,20 @@ impl<'a> StartedCommand<'a> {
     }
 
     /// Limits the runs of judges to a budget that begins now.
-    pub(super) fn limit_judges(&mut self, budget_ms: u64, slice_ms: u32) {
+    pub(crate) fn limit_judges(&mut self, budget_ms: u64, slice_ms: u32) {
         self.judges.end_after(budget_ms, slice_ms);
     }
 
     fn one_slice(
         &mut self,
         mode: &DeliveryMode,
-        timing: Timing,
+        slice_ms: u32,
+        settle_ms: u32,
     ) -> Result<Option<SliceObservation>, CommandSubjectError> {
         self.slice_began = Instant::now();
         self.start(mode)?;
-        self.settle(timing.settle_ms)?;
-        self.observe(timing.slice_ms)
+        self.settle(settle_ms)?;
+        self.observe(slice_ms)
     }
 
     fn spent_ms(&self) -> f64 {

@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn costs_are_divided_by_requests_or_else_by_packets() {
-        let cpus = CpuUse { capacity_ns: 1_000_000, idle_ns: 300_000, steal_ns: 100_000, lab_ns: 0 };
+        let cpus = CpuUse { capacity_ns: 1_000_000, idle_ns: 300_000, steal_ns: 100_000, ..CpuUse::default() };
         let counters = TrialCounters {
             server_cpus: Some(cpus),
             polls: Some(40),

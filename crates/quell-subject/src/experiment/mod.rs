@@ -164,7 +164,7 @@ pub fn run_command(
     let load = client.as_ref().map(LabClient::load);
     let mut subject = StartedCommand::new(runner, request.judges.clone(), stopped).with_client(client);
     let reference = request.modes.first().copied().unwrap_or_default();
-    let (outcome, spent_ms) = subject.rehearse(&reference, request.timing)?;
+    let (outcome, spent_ms) = subject.rehearse(&reference, request.timing.slice_ms, request.timing.settle_ms)?;
     outcome.without_latency.iter().for_each(|why| say(why));
     let work = if request.judges.counts_requests(&outcome.figures) { Work::Request } else { Work::Packet };
     let criteria = load.map_or_else(|| figures::criteria_of_judge(&outcome.figures, work), criteria);
@@ -335,5 +335,28 @@ pub fn programs_facts(
         latency: words_of(judges.latency.as_ref()),
         beside: words_of(judges.beside.as_ref()),
         clients: clients.map(|clients| clients.facts().clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_grows_to_six_blocks_of_real_slices_up_to_its_maximum_and_otherwise_names_the_options() {
+        let timing = Timing { budget_ms: 30_000, slice_ms: 1_000, settle_ms: 0, margin: 0.05, seed: 1 };
+        let modes = DeliveryMode::parse_list("base,suspend20,defer200").unwrap();
+        let mut notes = Vec::new();
+        let mut budget_ms = |slice_takes_ms, budget_max_ms| {
+            let design = design(&modes, vec![Work::Packet.cpu()], timing, 1);
+            let grown =
+                with_enough_blocks(design, slice_takes_ms, budget_max_ms, &mut |note| notes.push(note.to_owned()));
+            grown.map(|design| (design.budget_ms, design.settle_ms)).map_err(|error| error.to_string())
+        };
+        assert_eq!(budget_ms(0.0, 120_000), Ok((30_000, 0)));
+        assert_eq!(budget_ms(2_000.0, 120_000), Ok((52_800, 0)));
+        let refused = budget_ms(2_000.0, 30_000).unwrap_err();
+        assert!(refused.contains("at least 53 s (--budget)"), "{refused}");
+        assert_eq!(notes, ["a slice takes 2000 ms: the measurement takes up to 53 s"]);
     }
 }

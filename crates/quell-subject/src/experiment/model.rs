@@ -209,6 +209,7 @@ fn counters(result: &RunResult) -> TrialCounters {
             idle_ns: cpu.total_ns.saturating_sub(busy_ns),
             steal_ns: 0,
             lab_ns: busy_ns,
+            tasks_ns: busy_ns,
         }),
         irqs: Some(counted.irqs),
         polls: Some(counted.polls),

@@ -16,6 +16,9 @@ use crate::counters::{CpuUse, Instruments, TrialCounters, Watched};
 /// Interval at which the code checks whether the experiment was stopped.
 const TICK: Duration = Duration::from_millis(20);
 
+/// Share of other programs in the busy time of the server's CPUs above which that time is not the server's.
+const FOREIGN_MAX: f64 = 0.5;
+
 /// Observes a slice of at least `slice_ms`, which lasts until all judges have exited. Returns the observation and the
 /// judges' outcome, whose figures are also among its metrics. Returns `None` if `stopped` returned true before the end. The
 /// caller sets `spent_ms`.
@@ -55,7 +58,11 @@ pub fn observe(
         name.strip_prefix(BESIDE).unwrap_or(name) == quell_result::figures::PRINTED_ERRORS && *count > 0.0
     };
     let has_failed = printed.iter().any(has_failed);
-    let flags = has_failed.then_some(SliceFlag::RequestsFailed).into_iter().collect();
+    // With NAPI threads, CPU time is that of threads.
+    let foreign_share = counters.server_cpus.as_ref().and_then(CpuUse::foreign_share_of_busy);
+    let is_foreign = watched.server_napi.is_empty() && foreign_share.is_some_and(|share| share > FOREIGN_MAX);
+    let flags = [has_failed.then_some(SliceFlag::RequestsFailed), is_foreign.then_some(SliceFlag::ForeignCpu)];
+    let flags = flags.into_iter().flatten().collect();
     Ok(Some((SliceObservation { metrics, foreign_cpu, flags, ..SliceObservation::default() }, outcome)))
 }
 

@@ -61,7 +61,7 @@ pub fn answer(
 ) -> Result<Answer, Unanswered> {
     if let Question::Search(plan) = &question {
         plan.check().map_err(|error| Unanswered::Plan { error, plan: plan.clone() })?;
-        // The figures that a command of --latency prints are known after the first slice.
+        // The figures that a command of --latency prints are known after its first run.
         if spec.judges.latency.is_none() {
             metrics::of_server().check(plan)?;
         }
@@ -107,10 +107,15 @@ fn search_on_command(
     operator: &mut dyn Operator,
     stopped: &dyn Fn() -> bool,
 ) -> Result<Searched, Unanswered> {
-    let mut judges = spec.judges.clone();
+    let judges = &spec.judges;
     let has_load = spec.load.is_some() || judges.latency.is_some();
-    judges.end_after(plan.budget_ms, plan.slice_ms);
-    let mut started = StartedCommand::new(runner, judges, stopped);
+    let mut started = StartedCommand::new(runner, judges.clone(), stopped);
+    if judges.latency.is_some() {
+        let (outcome, _) = started.rehearse(&plan.present, plan.slice_ms, plan.settle_ms)?;
+        outcome.without_latency.iter().for_each(|why| operator.follow(SubjectStep::Note(why)));
+        metrics::of_command(judges, &outcome.figures).check(&plan)?;
+    }
+    started.limit_judges(plan.budget_ms, plan.slice_ms);
     let mut result = search::search(&mut started, plan, operator, stopped)?;
     if let (TuneEnd::MetricUnreadable { .. }, false) = (&result.end, has_load) {
         let reason = "nothing has sent requests to the command: name a load with --load or --latency".to_owned();

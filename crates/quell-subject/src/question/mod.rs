@@ -71,7 +71,6 @@ impl Question {
             Self::Search(plan) => plan.slice_ms,
         }
     }
-
 }
 
 /// A search on a subject.

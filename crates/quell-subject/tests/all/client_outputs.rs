@@ -37,16 +37,10 @@ fn refusal(text: &str) -> String {
 
 #[test]
 fn wrk_prints_percentiles_with_latency_and_otherwise_a_mean() {
-    let of_wrk = [
-        ("errors", 0.0),
-        ("requests", 51_232.0),
-        ("requests-per-s", 46_560.07),
-        ("p50-us", 83.0),
-        ("p99-us", 3_630.0),
-    ];
+    let of_wrk =
+        [("errors", 0.0), ("requests", 51_232.0), ("requests-per-s", 46_560.07), ("p50-us", 83.0), ("p99-us", 3_630.0)];
     assert_figures(recording!("wrk.txt"), &of_wrk);
-    let without_latency =
-        [("errors", 0.0), ("mean-us", 320.82), ("requests", 50_683.0), ("requests-per-s", 50_410.73)];
+    let without_latency = [("errors", 0.0), ("mean-us", 320.82), ("requests", 50_683.0), ("requests-per-s", 50_410.73)];
     assert_figures(recording!("wrk-no-latency.txt"), &without_latency);
     let bad: BTreeMap<_, _> = figures(recording!("wrk-bad.txt")).into_iter().collect();
     assert_eq!((bad["requests"], bad["errors"]), (14_965.0, 14_965.0));
@@ -102,8 +96,7 @@ fn h2load_prints_percentiles_since_version_1_71() {
 
 #[test]
 fn redis_benchmark_and_memtier_print_tables() {
-    let of_text =
-        [("requests", 20_000.0), ("requests-per-s", 36_363.64), ("p50-us", 63.0), ("p99-us", 3_663.0)];
+    let of_text = [("requests", 20_000.0), ("requests-per-s", 36_363.64), ("p50-us", 63.0), ("p99-us", 3_663.0)];
     assert_figures(recording!("redis-benchmark.txt"), &of_text);
     let of_csv = [("requests-per-s", 64_102.56), ("p50-us", 79.0), ("p99-us", 143.0)];
     assert_figures(recording!("redis-benchmark-csv.txt"), &of_csv);
@@ -131,8 +124,7 @@ fn dnsperf_prints_percentiles_as_a_histogram() {
 
 #[test]
 fn percentiles_of_fortio_in_its_first_bucket_are_absent() {
-    let coarse =
-        [("errors", 0.0), ("requests", 59_027.0), ("requests-per-s", 59_018.0), ("p99.9-us", 3_806.54)];
+    let coarse = [("errors", 0.0), ("requests", 59_027.0), ("requests-per-s", 59_018.0), ("p99.9-us", 3_806.54)];
     assert_figures(recording!("fortio-coarse.txt"), &coarse);
     let quiet = [("errors", 500.0), ("mean-us", 1_187.135_6), ("requests", 500.0), ("requests-per-s", 499.3)];
     assert_figures(recording!("fortio-bad.txt"), &quiet);
@@ -224,7 +216,9 @@ fn http_server() -> SocketAddr {
                 let mut requests = BufReader::new(connection.try_clone().unwrap()).lines();
                 // An empty line ends a request.
                 while let Some(Ok(line)) = requests.next() {
-                    if line.is_empty() && (&connection).write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").is_err() {
+                    if line.is_empty()
+                        && (&connection).write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").is_err()
+                    {
                         break;
                     }
                 }

@@ -338,6 +338,9 @@ fn cell(contrast: &ContrastResult) -> String {
         ContrastVerdict::Undecided { reason: WhyUndecided::ControlDiffers } => "withheld".to_owned(),
         ContrastVerdict::Undecided { reason: WhyUndecided::RequestsFail } => "withheld: requests fail".to_owned(),
         ContrastVerdict::Undecided { reason: WhyUndecided::Saturated } => "withheld: saturated".to_owned(),
+        ContrastVerdict::Undecided { reason: WhyUndecided::ForeignCpu } => {
+            return "withheld: other programs".to_owned();
+        }
         ContrastVerdict::Undecided { .. } => "undecided".to_owned(),
     };
     match interval {
@@ -432,6 +435,16 @@ fn notes(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
             name(&control.criterion),
             reference(experiment)
         ));
+    }
+    if experiment.has_foreign_cpu() {
+        let own = treatments(experiment).filter_map(|mode| {
+            let metrics = [Work::Request, Work::Packet].map(|work| work.name(figures::PROCESS_CPU));
+            let us = metrics.iter().find_map(|metric| experiment.median(mode, metric))?;
+            Some(format!("{} {}", visible::name(mode), number::short(us)))
+        });
+        let own = own.collect::<Vec<_>>().join(", ");
+        note("CPU time: other programs used most of the time of the server's CPUs".to_owned());
+        note(format!("the server's own processes used, in µs, without softirqs: {own}"));
     }
     if analysis.blocks_dropped > 0 {
         note(format!(

@@ -99,7 +99,8 @@ impl Client {
     /// # Errors
     /// When the output does not have the format of this client.
     pub(crate) fn read(self, effort: Effort, printed: &str) -> Result<Found, String> {
-        let figures = judge::parse(printed).map_err(|why| format!("{why} in the output of {}: {printed}", self.name()))?;
+        let figures =
+            judge::parse(printed).map_err(|why| format!("{why} in the output of {}: {printed}", self.name()))?;
         let figure = |name: &str| figures.get(name).copied();
         let count = |name: &str| figure(name).map(|count| count as u64);
         Ok(Found {
