@@ -270,7 +270,8 @@ impl Generator {
             }
         };
         // After the window, only the last responses are missing.
-        let tally = self.finish(start_ns, planned, if reports_a_part { &mut () } else { observer })?;
+        let mut nobody = ();
+        let tally = self.finish(start_ns, planned, if reports_a_part { &mut nobody } else { observer })?;
         Ok(tally.into_report(end_ns - window_ns.start, cpu, self.engines()))
     }
 
