@@ -116,10 +116,10 @@ pub enum RequestProtocol {
 }
 
 impl RequestProtocol {
-    /// Recognises the protocol of a server by its answer to a request that is valid in HTTP, and refused by others.
+    /// Recognises the protocol of a server by its answer to a request of Redis, which others refuse.
     fn of_server(address: SocketAddr) -> Result<Self, InvalidLoadOption> {
-        // Without a header: Redis logs an attack if it gets `Host:`.
-        const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
+        // memcached closes the connection after a request of HTTP, and Redis logs an attack.
+        const REQUEST: &[u8] = b"PING\r\n\r\n";
         let ask = || {
             let mut connection = TcpStream::connect_timeout(&address, ANSWERS_WITHIN)?;
             connection.set_read_timeout(Some(ANSWERS_WITHIN))?;
@@ -135,7 +135,7 @@ impl RequestProtocol {
         };
         match answer.as_str() {
             answer if answer.starts_with("HTTP/") => Ok(Self::Http),
-            answer if answer.starts_with('-') => Ok(Self::Redis),
+            answer if answer.starts_with(['+', '-']) => Ok(Self::Redis),
             answer if answer.contains("ERROR") => Ok(Self::Memcached),
             _ => Err(InvalidLoadOption::new(format!(
                 "{address} speaks neither HTTP nor memcached's or Redis's protocol; name its protocol with --protocol"
@@ -260,7 +260,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let server = std::thread::spawn(move || {
             let (mut connection, _) = listener.accept().unwrap();
-            let mut request = [0; 18];
+            let mut request = [0; 8];
             connection.read_exact(&mut request).unwrap();
             connection.write_all(answer).unwrap();
         });
@@ -275,7 +275,7 @@ mod tests {
             (&b"HTTP/1.1 400 Bad Request\r\n"[..], RequestProtocol::Http),
             (b"ERROR\r\n", RequestProtocol::Memcached),
             (b"CLIENT_ERROR line too long\r\n", RequestProtocol::Memcached),
-            (b"-ERR wrong number of arguments for 'get' command\r\n", RequestProtocol::Redis),
+            (b"+PONG\r\n", RequestProtocol::Redis),
             (b"-NOAUTH Authentication required.\r\n", RequestProtocol::Redis),
         ] {
             assert_eq!(protocol_of(answer), Ok(protocol), "{answer:?}");

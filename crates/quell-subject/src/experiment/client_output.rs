@@ -111,7 +111,7 @@ static TOOLS: &[LoadTool] = &[
     },
     LoadTool {
         name: "h2load",
-        percentiles: "use a version of h2load that prints them (the column p99), or wrk --latency or oha",
+        percentiles: "use h2load 1.69 or later, or wrk --latency or oha",
         begins: "finished in * ? req/s",
         per_test: None,
         unit_us: None,
@@ -167,7 +167,7 @@ static TOOLS: &[LoadTool] = &[
     },
     LoadTool {
         name: "dnsperf",
-        percentiles: "add -O latency-histogram to dnsperf (2.14 or later)",
+        percentiles: "add -O latency-histogram to dnsperf (2.11 or later)",
         begins: "Statistics:",
         per_test: None,
         unit_us: Some(S),

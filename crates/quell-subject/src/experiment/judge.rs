@@ -98,7 +98,7 @@ pub enum JudgeError {
         printed: String,
     },
     /// The judge did not exit within the time limit.
-    #[error("`{command}` did not exit within {limit:?}; limit its duration, as in `wrk -d 1 …`")]
+    #[error("`{command}` did not exit within {limit:?}; limit its duration, as in `wrk --latency -d 1 …`")]
     TooLong {
         /// Command line.
         command: String,
@@ -106,7 +106,9 @@ pub enum JudgeError {
         limit: Duration,
     },
     /// The judge was still running after the end of the budget.
-    #[error("`{command}` was still running when the budget was spent; limit its duration, as in `wrk -d 1 …`")]
+    #[error(
+        "`{command}` was still running when the budget was spent; limit its duration, as in `wrk --latency -d 1 …`"
+    )]
     BudgetSpent {
         /// Command line.
         command: String,

@@ -75,8 +75,8 @@ pub(crate) struct BenchArgs {
     /// --follow"
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["load", "latency", "beside_latency", "command"])]
     pub(crate) clients: Option<String>,
-    /// Run this command once per slice, for example "wrk -d 1 ...", and compare the figures that it prints as `NAME
-    /// VALUE` or as a line of JSON.
+    /// Run this command once per slice, for example "wrk --latency -d 1 ...", and compare its results: those of wrk, oha,
+    /// hey, h2load, redis-benchmark, memtier_benchmark, dnsperf or fortio, or lines `NAME VALUE` or of JSON.
     #[arg(long, value_name = "COMMAND")]
     pub(crate) latency: Option<String>,
     /// In the lab: start a second server on the same queues and compare its latency too. The command must speak
@@ -93,7 +93,8 @@ pub(crate) struct BenchArgs {
     /// Set modes with suspension even if they stall the programs: network events can be delayed forever.
     #[arg(long)]
     pub(crate) accept_stalls: bool,
-    /// Compare three modes under two loads, in less than a minute.
+    /// Compare three modes under two loads, in less than a minute; on programs, in 30 s, or as long as the runs of
+    /// --latency or COMMAND need.
     #[arg(long, conflicts_with = "full")]
     pub(crate) quick: bool,
     /// Compare all modes that need no restart of the server, at 25, 50, 75, 90 % and max.

@@ -34,8 +34,8 @@ pub(crate) struct TuneArgs {
     /// Objective and limits, such as "p99<=300us, least cpu" or "most requests".
     #[arg(long, value_name = "GOAL")]
     pub(crate) goal: TuneGoal,
-    /// Abandon a mode after the first slice that violates this, such as "p99>1ms", stalls or "drops>100" (packets per
-    /// slice). Can be repeated.
+    /// Abandon a mode after the first slice that violates this, such as "p99>1ms", "p99>2x" (twice the present value),
+    /// stalls or "drops>100" (packets per slice). Can be repeated.
     #[arg(long, value_name = "GUARD")]
     pub(crate) never: Vec<TuneGuard>,
     /// Generate the load on the programs with this command during the search [live traffic]
@@ -44,8 +44,8 @@ pub(crate) struct TuneArgs {
     /// Load the programs from other machines, and measure latency there, as `quell bench --clients` does.
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["on", "load", "latency"])]
     pub(crate) clients: Option<String>,
-    /// Run this command once per slice, and use the figures that it prints as `NAME VALUE` or as a line of JSON: p50-us,
-    /// p99-us, requests, errors, or other names that the goal uses.
+    /// Run this command once per slice, and use its results as `quell bench --latency` does: p50, p99, errors, or other
+    /// names of figures.
     #[arg(long, value_name = "COMMAND", conflicts_with = "on")]
     pub(crate) latency: Option<String>,
     /// Do not ask for confirmation before the programs are changed.
