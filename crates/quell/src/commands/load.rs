@@ -34,9 +34,9 @@ pub(crate) struct LoadArgs {
 /// When the load cannot be generated or no request is answered. Failed requests are reported, not errors.
 pub(crate) fn load(args: &LoadArgs) -> Result<(), Failure> {
     let options = &args.load;
-    let spec = options.spec().map_err(Failure::usage)?;
     let run = options.run_spec().map_err(Failure::usage)?;
     let preload = options.preload_limit().map_err(Failure::usage)?;
+    let spec = options.spec().map_err(Failure::usage)?;
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let progress = Progress::new();
     let mut watch = Watch { progress: &progress, stop: interruption.flag() };
