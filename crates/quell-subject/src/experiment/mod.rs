@@ -356,7 +356,7 @@ mod tests {
         assert_eq!(budget_ms(0.0, 120_000), Ok((30_000, 0)));
         assert_eq!(budget_ms(2_000.0, 120_000), Ok((52_800, 0)));
         let refused = budget_ms(2_000.0, 30_000).unwrap_err();
-        assert!(refused.contains("at least 53 s (--budget)"), "{refused}");
+        assert!(refused.contains("at least 53 s for each load (--budget)"), "{refused}");
         assert_eq!(notes, ["a slice takes 2000 ms: the measurement takes up to 53 s"]);
     }
 }
