@@ -101,7 +101,7 @@ impl LoadExperiment {
         if self.has_foreign_cpu() {
             let is_cpu = |criterion: &Criterion| matches!(criterion, Criterion::Metric { name, .. } if name.starts_with(figures::CPU));
             for contrast in analysis.contrasts.iter_mut().filter(|contrast| is_cpu(&contrast.criterion)) {
-                if !matches!(contrast.verdict, ContrastVerdict::Undecided { .. }) {
+                if contrast.estimate.is_some() {
                     contrast.verdict = WhyUndecided::ForeignCpu.into();
                 }
             }

@@ -226,8 +226,8 @@ impl<'a> StartedCommand<'a> {
         let observed =
             observed.map_err(|error| ComparisonError::Reference { mode: mode.to_string(), why: error.to_string() })?;
         match observed {
-            Some(_) => {
-                let spent_ms = self.spent_ms();
+            Some(observed) => {
+                let spent_ms = observed.spent_ms + self.spent_ms();
                 self.slice_began = Instant::now();
                 Ok((self.printed.clone(), spent_ms))
             }

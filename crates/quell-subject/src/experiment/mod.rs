@@ -211,10 +211,13 @@ pub(crate) fn with_enough_blocks(
     budget_max_ms: u64,
     say: &mut dyn FnMut(&str),
 ) -> Result<ExperimentDesign<DeliveryMode>, DesignError> {
-    let settle_ms = ((slice_takes_ms * SLICES_VARY) as u32).saturating_sub(design.slice_ms).max(design.settle_ms);
-    let real = ExperimentDesign { settle_ms, ..design.clone() };
-    let budget_ms = design.budget_ms.max(real.budget_min_ms().min(budget_max_ms));
-    ExperimentDesign { budget_ms, ..real }.check()?;
+    let with = |slice_takes_ms: f64| {
+        let settle_ms = (slice_takes_ms as u32).saturating_sub(design.slice_ms).max(design.settle_ms);
+        ExperimentDesign { settle_ms, ..design.clone() }
+    };
+    let wanted_ms = with(slice_takes_ms * SLICES_VARY).budget_min_ms();
+    let budget_ms = design.budget_ms.max(wanted_ms.min(budget_max_ms));
+    ExperimentDesign { budget_ms, ..with(slice_takes_ms) }.check()?;
     if budget_ms > design.budget_ms {
         let seconds = budget_ms.div_ceil(1_000);
         say(&format!("a slice takes {slice_takes_ms:.0} ms: the measurement takes up to {seconds} s"));
@@ -356,7 +359,7 @@ mod tests {
         assert_eq!(budget_ms(0.0, 120_000), Ok((30_000, 0)));
         assert_eq!(budget_ms(2_000.0, 120_000), Ok((52_800, 0)));
         let refused = budget_ms(2_000.0, 30_000).unwrap_err();
-        assert!(refused.contains("at least 53 s for each load (--budget)"), "{refused}");
+        assert!(refused.contains("at least 48 s for each load (--budget)"), "{refused}");
         assert_eq!(notes, ["a slice takes 2000 ms: the measurement takes up to 53 s"]);
     }
 }
