@@ -398,6 +398,9 @@ fn cell(contrast: &ContrastResult) -> String {
         ContrastVerdict::Undecided { reason: WhyUndecided::ControlDiffers } => "withheld".to_owned(),
         ContrastVerdict::Undecided { reason: WhyUndecided::RequestsFail } => "withheld: requests fail".to_owned(),
         ContrastVerdict::Undecided { reason: WhyUndecided::Saturated } => "withheld: saturated".to_owned(),
+        ContrastVerdict::Undecided { reason: WhyUndecided::ForeignCpu } => {
+            return "withheld: other programs".to_owned();
+        }
         ContrastVerdict::Undecided { .. } => "undecided".to_owned(),
     };
     match interval {
@@ -486,7 +489,7 @@ fn notes(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
     let mut note = |text: String| out.push_str(&format!("  {text}\n"));
     for (arm, why) in &experiment.record.dropped {
         let name = experiment.record.design.treatment(*arm).map_or("", |treatment| &treatment.name);
-        note(format!("{} cannot be set on this host: {}", visible::name(name), visible::name(why)));
+        note(format!("{} is left out: {}", visible::name(name), visible::name(why)));
     }
     match &experiment.end {
         EndOfExperiment::Stopped(StopReason::AllDecided) => note("ended early: all comparisons are decided".to_owned()),
@@ -506,6 +509,16 @@ fn notes(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
             name(&control.criterion),
             reference(experiment)
         ));
+    }
+    if experiment.has_foreign_cpu() {
+        let own = treatments(experiment).filter_map(|mode| {
+            let metrics = [Work::Request, Work::Packet].map(|work| work.name(figures::PROCESS_CPU));
+            let us = metrics.iter().find_map(|metric| experiment.median(mode, metric))?;
+            Some(format!("{} {}", visible::name(mode), number::short(us)))
+        });
+        let own = own.collect::<Vec<_>>().join(", ");
+        note("CPU time: other programs used most of the time of the server's CPUs".to_owned());
+        note(format!("the server's own processes used, in µs, without softirqs: {own}"));
     }
     if analysis.blocks_dropped > 0 {
         note(format!(

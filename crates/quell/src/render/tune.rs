@@ -408,6 +408,18 @@ pub(crate) fn end(end: &TuneEnd, left_alone: &[String]) -> String {
         TuneEnd::NoModeLeft => format!(
             "every mode violated a guard or could not be set, so none was compared with the present setting; {restored}"
         ),
+        TuneEnd::PresentViolatesGuard { guard, metric, present, modes } => {
+            let us = if matches!(metric, TuneMetric::Latency { .. }) { " µs" } else { "" };
+            let metric = metric.to_string();
+            let metric = visible::name(&metric);
+            format!(
+                "{} violated {}, as the present setting does, under which {metric} is {}{us} in a typical slice: choose a \
+                 guard relative to it, such as --never '{metric}>1.1x'; {restored}",
+                counted(*modes, "mode"),
+                visible::name(guard),
+                short(*present),
+            )
+        }
         TuneEnd::PresentNotSettable { reason } => {
             format!("the present setting cannot be set: {}", visible::name(reason))
         }

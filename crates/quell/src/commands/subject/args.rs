@@ -72,8 +72,9 @@ pub(crate) struct SubjectArgs {
     /// --follow"
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["load", "latency"], help_heading = LOAD)]
     pub(crate) clients: Option<String>,
-    /// Run this command once per slice, for example "wrk -d 1 ...", and use the figures that it prints as `NAME VALUE` or
-    /// as a line of JSON: p50-us, p99-us, requests, errors, or others.
+    /// Run this command once per slice, for example "wrk --latency -d 1 ...", and use its results: those of wrk, oha, hey,
+    /// h2load, redis-benchmark, memtier_benchmark, dnsperf or fortio, or lines `NAME VALUE` or of JSON: p50-us, p99-us,
+    /// requests, errors, or others.
     #[arg(long, value_name = "COMMAND", help_heading = LOAD)]
     pub(crate) latency: Option<String>,
     /// Comma-separated loads: percentages of base's maximum throughput, requests per second, or max. `quell tune` answers

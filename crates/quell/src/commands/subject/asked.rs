@@ -124,7 +124,7 @@ impl Shown {
                 );
             }
             SubjectStep::NotSettable { mode, reason } => {
-                progress.say(&format!("{} cannot be set on this host: {}", visible::name(mode), visible::name(reason)));
+                progress.say(&format!("{} is left out: {}", visible::name(mode), visible::name(reason)));
             }
             SubjectStep::Searching(tuner) => {
                 let percent = (tuner.spent() * 100.0).clamp(0.0, 100.0) as u64;
@@ -187,7 +187,7 @@ fn plan(planned: &Planned<'_>) -> String {
 fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> String {
     let modes: Vec<String> = comparison.modes.iter().map(ToString::to_string).collect();
     let (modes, timing) = (modes.join(", "), comparison.timing);
-    let (slice_ms, budget_s) = (timing.slice_ms + timing.settle_ms, timing.budget_ms / 1_000);
+    let (slice_ms, budget_s) = (timing.slice_ms + timing.settle_ms, comparison.budget_max_ms / 1_000);
     match subject {
         PlannedSubject::Command(facts) => format!(
             "starts `{}` for each slice of {slice_ms} ms, under {modes}, for at most {budget_s} s; its connections are closed \

@@ -16,8 +16,8 @@ pub(crate) struct TuneArgs {
     /// Objective and limits, such as "p99<=300us, least cpu" or "most requests".
     #[arg(long, value_name = "GOAL")]
     pub(super) goal: TuneGoal,
-    /// Abandon a mode after the first slice that violates this, such as "p99>1ms", stalls or "drops>100" (packets per
-    /// slice). Can be repeated.
+    /// Abandon a mode after the first slice that violates this, such as "p99>1ms", "p99>2x" (twice the present value),
+    /// stalls or "drops>100" (packets per slice). Can be repeated.
     #[arg(long, value_name = "GUARD")]
     pub(super) never: Vec<TuneGuard>,
     /// Leave the mode that was found applied to the programs, as `quell attach` does. `quell detach` undoes it.

@@ -196,6 +196,7 @@ fn finish(
         end @ (TuneEnd::GuardUnreadable { .. }
         | TuneEnd::MetricUnreadable { .. }
         | TuneEnd::BudgetSpent
+        | TuneEnd::PresentViolatesGuard { .. }
         | TuneEnd::NoModeLeft) => Err(Failure::new(Exit::VerifyFailed, render::end(end, &file.left_alone))),
         end @ (TuneEnd::SubjectFailed { .. } | TuneEnd::LoadChanged { .. }) => {
             Err(Failure::new(Exit::RolledBack, render::end(end, &file.left_alone)))
