@@ -184,8 +184,7 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let first = processes.iter().min_by_key(|process| process.start_time_ticks).unwrap_or(&processes[0]);
     let pids: BTreeSet<Pid> = processes.iter().map(|process| process.pid).collect();
     let epolls: Vec<&EpollContext<'_>> = query.epolls().filter(|epoll| pids.contains(&epoll.process.pid)).collect();
-    let receiving: Vec<&EpollContext<'_>> =
-        epolls.iter().copied().filter(|epoll| !epoll.by_napi.is_empty()).collect();
+    let receiving: Vec<&EpollContext<'_>> = epolls.iter().copied().filter(|epoll| !epoll.by_napi.is_empty()).collect();
     let received = processes.iter().flat_map(|process| sockets(query, process));
     let received = received.filter(|socket| socket.state != SocketState::Listen);
     let queues: BTreeSet<NapiId> = received.flat_map(|socket| query.queues_of(socket)).collect();
@@ -256,12 +255,7 @@ fn other_wait(query: &SnapshotQuery<'_>, processes: &[&Process], epolls: &[&Epol
 }
 
 /// Whether the finding is about the program: its processes, threads and files, or its queues.
-fn concerns(
-    query: &SnapshotQuery<'_>,
-    finding: &Finding,
-    processes: &[&Process],
-    queues: &BTreeSet<NapiId>,
-) -> bool {
+fn concerns(query: &SnapshotQuery<'_>, finding: &Finding, processes: &[&Process], queues: &BTreeSet<NapiId>) -> bool {
     let has_pid = |pid: Pid| processes.iter().any(|process| process.pid == pid);
     let has_thread =
         |tid: Pid| processes.iter().flat_map(|process| process.threads.known_elements()).any(|it| it.tid == tid);
@@ -278,9 +272,9 @@ fn concerns(
                 of.rx_queues.known_elements().any(|rx| rx.id == *queue && rx.napi_id() == Some(id))
             })
         }),
-        Node::Device { namespace, ifindex, .. } => queues.iter().any(|&id| {
-            query.napi(id).is_some_and(|(of, _)| (of.namespace, of.ifindex) == (*namespace, *ifindex))
-        }),
+        Node::Device { namespace, ifindex, .. } => queues
+            .iter()
+            .any(|&id| query.napi(id).is_some_and(|(of, _)| (of.namespace, of.ifindex) == (*namespace, *ifindex))),
         Node::Irq { number } => {
             queues.iter().any(|&id| query.napi(id).is_some_and(|(_, napi)| napi.irq_number() == Some(*number)))
         }
@@ -295,11 +289,7 @@ fn concerns(
 }
 
 /// Setting of all these queues and epolls, as a mode.
-fn present(
-    query: &SnapshotQuery<'_>,
-    queues: &BTreeSet<NapiId>,
-    epolls: &[&EpollContext<'_>],
-) -> Option<DeliveryMode> {
+fn present(query: &SnapshotQuery<'_>, queues: &BTreeSet<NapiId>, epolls: &[&EpollContext<'_>]) -> Option<DeliveryMode> {
     let mut of_queues = queues.iter().map(|&id| Some(query.napi(id)?.1.settings()));
     let napi: PartialNapiSettings = of_queues.next()??;
     let mut params = epolls.iter().map(|epoll| epoll.params);

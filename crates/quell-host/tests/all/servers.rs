@@ -22,9 +22,7 @@ fn pid(pid: i32) -> Pid {
 fn of(host: &Value, facts: &Facts) -> Vec<HostServer> {
     let (now, earlier) = (snapshot(host), snapshot(&before()));
     let findings: Vec<Finding> = examine(&now, Some(&earlier)).findings;
-    let origin = |&(child, parent): &(i32, i32)| {
-        (pid(child), ProcessOrigin { parent: Some(pid(parent)), place: None })
-    };
+    let origin = |&(child, parent): &(i32, i32)| (pid(child), ProcessOrigin { parent: Some(pid(parent)), place: None });
     let known = Known {
         findings: &findings,
         origins: &facts.parents.iter().map(origin).collect(),

@@ -58,8 +58,8 @@ pub use stat::{CpuTimes, Stat, Ticks};
 pub use syscall::{CurrentSyscall, EpollTimeout, EpollWaitCall, SocketWaitCall};
 pub use sysctl::{InvalidSysctlName, SysctlName};
 pub use text::Malformed;
-pub use unit::{ProgramPlace, parse_unit};
 pub(crate) use unit::unescaped as unescaped_unit;
+pub use unit::{ProgramPlace, parse_unit};
 
 /// Why a /proc file could not be read or parsed.
 #[derive(Debug, Error)]
