@@ -191,6 +191,15 @@ impl ProcDir {
         fs::metadata(&path).map(|metadata| FileId::from(&metadata)).map_err(|source| ProcError::refused(&path, source))
     }
 
+    /// Path of the executable file, as of the process's own mounts.
+    ///
+    /// # Errors
+    /// When the link cannot be read, which needs ptrace access.
+    pub fn executable_path(&self) -> Result<PathBuf, ProcError> {
+        let path = self.0.join("exe");
+        fs::read_link(&path).map_err(|source| ProcError::refused(&path, source))
+    }
+
     /// Arguments of the process (`/proc/PID/cmdline`), with its name first. Empty for kernel threads.
     ///
     /// # Errors

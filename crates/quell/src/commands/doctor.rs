@@ -44,7 +44,7 @@ pub(crate) struct DoctorArgs {
     #[arg(long, value_name = "S", default_value_t = 2, value_parser = value_parser!(u64).range(..=3_600))]
     seconds: u64,
     /// Examine one snapshot written by `quell show --json`, or two (earlier first), instead of this host.
-    #[arg(long, value_name = "FILE", num_args = 1..=2, conflicts_with_all = ["pids", "device", "netns", "all", "seconds"])]
+    #[arg(long, value_name = "FILE", num_args = 1..=2, conflicts_with_all = ["pids", "ProgramsArgs", "device", "netns", "all", "seconds"])]
     read: Vec<PathBuf>,
     /// Explain one kind of finding.
     #[arg(long, value_name = "ID", exclusive = true)]
@@ -78,7 +78,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
         return output::data(&render::explanation(rule(id)?, terminal));
     }
     let diagnosis = match &args.read[..] {
-        [] => Diagnosis::of_this_host(&args.scope.with_attachments(), args.seconds)?,
+        [] => Diagnosis::of_this_host(&args.scope.with_attachments()?, args.seconds)?,
         [now] => Diagnosis::of(&Examined::from(read(now)?), &[], &BTreeMap::new()),
         [before, now, ..] => {
             let examined = Examined { before: Some(read(before)?), ..Examined::from(read(now)?) };

@@ -56,7 +56,7 @@ fn applied() -> Result<Vec<Persistent>, Failure> {
 fn observed(pids: Vec<Pid>) -> Result<IntervalReport, String> {
     let scope = SnapshotScope { pids, ..SnapshotScope::default() };
     let interruption = Interruption::listen().map_err(|error| error.to_string())?;
-    let mut observer = Observer::begin(scope, journal()).map_err(|error| error.to_string())?;
+    let mut observer = Observer::begin(scope, None, journal()).map_err(|error| error.to_string())?;
     // A signal only ends the wait: the rest of the report does not depend on it.
     interruption.wait(OBSERVED).map_err(|error| error.to_string())?;
     observer.report().map_err(|error| error.to_string())

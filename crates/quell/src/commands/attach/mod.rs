@@ -37,7 +37,7 @@ use quell_linux::{NapiId, Pid};
 use quell_mode::DeliveryMode;
 use tracing::{debug, info};
 
-use args::ProgramsArgs;
+use args::AttachProgramsArgs;
 
 use super::placement_args::PlacementArgs;
 use super::stalls;
@@ -56,11 +56,11 @@ const PLACEMENT_WATCHED: Duration = Duration::from_secs(2);
 /// Options of `quell attach`.
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "quell attach [OPTIONS] <MODE|--profile <NAME|FILE>> <PID...|--unit <NAME>|--cgroup <PATH>>"
+    override_usage = "quell attach [OPTIONS] <MODE|--profile <NAME|FILE>> <PID|NAME...|--unit <NAME>|--cgroup <PATH>>"
 )]
 pub(crate) struct AttachArgs {
     #[command(flatten)]
-    programs: ProgramsArgs,
+    programs: AttachProgramsArgs,
     /// Allow PID 1, and with it every visible process.
     #[arg(long)]
     all_processes: bool,

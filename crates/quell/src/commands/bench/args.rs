@@ -5,15 +5,14 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum, value_parser};
-use quell_host::attach::{Selection, TargetError, Targets};
-use quell_linux::Pid;
-use quell_linux::cgroup::Cgroup;
+use quell_host::attach::{TargetError, Targets};
 use quell_load::OfferedLoad;
 use quell_published::Experiment;
 use quell_subject::replay::PLAYED;
 use quell_vm::KernelName;
 
 use crate::commands::apply::duration;
+use crate::commands::programs_args::ProgramsArgs;
 use crate::commands::vm::NicName;
 
 /// Subject on which the modes are compared, if the user selects no programs of this host.
@@ -40,7 +39,7 @@ pub(crate) enum LabProtocol {
 
 /// Options of `quell bench`.
 #[derive(Debug, Args)]
-#[command(after_help = MODES_HELP)]
+#[command(after_help = MODES_HELP, mut_group("ProgramsArgs", |group| group.conflicts_with_all(OF_LAB)))]
 pub(crate) struct BenchArgs {
     /// Run in a private lab on this machine, in a guest, or on the model [lab, or sim if this machine cannot run the
     /// lab]
@@ -58,15 +57,8 @@ pub(crate) struct BenchArgs {
     /// With --on vm: NIC model of the guest; e1000e needs a -full kernel [default: virtio]
     #[arg(long, value_enum, requires = "on")]
     pub(crate) nic: Option<NicName>,
-    /// Compare modes on these running processes and their children, on their own NIC and under their own traffic.
-    #[arg(long, value_name = "PID", value_delimiter = ',', conflicts_with_all = OF_LAB, conflicts_with_all = ["unit", "cgroup"])]
-    pub(crate) pid: Vec<Pid>,
-    /// Compare modes on the processes of a systemd unit, such as nginx.service.
-    #[arg(long, value_name = "NAME", conflicts_with_all = OF_LAB, conflicts_with = "cgroup")]
-    pub(crate) unit: Option<String>,
-    /// Compare modes on the processes of a control group, given by its path below /sys/fs/cgroup.
-    #[arg(long, value_name = "PATH", conflicts_with_all = OF_LAB)]
-    pub(crate) cgroup: Option<String>,
+    #[command(flatten)]
+    pub(crate) programs: ProgramsArgs,
     /// Generate the load with this command during the measurement [live traffic]
     #[arg(long, value_name = "COMMAND")]
     pub(crate) load: Option<String>,
@@ -158,7 +150,7 @@ pub(crate) struct BenchArgs {
     pub(crate) json: bool,
     /// Start this command under each mode, and compare the modes on it. This also works for modes that need the preload
     /// library.
-    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = OF_LAB, conflicts_with_all = ["pid", "unit", "cgroup"])]
+    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = OF_LAB, conflicts_with = "ProgramsArgs")]
     pub(crate) command: Vec<String>,
 }
 
@@ -168,21 +160,10 @@ fn played() -> impl TypedValueParser<Value = Experiment> {
     PossibleValuesParser::new(PLAYED.map(value)).try_map(|letter| letter.parse::<Experiment>())
 }
 
-/// Finds the programs of `--pid`, `--unit` or `--cgroup`. Returns `None` if none of them is given.
-pub(crate) fn selected(pids: &[Pid], unit: Option<&str>, cgroup: Option<&str>) -> Option<Result<Targets, TargetError>> {
-    let selection = match (unit, cgroup) {
-        (Some(unit), _) => Cgroup::of_unit(unit).map(Selection::Cgroup),
-        (None, Some(path)) => Cgroup::at(path).map(Selection::Cgroup),
-        (None, None) if pids.is_empty() => return None,
-        (None, None) => Ok(Selection::Processes(pids.to_vec())),
-    };
-    Some(selection.map_err(TargetError::from).and_then(Targets::find))
-}
-
 impl BenchArgs {
     /// Returns the programs to measure, or `None` if the user selected none.
     pub(crate) fn programs(&self) -> Option<Result<Targets, TargetError>> {
-        selected(&self.pid, self.unit.as_deref(), self.cgroup.as_deref())
+        self.programs.find()
     }
 
     /// Returns whether an option requires a lab. If the lab is not possible, the model must not replace it.
@@ -248,10 +229,8 @@ impl BenchArgs {
 }
 
 /// Options of subjects other than the lab of a published experiment.
-const OF_SUBJECTS: [&str; 15] = [
-    "pid",
-    "unit",
-    "cgroup",
+const OF_SUBJECTS: [&str; 13] = [
+    "ProgramsArgs",
     "command",
     "load",
     "clients",

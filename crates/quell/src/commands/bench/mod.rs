@@ -65,7 +65,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     }
     if let Some(option) = args.of_programs_only().first() {
         return Err(Failure::usage(format!(
-            "{option} can only be used for programs of this host: specify --pid, --unit or --cgroup, or a command after --"
+            "{option} can only be used for programs of this host: specify --pid, --name, --unit or --cgroup, or a command after --"
         )));
     }
     match args.on {

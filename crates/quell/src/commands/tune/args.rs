@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use clap::{Args, value_parser};
 use quell_host::attach::{TargetError, Targets};
-use quell_linux::Pid;
 use quell_load::OfferedLoad;
 use quell_tune::{TuneGoal, TuneGuard};
 use quell_vm::KernelName;
 
 use crate::commands::apply::duration;
-use crate::commands::bench::args::{LabProtocol, Where, selected};
+use crate::commands::bench::args::{LabProtocol, Where};
+use crate::commands::programs_args::ProgramsArgs;
 use crate::commands::vm::NicName;
 use crate::exit::Failure;
 
@@ -19,17 +19,10 @@ use crate::exit::Failure;
 #[derive(Debug, Args)]
 #[command(after_help = GOALS_HELP)]
 pub(crate) struct TuneArgs {
-    /// Search on these running processes and their children, on their own NIC and under their own traffic.
-    #[arg(long, value_name = "PID", value_delimiter = ',', conflicts_with_all = ["on", "unit", "cgroup"])]
-    pub(crate) pid: Vec<Pid>,
-    /// Search on the processes of a systemd unit, such as nginx.service.
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["on", "cgroup"])]
-    pub(crate) unit: Option<String>,
-    /// Search on the processes of a control group, given by its path below /sys/fs/cgroup.
-    #[arg(long, value_name = "PATH", conflicts_with = "on")]
-    pub(crate) cgroup: Option<String>,
+    #[command(flatten)]
+    pub(crate) programs: ProgramsArgs,
     /// Search on a server in a private lab or in a guest, or on the model of a host.
-    #[arg(long, value_enum, value_name = "WHERE")]
+    #[arg(long, value_enum, value_name = "WHERE", conflicts_with = "ProgramsArgs")]
     pub(crate) on: Option<Where>,
     /// Objective and limits, such as "p99<=300us, least cpu" or "most requests".
     #[arg(long, value_name = "GOAL")]
@@ -102,8 +95,8 @@ pub(crate) struct TuneArgs {
     /// Print the plan and do nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Rank all modes by the model alone, and print how far to trust the ranking. Takes seconds. With --pid, --unit or
-    /// --cgroup, the model has the queues, connections and load of these programs; nothing is changed.
+    /// Rank all modes by the model alone, and print how far to trust the ranking. Takes seconds. With --pid, --name,
+    /// --unit or --cgroup, the model has the queues, connections and load of these programs; nothing is changed.
     #[arg(long, conflicts_with_all = ["dry_run", "never", "budget", "profile", "output"])]
     pub(crate) advise: bool,
     /// Write the mode that was found to this profile, with the evidence as comments.
@@ -117,22 +110,21 @@ pub(crate) struct TuneArgs {
     #[arg(short, long)]
     pub(crate) json: bool,
     /// Start this command under each mode, and search on it. This also works for modes that need the preload library.
-    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["pid", "unit", "cgroup", "on", "clients", "keep", "advise"])]
+    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["ProgramsArgs", "on", "clients", "keep", "advise"])]
     pub(crate) command: Vec<String>,
 }
 
 impl TuneArgs {
     /// Finds the programs to search on, or returns `None` if the user selected none.
     pub(crate) fn programs(&self) -> Option<Result<Targets, TargetError>> {
-        selected(&self.pid, self.unit.as_deref(), self.cgroup.as_deref())
+        self.programs.find()
     }
 
     /// Refuses options that do not apply to the subject.
     pub(crate) fn check(&self) -> Result<(), Failure> {
-        let has_programs = !self.pid.is_empty() || self.unit.is_some() || self.cgroup.is_some();
-        if !has_programs && self.command.is_empty() && self.on.is_none() && !self.advise {
+        if !self.programs.is_given() && self.command.is_empty() && self.on.is_none() && !self.advise {
             return Err(Failure::usage(
-                "name what to search on: --pid, --unit, --cgroup, --on lab, --on vm, --on sim, or -- COMMAND",
+                "name what to search on: --pid, --name, --unit, --cgroup, --on lab, --on vm, --on sim, or -- COMMAND",
             ));
         }
         let of_lab = [(self.server.is_some(), "--server"), (self.insist, "--insist")];
