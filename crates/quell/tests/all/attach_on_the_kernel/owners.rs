@@ -52,7 +52,7 @@ impl Stage {
     }
 
     fn is_without_journals(&self) -> bool {
-        std::fs::read_dir(self.journals()).map_or(0, Iterator::count) == 0
+        crate::command::journals_in(&self.journals()).is_empty()
     }
 }
 

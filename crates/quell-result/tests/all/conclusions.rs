@@ -1,7 +1,5 @@
 //! The conclusion of a result: use another mode, keep the present one, or measure longer.
 
-#![allow(clippy::unwrap_used, reason = "a document that cannot be read fails the test")]
-
 use quell_experiment::{
     Criterion, ExperimentDesign, ExperimentRecord, SliceObservation, SliceRecord, StopReason, Treatment,
 };
@@ -116,7 +114,7 @@ fn an_experiment_that_failed_has_no_answer() {
 
 #[test]
 fn a_search_concludes_its_answer() {
-    let mut file = TuneFile::from_json(include_str!("../../quell/tests/fixtures/tune.json")).unwrap();
+    let mut file = TuneFile::from_json(include_str!("../../../quell/tests/fixtures/tune.json")).unwrap();
     assert!(used(&file.conclusion()).is_some());
     file.search.answer = TuneAnswer::NoSettingBetter;
     assert!(matches!(file.conclusion(), Conclusion::Keep { because: WhyKeep::NotBeaten, .. }));
