@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn a_program_is_found_by_its_name_or_its_file() {
         let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
-        let ours = Pid::try_from(child.id()).unwrap();
+        let ours = Pid::new(i32::try_from(child.id()).unwrap()).unwrap();
         match Selection::named("sleep") {
             Ok(Selection::Processes(pids)) => assert_eq!(pids, [ours]),
             Err(TargetError::AmbiguousName { pids, .. }) => assert!(pids.contains(&ours)),

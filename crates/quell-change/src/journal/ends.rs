@@ -4,8 +4,8 @@
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use quell_linux::clock;
 use serde::{Deserialize, Serialize};
 
 use super::history::History;
@@ -41,7 +41,7 @@ impl EndRecord {
         matches!(purpose, Purpose::Profile { .. } | Purpose::Attachment { .. } | Purpose::Launch { .. }).then(|| Self {
             purpose,
             programs: history.targets.iter().take(PROGRAMS_MAX).cloned().collect(),
-            ended_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            ended_unix_s: clock::realtime_ns() / 1_000_000_000,
             by: by.to_owned(),
         })
     }

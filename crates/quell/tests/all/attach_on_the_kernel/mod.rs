@@ -2,6 +2,8 @@
 //! test's own namespaces. Covers the state after Quell, its keeper or the program was killed. Needs root, Linux 6.13
 //! and memcached.
 
+mod asks;
+mod history;
 mod journals;
 mod owners;
 mod random_owners;
