@@ -293,7 +293,7 @@ fn present(query: &SnapshotQuery<'_>, queues: &BTreeSet<NapiId>, epolls: &[&Epol
     let mut of_queues = queues.iter().map(|&id| Some(query.napi(id)?.1.settings()));
     let napi: PartialNapiSettings = of_queues.next()??;
     let mut params = epolls.iter().map(|epoll| epoll.params);
-    let epoll = params.next().map_or_else(|| Some(Default::default()), |first| first)?;
+    let epoll = params.next().unwrap_or_else(|| Some(Default::default()))?;
     let is_equal = of_queues.all(|other| other == Some(napi)) && params.all(|other| other == Some(epoll));
     let napi = PartialNapiSettings::from(NapiSettings::default()).changed_by(&napi).complete()?;
     is_equal.then(|| DeliveryMode::recognised(napi, epoll))?

@@ -63,7 +63,7 @@ impl ProgramsArgs {
         }
         self.refuse_both(words)?;
         let targets = self.selection(words).and_then(Targets::find);
-        targets.map(Some).map_err(|error| Failure::usage(error))
+        targets.map(Some).map_err(Failure::usage)
     }
 
     pub(crate) fn refuse_both(&self, words: &[ProgramWord]) -> Result<(), Failure> {
