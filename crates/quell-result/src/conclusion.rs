@@ -259,18 +259,25 @@ impl ResultDocument {
     /// answer.
     #[must_use]
     pub fn answer_for_programs(&self) -> Option<(BTreeSet<String>, EarlierAnswer)> {
-        let (host, subject, conclusion) = match self {
-            Self::Experiment(result) => (&result.host, &result.subject, result.conclusion()?),
-            Self::Tune(file) => (&file.host, &file.subject, file.conclusion()),
+        let (host, subject) = match self {
+            Self::Experiment(result) => (&result.host, &result.subject),
+            Self::Tune(file) => (&file.host, &file.subject),
             _ => return None,
         };
         let SubjectFacts::Programs(programs) = subject else { return None };
+        if host.kernel_release != Kernel::running().release {
+            return None;
+        }
+        let conclusion = match self {
+            Self::Experiment(result) => result.conclusion()?,
+            Self::Tune(file) => file.conclusion(),
+            _ => return None,
+        };
         let answer = match conclusion {
             Conclusion::Use { mode, .. } => EarlierAnswer::Use(mode),
             Conclusion::Keep { .. } => EarlierAnswer::Keep,
             Conclusion::MeasureLonger { .. } => return None,
         };
-        let is_here = host.kernel_release == Kernel::running().release;
-        is_here.then(|| (programs.processes.iter().map(|process| process.name.clone()).collect(), answer))
+        Some((programs.processes.iter().map(|process| process.name.clone()).collect(), answer))
     }
 }

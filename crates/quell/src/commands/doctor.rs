@@ -121,10 +121,13 @@ impl Diagnosis {
     fn of_this_host(scope: &SnapshotScope, seconds: u64) -> Result<Self, Failure> {
         let progress = Progress::new();
         progress.doing(&format!("observing this host for {}", counted(seconds, "second")));
+        // Results are read while the host is observed.
+        let reading = thread::spawn(|| earlier_answers(&ResultStore::of_user()));
         let examined = take(scope, seconds);
+        let measured = reading.join().unwrap_or_default();
         progress.finish();
-        let (attached, measured) = (attachments(&journal()), earlier_answers(&ResultStore::of_user()));
-        let mut diagnosis = Self::of(&examined?, &attached.unwrap_or_default(), &measured);
+        let attached = attachments(&journal()).unwrap_or_default();
+        let mut diagnosis = Self::of(&examined?, &attached, &measured);
         adapt(&mut diagnosis.report.findings, &journal());
         Ok(diagnosis)
     }

@@ -133,12 +133,19 @@ fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
     let pid = server.pid;
     match &server.next {
         NextStep::Fix { .. } => (fixes == Fixes::ByDoctor).then(|| format!("quell doctor {pid}")),
-        NextStep::Measure { steered: false } => Some(format!("quell bench --pid {pid}")),
-        NextStep::Measure { steered: true } => Some(format!("quell bench --pid {pid} --steer")),
+        NextStep::Measure { steered } => {
+            let steered = if *steered && bench_can_steer() { " --steer" } else { "" };
+            Some(format!("quell bench --pid {pid}{steered}"))
+        }
         NextStep::Attach { mode } => Some(format!("quell attach {mode} {pid}")),
         NextStep::Check => Some("quell status".to_owned()),
         NextStep::Keep | NextStep::AwaitClients => None,
     }
+}
+
+fn bench_can_steer() -> bool {
+    let command = crate::cli::command();
+    command.find_subcommand("bench").is_some_and(|bench| bench.get_arguments().any(|option| option.get_id() == "steer"))
 }
 
 /// What to do first on this host: fix, else measure, else attach. `is_root` is whether commands that change settings
@@ -229,6 +236,18 @@ mod tests {
         assert!(conclusion(&all[..2], true, Fixes::Above).contains("quell bench --pid"));
         assert!(conclusion(&all[..1], false, Fixes::Above).contains("(as root)"));
         assert!(conclusion(&[], true, Fixes::Above).ends_with("\n  quell bench\n"));
+    }
+
+    #[test]
+    fn every_next_command_is_valid() {
+        let attach = NextStep::Attach { mode: quell_mode::DeliveryMode::default() };
+        let measure = |steered| NextStep::Measure { steered };
+        for next in [NextStep::Fix { finding: "nested-epoll" }, measure(true), measure(false), attach, NextStep::Check]
+        {
+            let command = command(&server("nginx", next), Fixes::ByDoctor).unwrap_or_default();
+            let parsed = crate::cli::command().try_get_matches_from(command.split(' '));
+            assert!(parsed.is_ok(), "{command}: {parsed:?}");
+        }
     }
 
     #[test]

@@ -181,6 +181,10 @@ fn selected(all: &[Attached], args: &DetachArgs) -> Result<Vec<SelectedProgram>,
         found.push(match word {
             ProgramWord::Pid(pid) => {
                 let mut pids = running(Selection::Processes(vec![pid])).unwrap_or_default();
+                if pid.get() == 1 {
+                    // Every process descends from it.
+                    pids.clear();
+                }
                 pids.insert(pid);
                 SelectedProgram { name: format!("process {pid}"), pids }
             }
