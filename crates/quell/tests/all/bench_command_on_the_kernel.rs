@@ -87,10 +87,7 @@ impl Stage {
     }
 
     fn assert_as_before(&self) {
-        let journal = || {
-            let entries = std::fs::read_dir(self.dir.path().join("journal")).into_iter().flatten();
-            entries.map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>()
-        };
+        let journal = || crate::command::journals_in(&self.dir.path().join("journal"));
         wait_until(|| match (format!("{:?}", self.lab.napi().settings), self.processes(), journal()) {
             (now, processes, left) if now == self.before && processes.is_empty() && left.is_empty() => Ok(()),
             other => Err(format!("before {:?}, now {other:?}", self.before)),

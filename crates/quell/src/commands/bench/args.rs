@@ -17,7 +17,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "LIST")]
     pub(super) modes: Option<String>,
     /// Play a published experiment in a private lab, and print the published figures beside those of this machine.
-    #[arg(long, value_parser = played(), ignore_case = true, conflicts_with = "NamedSubject")]
+    #[arg(long, value_parser = played(), ignore_case = true, conflicts_with_all = ["ProgramsArgs", "on", "command"])]
     pub(super) experiment: Option<Experiment>,
     #[command(flatten)]
     pub(super) subject: SubjectArgs,

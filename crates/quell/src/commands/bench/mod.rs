@@ -132,11 +132,7 @@ fn compare(args: &BenchArgs, place: Place) -> Result<ExperimentResult, Failure> 
 
 /// Stores and prints a result. Fails if the experiment failed or was interrupted.
 fn finish(args: &BenchArgs, result: &ExperimentResult, destination: &OutputFile) -> Result<(), Failure> {
-    let text = || match args.details {
-        true => Ok(experiment::render(result) + &experiment::details(result)),
-        false => Ok(experiment::render(result)),
-    };
-    store_and_print(result, destination, args.subject.json, text)?;
+    store_and_print(result, destination, args.subject.json, || Ok(experiment::render(result, args.details)))?;
     match result.failure() {
         Some(why) => Err(Failure::new(Exit::RolledBack, format!("{why}; all settings were restored"))),
         None if result.was_interrupted() => Err(interrupted()),

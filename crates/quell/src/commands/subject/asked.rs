@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 
 use quell_change::journal::Journal;
 use quell_change::transaction::ChangeError;
-use quell_host::attach::AttachError;
 use quell_host::switching::SwitchError;
 use quell_linux::Pid;
 use quell_linux::visible::{self, counted};
@@ -368,9 +367,6 @@ fn exit_of_switching(error: &SwitchError) -> Exit {
         SwitchError::Change(ChangeError::Refused { .. })
         | SwitchError::NothingToSwitch
         | SwitchError::NotPossible(_) => Exit::NotSupported,
-        SwitchError::Attach(AttachError::AlreadyAttached { .. } | AttachError::AttachedWithOthers { .. }) => {
-            Exit::Usage
-        }
         _ => Exit::KernelRefused,
     }
 }

@@ -28,8 +28,8 @@ pub(crate) struct TuneArgs {
     /// Print the plan and do nothing.
     #[arg(long)]
     pub(super) dry_run: bool,
-    /// Rank all modes by the model alone, and print how far to trust the ranking. Takes seconds. With --pid, --unit or
-    /// --cgroup, the model has the queues, connections and load of these programs; nothing is changed.
+    /// Rank all modes by the model alone, and print how far to trust the ranking. Takes seconds. With --pid, --name,
+    /// --unit or --cgroup, the model has the queues, connections and load of these programs; nothing is changed.
     #[arg(long, conflicts_with_all = ["dry_run", "never", "budget", "profile", "output"])]
     pub(super) advise: bool,
     /// Write the mode that was found to this profile, with the evidence as comments.
@@ -48,12 +48,12 @@ impl TuneArgs {
             None if self.advise => Place::Sim,
             Some(Place::Lab | Place::Vm | Place::Command) if self.advise => {
                 return Err(Failure::usage(
-                    "--advise asks the model: use it with --pid, --unit, --cgroup, --on sim or alone",
+                    "--advise asks the model: use it with --pid, --name, --unit, --cgroup, --on sim or alone",
                 ));
             }
             place => place.ok_or_else(|| {
                 Failure::usage(
-                    "name what to search on: --pid, --unit, --cgroup, --on lab, --on vm, --on sim, or -- COMMAND",
+                    "name what to search on: --pid, --name, --unit, --cgroup, --on lab, --on vm, --on sim, or -- COMMAND",
                 )
             })?,
         };
