@@ -1,8 +1,6 @@
 //! Result of a switchback experiment: design and slices. [`LoadExperiment::analyse`] derives the verdicts.
 
-use quell_experiment::{
-    ContrastVerdict, Criterion, ExperimentRecord, SliceFlag, StopReason, SwitchbackAnalysis, WhyUndecided,
-};
+use quell_experiment::{Criterion, ExperimentRecord, SliceFlag, StopReason, SwitchbackAnalysis, WhyUndecided};
 use quell_linux::clock;
 use quell_linux::proc::ProcRoot;
 use quell_linux::sched::SchedError;
@@ -175,7 +173,7 @@ impl ExperimentResult {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quell_experiment::{ExperimentDesign, Goal, SliceObservation, Switchback, Treatment};
+    use quell_experiment::{ContrastVerdict, ExperimentDesign, Goal, SliceObservation, Switchback, Treatment};
 
     /// Two modes, of which the second needs half the CPU time.
     fn experiment(flags: &[SliceFlag]) -> LoadExperiment {

@@ -260,7 +260,7 @@ impl Reading {
             let found = tool.lines.iter().find_map(|(pattern, meanings)| Some((captured(pattern, line)?, meanings)));
             for ((word, next), meaning) in found.iter().flat_map(|(words, meanings)| words.iter().zip(meanings.iter()))
             {
-                reading.add(*meaning, word, *next, tool.unit_us);
+                reading.add(*meaning, word, next, tool.unit_us);
             }
         }
         let prints = |meaning| tool.lines.iter().any(|(_, meanings)| meanings.contains(&meaning));

@@ -118,7 +118,7 @@ impl Measurement<'_> {
         operator: &mut dyn Operator,
     ) -> Result<Answer, Unanswered> {
         let ProgramsSpec { targets, judges, accepts_stalls, .. } = self.spec;
-        let mut preview = preview(targets, &question.modes(), load.has_load, self.stopped)?;
+        let mut preview = self.preview(&question, load.has_load)?;
         refuse_queues_of_others(self.tools.journal, &preview.plan)?;
         preview.plan.accepts_stalls = *accepts_stalls;
         let modes = match &mut question {
@@ -142,6 +142,19 @@ impl Measurement<'_> {
             return Err(Unanswered::Declined);
         }
         self.measure(question, &modes, &preview, subject, load.clients, operator)
+    }
+
+    /// See [`preview`]. If the programs have no traffic, the judges are their load.
+    fn preview(&self, question: &Question, has_load: bool) -> Result<Preview, Unanswered> {
+        let ProgramsSpec { targets, judges, is_dry_run, .. } = self.spec;
+        let of_load = |has_load| preview(targets, &question.modes(), has_load, self.stopped);
+        match of_load(has_load) {
+            Err(Unanswered::Switch(SwitchError::NothingToSwitch)) if !has_load && !judges.is_empty() && !is_dry_run => {
+                let _measuring = judges.start(question.slice_ms())?;
+                of_load(true)
+            }
+            previewed => previewed,
+        }
     }
 
     fn measure(
