@@ -81,7 +81,7 @@ fn quick_with_a_judge_compares_three_modes_for_as_long_as_its_slices_need() {
     quell.pidfd().signal(Signal::INT).unwrap();
     let (code, _, stderr) = end(quell);
     assert_eq!(code, Some(130), "{stderr}");
-    assert!(stderr.contains("a slice takes 20"), "{stderr}");
+    assert!(stderr.contains("a slice takes"), "{stderr}");
     let design = &stage.result()["experiments"][0]["record"]["design"];
     assert_eq!(design["treatments"].as_array().unwrap().len(), 2, "besides base");
     assert!(design["budget-ms"].as_u64().unwrap() > 40_000, "{design}");
