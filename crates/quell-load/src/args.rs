@@ -137,6 +137,9 @@ impl RequestProtocol {
             answer if answer.starts_with("HTTP/") => Ok(Self::Http),
             answer if answer.starts_with(['+', '-']) => Ok(Self::Redis),
             answer if answer.contains("ERROR") => Ok(Self::Memcached),
+            "" => Err(InvalidLoadOption::new(format!(
+                "{address} did not answer a first request within {ANSWERS_WITHIN:?}; name its protocol with --protocol"
+            ))),
             _ => Err(InvalidLoadOption::new(format!(
                 "{address} speaks neither HTTP nor memcached's or Redis's protocol; name its protocol with --protocol"
             ))),

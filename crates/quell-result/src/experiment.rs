@@ -165,8 +165,7 @@ impl ExperimentResult {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quell_experiment::ContrastVerdict;
-    use quell_experiment::{ExperimentDesign, Goal, SliceObservation, Switchback, Treatment};
+    use quell_experiment::{ContrastVerdict, ExperimentDesign, Goal, SliceObservation, Switchback, Treatment};
 
     /// Two modes, of which the second needs half the CPU time.
     fn experiment(flags: &[SliceFlag]) -> LoadExperiment {

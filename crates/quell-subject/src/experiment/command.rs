@@ -223,8 +223,10 @@ impl<'a> StartedCommand<'a> {
     ) -> Result<(JudgeOutcome, f64), ComparisonError> {
         let observed = self.one_slice(mode, slice_ms, settle_ms);
         self.restore()?;
-        let observed =
-            observed.map_err(|error| ComparisonError::Reference { mode: mode.to_string(), why: error.to_string() })?;
+        let observed = observed.map_err(|error| match error {
+            CommandSubjectError::Judge(error) => ComparisonError::Judge(error),
+            error => ComparisonError::Reference { mode: mode.to_string(), why: error.to_string() },
+        })?;
         match observed {
             Some(observed) => {
                 let spent_ms = observed.spent_ms + self.spent_ms();

@@ -169,19 +169,22 @@ impl Judges {
     /// # Errors
     /// See [`JudgeError`].
     pub fn run(&self, slice_ms: u32, stopped: &dyn Fn() -> bool) -> Result<Option<JudgeOutcome>, JudgeError> {
-        let judges = [(&self.latency, ""), (&self.beside, BESIDE)];
-        let judges: Vec<(&Judge, &str)> =
-            judges.into_iter().filter_map(|(judge, prefix)| Some((judge.as_ref()?, prefix))).collect();
-        let running = judges.iter().map(|(judge, _)| RunningJudge::start(judge, slice_ms));
-        let mut running = running.collect::<Result<Vec<_>, _>>()?;
+        let mut running = self.start(slice_ms)?;
         let Some(printed) = wait_for_all(&mut running, self.run_max, self.end, stopped)? else { return Ok(None) };
         let mut outcome = JudgeOutcome::default();
-        for (output, (judge, prefix)) in printed.into_iter().zip(judges) {
+        for (output, RunningJudge { judge, prefix, .. }) in printed.into_iter().zip(&running) {
             outcome.without_latency.extend(output.why_without_latency(judge));
             let named = output.figures.into_iter().map(|(name, value)| (format!("{prefix}{name}"), value));
             outcome.figures.extend(named);
         }
         Ok(Some(outcome))
+    }
+
+    /// Starts all judges. They are killed when the value is dropped.
+    pub(crate) fn start(&self, slice_ms: u32) -> Result<Vec<RunningJudge<'_>>, JudgeError> {
+        let judges = [(&self.latency, ""), (&self.beside, BESIDE)].into_iter();
+        let judges = judges.filter_map(|(judge, prefix)| Some((judge.as_ref()?, prefix)));
+        judges.map(|(judge, prefix)| RunningJudge::start(judge, prefix, slice_ms)).collect()
     }
 
     /// Limits the runs to a budget that begins now, with two slices and a second more.
@@ -203,18 +206,21 @@ impl Judges {
     }
 }
 
-struct RunningJudge<'a> {
+/// A judge that measures.
+pub(crate) struct RunningJudge<'a> {
     judge: &'a Judge,
+    /// Prefix of the names of its figures.
+    prefix: &'static str,
     child: Child,
 }
 
 impl<'a> RunningJudge<'a> {
-    fn start(judge: &'a Judge, slice_ms: u32) -> Result<Self, JudgeError> {
+    fn start(judge: &'a Judge, prefix: &'static str, slice_ms: u32) -> Result<Self, JudgeError> {
         let words = &judge.words;
         let spawn = Spawn::new(&words[0]).args(&words[1..]).env("QUELL_SLICE_MS", slice_ms.to_string());
         let spawn = spawn.stdout(Output::Tail(OUTPUT_MAX)).stderr(Output::Tail(OUTPUT_MAX)).dies_with_this_thread();
         let child = spawn.start().map_err(|source| JudgeError::Start { command: judge.command(), source })?;
-        Ok(Self { judge, child })
+        Ok(Self { judge, prefix, child })
     }
 
     /// Returns the figures of the judge after it has exited, and `None` while it is running.

@@ -151,7 +151,7 @@ impl Measurement<'_> {
             Question::Compare(comparison) => self.add_present(&mut comparison.modes),
             Question::Search(_) => None,
         };
-        let mut preview = preview_with(&|| self.look(&question.modes()), load.has_load, self.stopped)?;
+        let mut preview = self.preview(&question, load.has_load)?;
         refuse_queues_of_others(self.tools.journal, &self.attached, &preview.plan)?;
         let (modes, problems) = match &mut question {
             Question::Compare(comparison) => {
@@ -263,6 +263,20 @@ impl Measurement<'_> {
         }
         *preview = self.look(modes)?;
         Ok(())
+    }
+
+    /// Waits until the queues of the programs are known. If the programs have no traffic, the judges are their load.
+    fn preview(&self, question: &Question, has_load: bool) -> Result<Preview, Unanswered> {
+        let ProgramsSpec { judges, is_dry_run, .. } = self.spec;
+        let modes = question.modes();
+        let of_load = |has_load| preview_with(&|| self.look(&modes), has_load, self.stopped);
+        match of_load(has_load) {
+            Err(Unanswered::Switch(SwitchError::NothingToSwitch)) if !has_load && !judges.is_empty() && !is_dry_run => {
+                let _measuring = judges.start(question.slice_ms())?;
+                of_load(true)
+            }
+            previewed => previewed,
+        }
     }
 
     fn measure(

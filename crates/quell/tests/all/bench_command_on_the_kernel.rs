@@ -37,7 +37,13 @@ impl Stage {
     fn judge(&self) -> String {
         let client = self.lab.server_name.replace("-server", "-client");
         let load = "192.0.2.1:11211 --rate 2K -c 4 --keys 100 --polling epoll --warm-up 0.02 --seconds 0.1 --figures";
-        self.script("judge", &format!("exec nsenter --net=/run/netns/{client} {QUELL} load {load}"))
+        let runs = self.runs().display().to_string();
+        self.script("judge", &format!("echo >> {runs}; exec nsenter --net=/run/netns/{client} {QUELL} load {load}"))
+    }
+
+    /// File with a line for each run of the judge.
+    fn runs(&self) -> PathBuf {
+        self.dir.path().join("runs")
     }
 
     /// Writes a program and returns its path.
@@ -104,8 +110,15 @@ fn end(mut quell: Child) -> (Option<i32>, String, String) {
 #[test]
 fn modes_that_need_the_preload_library_are_measured_and_the_command_is_stopped() {
     let Some(stage) = Stage::enter("bc-modes") else { return };
-    let (code, stdout, stderr) = stage.run(&["--modes=base,sockpoll50", "--budget=50s"], MEMCACHED);
-    assert_eq!(code, Some(0), "{stdout}\n{stderr}");
+    let quell = stage.start(&["--modes=base,sockpoll50", "--budget=600s"], MEMCACHED);
+    // After a rehearsal and a block of three slices.
+    wait_until(|| match std::fs::read_to_string(stage.runs()).unwrap_or_default().lines().count() {
+        5.. => Ok(()),
+        runs => Err(format!("the judge ran {runs} times")),
+    });
+    quell.pidfd().signal(Signal::INT).unwrap();
+    let (code, stdout, stderr) = end(quell);
+    assert_eq!(code, Some(130), "{stdout}\n{stderr}");
     let result = stage.result();
     assert_eq!(result["subject"]["kind"], "command");
     let record = &result["experiments"][0]["record"];
@@ -122,7 +135,7 @@ fn a_mode_without_effect_on_the_command_is_dropped_with_the_reason() {
     let Some(stage) = Stage::enter("bc-reach") else { return };
     // `env -i` removes the environment variable that loads the preload library.
     let command = format!("env -i PATH=/usr/bin:/bin {MEMCACHED}");
-    let (code, _, stderr) = stage.run(&["--modes=base,sockpoll50", "--budget=50s"], &command);
+    let (code, _, stderr) = stage.run(&["--modes=base,sockpoll50", "--budget=600s"], &command);
     assert_eq!(code, Some(5), "{stderr}");
     let dropped = stderr.lines().find(|line| line.starts_with("quell: ")).unwrap();
     assert!(dropped.contains("memcached") && dropped.contains("without the preload library"), "{stderr}");

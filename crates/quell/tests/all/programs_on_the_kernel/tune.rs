@@ -315,6 +315,19 @@ fn a_search_on_a_command_answers_and_leaves_nothing() {
 }
 
 #[test]
+fn a_search_on_a_command_needs_the_figures_of_its_goal_from_a_first_run() {
+    let Some(stage) = enter("tp-first") else { return };
+    for (latency, why) in [("false", "exit status: 1"), ("echo p50-us 7", "did not print it in a first run")] {
+        let latency = format!("--latency={latency}");
+        let options = ["--goal=lowest p99", "--slice=50", "--settle=20", "--budget=120s", "--yes", &latency];
+        let (code, _, stderr) = end(stage.start_command(&options, SECOND_SERVER));
+        assert_eq!(code, Some(1), "{stderr}");
+        assert!(stderr.contains(why), "{stderr}");
+        stage.assert_as_before();
+    }
+}
+
+#[test]
 fn a_search_on_a_command_without_load_says_so() {
     let Some(stage) = enter("tp-no-load") else { return };
     let options = ["--goal=least cpu", "--slice=20", "--settle=20", "--budget=120s", "--yes"];
