@@ -37,10 +37,8 @@ pub enum TrafficKind {
 }
 
 impl TrafficKind {
-    /// No requests.
     pub(crate) const NONE: Self = Self::Listed(Vec::new());
 
-    /// Returns an error for an invalid setting.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         match self {
             Self::Scheduled { rate_qps, .. } if !(rate_qps.is_finite() && *rate_qps > 0.0) => {
@@ -72,7 +70,6 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// No delays and no separate acknowledgements.
     pub(crate) const NONE: Self = Self {
         one_way_ns: 0,
         parts: 0,
@@ -160,7 +157,6 @@ impl Traffic {
         self.arrivals.generalised_pareto(1e9 / rate_qps, shape / (1.0 - shape))
     }
 
-    /// Delay of a response in the network and in the client.
     fn way_back_ns(&mut self) -> Ns {
         let client = self.client;
         let mut ns = self.delays.unit() * client.jitter_ns;
@@ -222,7 +218,6 @@ impl World {
         self.traffic.kind = kind;
     }
 
-    /// Sends a request at `at_ns`.
     fn send(&mut self, socket: u32, at_ns: Ns) {
         let queue = self.traffic.connections[socket as usize].queue;
         let Client { one_way_ns, parts, part_gap_ns, .. } = self.traffic.client;
@@ -235,7 +230,6 @@ impl World {
         self.events.schedule(arrives_ns + u64::from(parts) * part_gap_ns, Event::Arrival { queue, packet });
     }
 
-    /// Retransmits a request that was dropped.
     pub(crate) fn packet_lost(&mut self, queue: usize, packet: Packet) {
         if !matches!(self.traffic.kind, TrafficKind::Listed(_)) && packet.kind != PacketKind::Ack {
             let queue = queue as u16;
