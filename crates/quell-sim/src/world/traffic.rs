@@ -28,8 +28,8 @@ pub enum TrafficKind {
     },
     /// Closed loop: every connection sends its next request as soon as it receives the response.
     Closed,
-    /// Closed loop with a client on a host like the server. The client takes as long to process a response as the
-    /// server took for the request.
+    /// Closed loop with a client on a host like the server. The client takes as long to receive a response as the
+    /// server took for the request, and measures until then.
     Mirrored,
     /// One request per entry. The entry is the time in ns at which the request reaches the NIC. Connections take turns.
     /// Clients neither acknowledge responses nor retransmit lost requests.
@@ -249,7 +249,10 @@ impl World {
             self.events.schedule(at_ns, Event::Arrival { queue, packet });
         }
         if !listed {
-            let received_ns = self.now_ns + self.traffic.way_back_ns();
+            let mut received_ns = self.now_ns + self.traffic.way_back_ns();
+            if matches!(self.traffic.kind, TrafficKind::Mirrored) {
+                received_ns += self.now_ns - sent_ns - self.traffic.client.one_way_ns;
+            }
             self.traffic.record(sent_ns, received_ns);
             match self.traffic.kind {
                 TrafficKind::Scheduled { rate_qps, gap_shape } => {
@@ -261,11 +264,7 @@ impl World {
                     self.traffic.waited_for_connection += u64::from((due_ns as Ns) < received_ns);
                     self.send(socket, received_ns.max(due_ns as Ns));
                 }
-                TrafficKind::Closed => self.send(socket, received_ns),
-                TrafficKind::Mirrored => {
-                    let residence_ns = self.now_ns - sent_ns - self.traffic.client.one_way_ns;
-                    self.send(socket, received_ns + residence_ns);
-                }
+                TrafficKind::Closed | TrafficKind::Mirrored => self.send(socket, received_ns),
                 TrafficKind::Listed(_) => {}
             }
         }
