@@ -11,7 +11,6 @@ use crate::host::Constants;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct UnrelatedPolls {
     pub(crate) polls_per_s: f64,
-    /// Additional empty polls per second.
     pub(crate) empty_polls_per_s: f64,
     pub(crate) packets_per_s: f64,
 }

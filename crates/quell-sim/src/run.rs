@@ -72,7 +72,6 @@ pub struct MessageSize {
 }
 
 impl MessageSize {
-    /// Number of segments per request.
     pub(crate) fn segments(self) -> u32 {
         self.bytes.div_ceil(self.segment_bytes).max(1)
     }

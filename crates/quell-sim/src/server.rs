@@ -55,7 +55,6 @@ impl ServerKind {
         Self::EventLoop { workers: queues, epolls: Epolls::Own, assignment: Assignment::ByQueue }
     }
 
-    /// Number of threads that serve `connections` connections.
     pub(crate) fn threads(self, connections: usize) -> usize {
         match self {
             Self::EventLoop { workers, .. } => workers,
@@ -63,7 +62,6 @@ impl ServerKind {
         }
     }
 
-    /// Number of epoll contexts.
     pub(crate) fn epolls(self) -> usize {
         match self {
             Self::EventLoop { epolls: Epolls::Shared, .. } => 1,
@@ -73,7 +71,6 @@ impl ServerKind {
     }
 }
 
-/// Index of each connection's worker.
 pub(crate) fn worker_of(queue_of: &[u16], queues: usize, workers: usize, assignment: Assignment) -> Vec<usize> {
     let mut seen = vec![0usize; queues];
     let of_queue = |(connection, &queue): (usize, &u16)| {
@@ -93,7 +90,6 @@ pub(crate) fn worker_of(queue_of: &[u16], queues: usize, workers: usize, assignm
 }
 
 impl Run {
-    /// Number of CPUs for the server's threads.
     pub(crate) fn server_cpus(&self) -> usize {
         match self.server {
             ServerKind::BlockingReceive => self.queues,
@@ -101,12 +97,10 @@ impl Run {
         }
     }
 
-    /// CPU that handles a queue's interrupt.
     pub(crate) fn irq_cpu(&self, queue: usize) -> usize {
         if self.irqs_apart { self.server_cpus() + queue } else { queue }
     }
 
-    /// Number of all CPUs in the run.
     pub(crate) fn cpus(&self) -> usize {
         self.server_cpus() + if self.irqs_apart { self.queues } else { 0 }
     }
@@ -126,7 +120,6 @@ impl Run {
         Some(thread)
     }
 
-    /// Adds the sockets and the server threads.
     pub(crate) fn add_server(&self, world: &mut World, queue_of: &[u16]) {
         match self.server {
             ServerKind::EventLoop { workers, epolls, assignment } => {

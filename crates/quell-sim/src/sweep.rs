@@ -22,7 +22,6 @@ use crate::workload::RunScale;
 const CONNECTIONS_PER_QUEUE: usize = 560;
 /// Maximum number of results per thread that wait for the result of an earlier job.
 const AHEAD: usize = 16;
-/// Maximum number of modes or loads in a range.
 const RANGE_MAX: usize = 200;
 
 /// Common settings of all rows in a sweep: a host with memcached; see [`Run::memcached`].
@@ -191,9 +190,7 @@ pub fn in_parallel<T: Send>(
     results
 }
 
-/// Results that were not passed on yet.
 struct Pending<T> {
-    /// Next job that nobody has started.
     next: usize,
     /// First job whose result was not passed on, and the results from there.
     first: usize,

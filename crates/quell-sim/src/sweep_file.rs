@@ -12,7 +12,6 @@ use quell_mode::{DeliveryMode, Load};
 use crate::run::RunError;
 use crate::sweep::{BaseMaximum, Loads, LoadsError, ModesError, Point, Setup, modes};
 
-/// Maximum number of seeds in a line.
 const SEEDS_MAX: u64 = 1_000_000;
 
 /// Why a sweep file is invalid.
@@ -92,7 +91,6 @@ impl Block<Loads> {
     }
 }
 
-/// First and last seed.
 fn seed_range(text: &str) -> Option<(u64, u64)> {
     let (first, last) = text.split_once("..").unwrap_or((text, text));
     let (first, last) = (first.parse::<u64>().ok()?, last.parse::<u64>().ok()?);

@@ -191,7 +191,6 @@ struct Events<'a>(&'a Trace);
 const CPUS: u32 = 1;
 const QUEUES: u32 = 2;
 
-/// An event in the JSON trace event format. Times are in µs.
 #[derive(Serialize)]
 struct Event {
     name: &'static str,

@@ -11,7 +11,6 @@ use crate::world::TrafficKind;
 
 /// Number of connections in the published experiment: 7 clients × 32 threads × 20.
 const CONNECTIONS: usize = 4480;
-/// Number of RX queues, of workers and of CPUs in the published experiment.
 const QUEUES: usize = 8;
 /// Shape of the distribution of gaps between the load generator's requests (mutilate's `fb_ia`).
 const GAP_SHAPE: f64 = 0.154_971;

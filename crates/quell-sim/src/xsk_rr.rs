@@ -15,7 +15,6 @@ use crate::world::{
 
 /// Real-time priority of all threads, from `chrt -f 50` in the benchmark's script.
 const PRIORITY: u8 = 50;
-/// Number of CPUs of both hosts together.
 const CPUS: usize = 8;
 const EVENT_BOUND: usize = 1024;
 
@@ -111,7 +110,6 @@ impl XskRoundTrips {
     }
 }
 
-/// One of the two hosts.
 #[derive(Clone, Copy)]
 struct Side {
     queue: u16,

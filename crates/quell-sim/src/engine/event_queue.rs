@@ -9,15 +9,12 @@ use super::Ns;
 
 /// Bits of the time below those that select a slot: a slot of the first wheel is 64 ns long.
 const RESOLUTION_BITS: u32 = 6;
-/// Bits of the time that select a slot of a wheel.
 const SLOT_BITS: u32 = 10;
 const SLOTS: usize = 1 << SLOT_BITS;
 /// Number of wheels. Together they span 67 ms; later events wait in a list of their own.
 const WHEELS: usize = 2;
-/// Index of no node.
 const NONE: u32 = u32::MAX;
 
-/// Bits of the time below those that select a slot of wheel `wheel`.
 const fn shift(wheel: usize) -> u32 {
     RESOLUTION_BITS + SLOT_BITS * wheel as u32
 }
@@ -86,7 +83,6 @@ impl Wheel {
         Self { slots: Box::new([List::EMPTY; SLOTS]), used: [0; SLOTS / 64], used_words: 0 }
     }
 
-    /// Slot of a time.
     #[inline]
     fn slot(&mut self, position: Ns) -> &mut List {
         let slot = position as usize % SLOTS;
@@ -103,7 +99,6 @@ impl Wheel {
         Some(64 * word + bits.trailing_zeros() as usize)
     }
 
-    /// Empties a slot, and returns its first node.
     #[inline]
     fn take(&mut self, slot: usize) -> u32 {
         self.used[slot / 64] &= !(1 << (slot % 64));
@@ -121,11 +116,9 @@ pub(crate) struct Removed {
     index: u32,
 }
 
-/// Pending events, at most `bound`.
 #[derive(Debug)]
 pub(crate) struct EventQueue<E> {
     wheels: [Wheel; WHEELS],
-    /// Events beyond the last wheel.
     later: List,
     nodes: Vec<Node<E>>,
     free: u32,
@@ -136,7 +129,6 @@ pub(crate) struct EventQueue<E> {
 }
 
 impl<E> EventQueue<E> {
-    /// Creates an empty queue with a capacity of `bound` events.
     pub(crate) fn with_bound(bound: usize) -> Self {
         Self {
             wheels: std::array::from_fn(|_| Wheel::new()),
@@ -168,7 +160,6 @@ impl<E> EventQueue<E> {
         self.place(index);
     }
 
-    /// Adds a node to the slot of its time.
     #[inline]
     fn place(&mut self, index: u32) {
         let (at_ns, reached_ns) = (self.nodes[index as usize].at_ns, self.reached_ns);
@@ -209,7 +200,6 @@ impl<E> EventQueue<E> {
         }
     }
 
-    /// The event that was just removed.
     #[inline]
     pub(crate) fn removed(&self, removed: &Removed) -> &E {
         &self.nodes[removed.index as usize].event
@@ -244,7 +234,6 @@ impl<E> EventQueue<E> {
         std::iter::successors(self.nodes.get(self.later.first as usize), next).map(|node| node.at_ns).min()
     }
 
-    /// Whether an event was dropped.
     pub(crate) fn overflowed(&self) -> bool {
         self.overflowed
     }

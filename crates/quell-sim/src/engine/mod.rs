@@ -10,7 +10,6 @@ pub(crate) use random::{Purpose, RandomStream};
 /// Virtual time in ns since the start of the run.
 pub type Ns = u64;
 
-/// A time that is never reached.
 pub(crate) const NEVER: Ns = Ns::MAX;
 
 /// Digest of all events of a run with their times, in order. Equal digests from two machines mean that the runs were

@@ -4,7 +4,6 @@
 use rand_core::Rng as _;
 use rand_pcg::Pcg32;
 
-/// Purpose of a random stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Times at which connections send requests.
@@ -15,11 +14,9 @@ pub(crate) enum Purpose {
     Imbalance = 4,
     /// Initial CPU of each worker.
     Placement = 5,
-    /// Sizes of packets.
     Sizes = 6,
 }
 
-/// One stream of random numbers.
 #[derive(Debug, Clone)]
 pub(crate) struct RandomStream(Pcg32);
 
@@ -30,7 +27,6 @@ impl RandomStream {
         Self(generator)
     }
 
-    /// Draws a number from a uniform distribution over [0, 1).
     #[inline]
     pub(crate) fn unit(&mut self) -> f64 {
         f64::from(self.0.next_u32()) * (1.0 / 4_294_967_296.0)

@@ -3,12 +3,10 @@
 
 use crate::Ns;
 
-/// Maximum number of steps in a cycle.
 const CYCLE_MAX: usize = 8;
 /// Minimum number of occurrences of a cycle that is folded.
 const TIMES_MIN: usize = 3;
 
-/// A step of an explanation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) at_ns: Ns,
@@ -46,7 +44,6 @@ fn again(length: usize, times: usize, first: &Step, last: &Step) -> String {
     format!("… these {length} steps again, {times}, for {long} …")
 }
 
-/// Merges equal adjacent steps into one step, with their number.
 fn merge_adjacent(steps: Vec<Step>) -> Vec<Step> {
     let mut merged: Vec<(Step, usize)> = Vec::new();
     for step in steps {

@@ -9,7 +9,6 @@ use serde::Serialize;
 
 use crate::{HostProfile, Ns, Run, RunError, Trace, TrafficKind};
 
-/// Schema of an [`Explanation`].
 const SCHEMA: &str = "quell-sim-explain/1";
 
 /// One step of an explanation.
@@ -111,7 +110,6 @@ impl Story {
         Ok(steps.into_iter().map(sentence).collect())
     }
 
-    /// Records the trace of a server with one connection per packet.
     fn record(&self, packets_ns: &[Ns]) -> Result<Trace, RunError> {
         let traffic = TrafficKind::Listed(packets_ns.to_vec());
         let run = Run {

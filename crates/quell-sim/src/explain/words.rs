@@ -18,7 +18,6 @@ pub(super) fn steps(trace: &Trace, mode: &DeliveryMode, from_ns: Ns) -> Vec<Step
 /// State after the previous steps, on which a sentence may depend.
 struct Narrator {
     napi: NapiSettings,
-    /// Whether the interrupt is masked.
     masked: bool,
     /// Number of packets between the ring and their sockets.
     waiting: usize,

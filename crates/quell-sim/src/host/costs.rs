@@ -16,7 +16,6 @@ const CONTENTION_POWER: i32 = 4;
 /// Size in bytes from which a message does not fit the linear part of a socket buffer.
 const LARGE_MESSAGE_BYTES: u32 = 2048;
 
-/// Costs in ns.
 #[derive(Debug, Clone)]
 pub(crate) struct Costs {
     pub(crate) device_irq_ns: Ns,
@@ -109,7 +108,6 @@ impl Costs {
         u64::from(parts) * self.segment_ns + call_ns
     }
 
-    /// Cost of receiving a packet, from the ring to the socket.
     #[inline]
     pub(crate) fn receive_ns(&self, kind: PacketKind) -> Ns {
         if kind == PacketKind::Ack { self.rx_ack_ns } else { self.rx_request_ns }

@@ -118,7 +118,6 @@ struct File {
     constants: BTreeMap<String, Value>,
 }
 
-/// Shipped profiles: name and text.
 const SHIPPED: &[(&str, &str)] = &[
     ("epyc7662-cx5", include_str!("../../data/hosts/epyc7662-cx5.toml")),
     ("af-xdp-2025", include_str!("../../data/hosts/af-xdp-2025.toml")),

@@ -115,7 +115,6 @@ impl Direction {
         (self.armed, self.due_ns) = (false, NEVER);
     }
 
-    /// Raises the interrupt if the coalescing time is over.
     fn fire(&mut self, now_ns: Ns) {
         if self.due_ns > now_ns {
             return;
@@ -128,7 +127,6 @@ impl Direction {
     }
 }
 
-/// Coalescing state of a vector.
 #[derive(Debug, Clone)]
 pub(crate) struct Coalescer {
     rx: Direction,
@@ -164,7 +162,6 @@ impl Coalescer {
         self.rx.adaptive.is_some() || self.tx.adaptive.is_some()
     }
 
-    /// Time of the last interrupt; 0 if there was none.
     pub(crate) fn fired_ns(&self) -> Ns {
         self.fired_ns
     }
@@ -174,12 +171,10 @@ impl Coalescer {
         self.rx.due_ns.min(self.tx.due_ns)
     }
 
-    /// Records that the NIC received `count` packets.
     pub(crate) fn received(&mut self, now_ns: Ns, count: u32) {
         self.rx.completed(now_ns, count);
     }
 
-    /// Records that the NIC transmitted `count` packets.
     pub(crate) fn transmitted(&mut self, now_ns: Ns, count: u32) {
         self.tx.completed(now_ns, count);
     }
@@ -201,7 +196,6 @@ impl Coalescer {
         }
     }
 
-    /// Records that a poll processed received and transmitted packets.
     pub(crate) fn polled(&mut self, received: PacketCounts, transmitted: PacketCounts) {
         for (direction, packets) in [(&mut self.rx, received), (&mut self.tx, transmitted)] {
             if let Some(adaptive) = &mut direction.adaptive {

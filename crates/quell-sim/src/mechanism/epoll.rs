@@ -41,28 +41,22 @@ pub(crate) struct Socket {
     pub(crate) epoll: Link,
     /// `SO_INCOMING_NAPI_ID` as the queue of the last packet; `None` without NAPI.
     pub(crate) napi: Link,
-    /// Unread requests.
     pub(crate) received: Inbox,
-    /// Number of requests that a worker is serving.
     pub(crate) in_service: u32,
     /// Unread segments of incomplete requests.
     pub(crate) parts: u32,
-    /// CPU on which its last packet was received.
     pub(crate) rx_cpu: u32,
     /// CPU on which a thread last served it; `None` if none has.
     pub(crate) served_on: Link,
     /// Whether the descriptor is permanently ready, like an eventfd, pipe or timer that is never read.
     pub(crate) always_ready: bool,
-    /// Whether the descriptor is registered with `EPOLLET`.
     pub(crate) edge_triggered: bool,
     /// Epoll that contains the descriptor with an empty interest mask. The epoll learns the NAPI ID and reports no
     /// events.
     pub(crate) without_interest_in: Link,
-    /// Whether the descriptor is in the ready list.
     pub(crate) listed: bool,
     /// Epoll that this descriptor refers to. A nested epoll has no NAPI ID.
     pub(crate) nested: Link,
-    /// `SO_PREFER_BUSY_POLL`.
     pub(crate) prefer_busy_poll: bool,
     /// Thread that blocks in `recv` on this socket, or polls its receive ring.
     pub(crate) reader: Link,
@@ -71,18 +65,15 @@ pub(crate) struct Socket {
 const _: () = assert!(size_of::<Socket>() == 64, "a socket has one cache line");
 
 impl Socket {
-    /// Whether a read would return data.
     pub(crate) fn readable(&self) -> bool {
         self.always_ready || self.parts > 0 || self.unserved() > 0
     }
 
-    /// Number of requests that no worker serves yet.
     pub(crate) fn unserved(&self) -> u32 {
         (self.received.len() as u32).saturating_sub(self.in_service)
     }
 }
 
-/// An epoll context.
 #[derive(Debug, Clone)]
 pub(crate) struct Epoll {
     pub(crate) settings: EpollParams,
@@ -90,11 +81,9 @@ pub(crate) struct Epoll {
     pub(crate) napi: Option<usize>,
     /// Descriptors that may be ready, in the order in which they were added.
     pub(crate) ready: VecDeque<u32>,
-    /// Threads that sleep in `epoll_wait`.
     pub(crate) waiters: VecDeque<usize>,
     /// Descriptor of this epoll in another epoll.
     pub(crate) outer: Option<u32>,
-    /// Number of references to the file.
     pub(crate) references: usize,
 }
 
@@ -122,7 +111,6 @@ impl Epoll {
         }
     }
 
-    /// Maximum number of packets per busy poll.
     pub(crate) fn budget(&self) -> u32 {
         budget(self.settings.busy_poll_budget)
     }
@@ -138,7 +126,6 @@ impl Epoll {
     }
 }
 
-/// Maximum number of packets per poll with a configured `budget`.
 pub(crate) fn budget(budget: u16) -> u32 {
     if budget == 0 { DEFAULT_BUDGET.into() } else { budget.into() }
 }

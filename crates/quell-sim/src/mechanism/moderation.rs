@@ -5,7 +5,6 @@
 use super::packet_size::{PacketCounts, PacketSizer};
 use crate::engine::Ns;
 
-/// Coalescing values of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Profile {
     /// Time from a completion to the interrupt, in µs.
@@ -25,15 +24,12 @@ pub(crate) type Profiles = [Profile; 5];
 pub(crate) const RX_CQE: Profiles =
     [profile(2, 256), profile(8, 128), profile(16, 64), profile(32, 64), profile(64, 64)];
 
-/// `NET_DIM_RX_EQE_PROFILES` of `lib/dim/net_dim.c`.
 pub(crate) const RX_EQE: Profiles =
     [profile(1, 256), profile(8, 256), profile(64, 256), profile(128, 256), profile(256, 256)];
 
-/// `NET_DIM_TX_CQE_PROFILES` of `lib/dim/net_dim.c`.
 pub(crate) const TX_CQE: Profiles =
     [profile(5, 128), profile(8, 64), profile(16, 32), profile(32, 32), profile(64, 32)];
 
-/// `NET_DIM_TX_EQE_PROFILES` of `lib/dim/net_dim.c`.
 pub(crate) const TX_EQE: Profiles =
     [profile(1, 128), profile(8, 128), profile(32, 128), profile(64, 128), profile(128, 128)];
 
@@ -90,7 +86,6 @@ fn significant(now: u64, before: u64) -> bool {
     before > 0 && 100 * now.abs_diff(before) / before > SIGNIFICANT_PERCENT
 }
 
-/// State of one direction.
 #[derive(Debug, Clone)]
 pub(crate) struct Moderation {
     profiles: Profiles,
@@ -135,12 +130,10 @@ impl Moderation {
         self.profiles[self.applied]
     }
 
-    /// Records that a poll processed these packets of this direction.
     pub(crate) fn completed(&mut self, packets: PacketCounts) {
         self.window_packets.add(packets);
     }
 
-    /// Counts a completion event of this direction.
     pub(crate) fn event(&mut self) {
         self.window_events += 1;
     }

@@ -47,7 +47,6 @@ pub(crate) enum Completion {
     },
 }
 
-/// One NAPI instance.
 #[derive(Debug, Clone)]
 pub(crate) struct Napi {
     pub(crate) settings: NapiSettings,
@@ -63,7 +62,6 @@ impl Napi {
         Self { settings, state: NapiState::default(), defer_hard_irqs_count: 0, timer_at_ns: None }
     }
 
-    /// Whether a NAPI thread polls the instance.
     pub(crate) fn threaded(&self) -> bool {
         self.settings.threaded != Threaded::Off
     }

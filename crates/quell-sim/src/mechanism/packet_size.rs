@@ -52,7 +52,6 @@ impl StoredValues {
     }
 }
 
-/// Numbers of packets of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct PacketCounts {
     pub(crate) requests: u64,
@@ -61,7 +60,6 @@ pub(crate) struct PacketCounts {
 }
 
 impl PacketCounts {
-    /// Counts received packets by their kinds.
     pub(crate) fn received(kinds: impl Iterator<Item = PacketKind>) -> Self {
         kinds.fold(Self::default(), |counts, kind| match kind {
             PacketKind::Ack => Self { acks: counts.acks + 1, ..counts },
@@ -80,7 +78,6 @@ impl PacketCounts {
     }
 }
 
-/// Draws the sizes of packets.
 #[derive(Debug, Clone)]
 pub(crate) struct PacketSizer {
     sizes: PacketSizes,

@@ -46,16 +46,12 @@ pub(crate) struct RingWaits {
     pub(crate) taken_ns: Ns,
 }
 
-/// One RX queue with its NAPI instance.
 #[derive(Debug, Clone)]
 pub(crate) struct RxQueue {
     pub(crate) napi: Napi,
     pub(crate) vector: Coalescer,
-    /// CPU that handles the queue's interrupt.
     pub(crate) irq_cpu: usize,
-    /// CPU of the last poll.
     pub(crate) polled_on: usize,
-    /// NAPI thread of the queue, if NAPI is threaded.
     pub(crate) thread: Option<usize>,
     /// Packets in the ring, with the time of their arrival in ns.
     pub(crate) ring: VecDeque<(Packet, Ns)>,
@@ -68,7 +64,6 @@ pub(crate) struct RxQueue {
     pub(crate) held: Vec<Held>,
     /// Time of the earliest scheduled coalescing event.
     pub(crate) vector_event_ns: Ns,
-    /// Time of the earliest scheduled timer event.
     pub(crate) timer_event_ns: Ns,
     /// CPU that armed the timer. The timer fires on that CPU.
     pub(crate) timer_cpu: usize,

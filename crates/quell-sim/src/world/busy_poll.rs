@@ -6,7 +6,6 @@ use super::poll::{GRO_NORMAL_BATCH, NAPI_POLL_WEIGHT};
 use super::{BusyFor, BusyLoop, Next, Stage, World};
 use crate::engine::{NEVER, Ns};
 
-/// Parameters of a busy-poll loop.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BusyRequest {
     pub(crate) queue: usize,
@@ -124,7 +123,6 @@ impl World {
         }
     }
 
-    /// Discards the iterations of a spin up to now.
     pub(crate) fn drop_spin_books(&mut self, thread: usize) {
         let state = &mut self.threads[thread];
         if state.spinning() {

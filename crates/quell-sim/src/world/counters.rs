@@ -44,7 +44,6 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Adds the counters of another queue.
     pub(crate) fn add(&mut self, other: &Self) {
         let pairs = [
             (&mut self.received, other.received),

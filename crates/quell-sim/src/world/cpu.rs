@@ -6,15 +6,14 @@ use serde::Serialize;
 
 use crate::engine::{NEVER, Ns};
 
-/// A hard interrupt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HardIrq {
-    /// The vector of an RX queue.
     Device(usize),
-    /// The timer of a NAPI instance.
     NapiTimer(usize),
-    /// The timeout of a sleeping thread.
-    Timeout { thread: usize, sleep: u32 },
+    Timeout {
+        thread: usize,
+        sleep: u32,
+    },
     /// A reschedule interrupt: another CPU made a thread runnable on this CPU.
     Reschedule,
     /// The scheduler tick, which occurs only while threads compete.
@@ -22,7 +21,6 @@ pub(crate) enum HardIrq {
 }
 
 impl HardIrq {
-    /// Name of the interrupt in traces.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Device(_) => "NIC interrupt",
@@ -34,20 +32,13 @@ impl HardIrq {
     }
 }
 
-/// Current activity of a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Context {
-    /// The CPU is halted in an idle state.
     Halted,
-    /// The CPU enters an idle state.
     IdleEntry,
-    /// The CPU leaves an idle state.
     IdleExit,
-    /// The CPU handles a hard interrupt.
     HardIrq(HardIrq),
-    /// The CPU runs the NET_RX softirq.
     SoftIrq,
-    /// The CPU runs its current thread.
     Thread,
     /// The CPU selects its next activity, which takes no time.
     Deciding,
@@ -87,7 +78,6 @@ impl CpuTime {
         self.thread_ns + self.softirq_ns + self.hardirq_ns + self.unaccounted_ns
     }
 
-    /// Adds the times of another CPU.
     pub(crate) fn add(&mut self, other: &Self) {
         self.thread_ns += other.thread_ns;
         self.softirq_ns += other.softirq_ns;

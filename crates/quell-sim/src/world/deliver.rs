@@ -6,7 +6,6 @@ use crate::engine::Ns;
 use crate::mechanism::{Link, PacketKind};
 
 impl World {
-    /// Delivers the packets of the current poll.
     pub(crate) fn deliver(&mut self, queue: usize, cpu: usize) {
         let mut taken = std::mem::take(&mut self.queues[queue].taken);
         for packet in &taken {
@@ -32,7 +31,6 @@ impl World {
         self.became_readable(socket, cpu);
     }
 
-    /// Delivers a request to its socket.
     pub(crate) fn reach_socket(&mut self, queue: usize, cpu: usize, socket: u32, sent_ns: Ns) {
         self.mark(queue, "delivered");
         let state = &mut self.sockets[socket as usize];

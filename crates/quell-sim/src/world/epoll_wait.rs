@@ -25,7 +25,6 @@ impl World {
         }
     }
 
-    /// Starts a program's call of `epoll_wait`.
     pub(crate) fn epoll_enter(&mut self, thread: usize, epoll: usize, deadline_ns: Ns, max_events: usize) -> Next {
         let state = &mut self.threads[thread];
         state.call = super::EpollCall { epoll, deadline_ns, max_events };
@@ -34,7 +33,6 @@ impl World {
         Next::Run(self.costs.epoll_wait_ns)
     }
 
-    /// Copies ready events, or continues without events.
     fn epoll_check(&mut self, thread: usize) -> Next {
         let call = self.threads[thread].call;
         let examined = self.epolls[call.epoll].ready.len().min(call.max_events) as u64;
@@ -125,7 +123,6 @@ impl World {
         }
     }
 
-    /// Handles the end of the loop for events in `epoll_wait`.
     pub(crate) fn epoll_after_event_loop(&mut self, thread: usize) -> Next {
         let epoll = self.threads[thread].call.epoll;
         if self.epolls[epoll].ready.is_empty() { self.epoll_sleep(thread) } else { self.epoll_check(thread) }
@@ -181,7 +178,6 @@ impl World {
         }
     }
 
-    /// Handles the expiry of a sleep's timeout.
     pub(crate) fn sleep_over(&mut self, thread: usize, sleep: u32) {
         let state = &self.threads[thread];
         if state.state != RunState::Blocked || state.sleep != sleep {

@@ -7,7 +7,6 @@ use crate::engine::{NEVER, Ns};
 use crate::mechanism::Schedule;
 
 impl World {
-    /// Starts a segment in which the CPU executes `context` for `ns`.
     pub(crate) fn run_segment(&mut self, cpu: usize, context: Context, ns: Ns) {
         let now_ns = self.now_ns;
         let state = &mut self.cpus[cpu];

@@ -56,26 +56,37 @@ impl Default for KernelRules {
     }
 }
 
-/// An event of the simulation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Event {
-    /// A packet reaches the NIC.
-    Arrival { queue: u16, packet: Packet },
+    Arrival {
+        queue: u16,
+        packet: Packet,
+    },
     /// The coalescing time of a vector may be over.
-    Vector { queue: u16 },
+    Vector {
+        queue: u16,
+    },
     /// The timer of a NAPI instance may be due.
-    NapiTimer { queue: u16 },
-    /// The segment of a CPU ends.
-    SegmentEnd { cpu: u16, generation: u32 },
-    /// The timeout of a sleep expires.
-    Timeout { thread: u16, sleep: u32 },
-    /// The scheduler tick of a CPU occurs.
-    Tick { cpu: u16 },
+    NapiTimer {
+        queue: u16,
+    },
+    SegmentEnd {
+        cpu: u16,
+        generation: u32,
+    },
+    Timeout {
+        thread: u16,
+        sleep: u32,
+    },
+    Tick {
+        cpu: u16,
+    },
     /// A scripted external change occurs.
-    Script { index: u32 },
+    Script {
+        index: u32,
+    },
 }
 
-/// State of a simulation.
 pub(crate) struct World {
     pub(crate) now_ns: Ns,
     pub(crate) events: EventQueue<Event>,
@@ -101,22 +112,17 @@ pub(crate) struct World {
     pub(crate) trace: Option<Box<Trace>>,
 }
 
-/// Next step of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// The thread executes for this time.
     Run(Ns),
-    /// The thread sleeps until it is woken.
     Block,
 }
 
-/// Size of a world.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WorldShape {
     pub(crate) queues: usize,
     pub(crate) epolls: usize,
     pub(crate) cpus: usize,
-    /// Capacity of the event queue.
     pub(crate) bound: usize,
 }
 
@@ -152,7 +158,6 @@ impl World {
         world
     }
 
-    /// Starts runnable threads and the traffic.
     pub(crate) fn begin(&mut self) {
         for cpu in 0..self.cpus.len() {
             self.dispatch(cpu);
@@ -160,7 +165,6 @@ impl World {
         self.begin_traffic();
     }
 
-    /// Processes all events before `until_ns`.
     pub(crate) fn run_until(&mut self, until_ns: Ns) {
         while let Some(removed) = self.events.pop_before(until_ns) {
             self.now_ns = removed.at_ns;
@@ -205,7 +209,6 @@ impl World {
         }
     }
 
-    /// Records an event of a queue in the trace.
     #[inline]
     pub(crate) fn mark(&mut self, queue: usize, what: &'static str) {
         if let Some(trace) = &mut self.trace {
@@ -228,7 +231,6 @@ impl World {
         self.traffic.open_books(self.now_ns);
     }
 
-    /// Accounts everything up to now in the counters.
     pub(crate) fn close_books(&mut self, since_ns: Ns) {
         for index in 0..self.threads.len() {
             self.book_spin(index);

@@ -138,7 +138,6 @@ impl World {
         }
     }
 
-    /// Whether GRO may hold a packet of this kind.
     pub(crate) fn gro_holds(kind: PacketKind) -> bool {
         kind == PacketKind::HeldRequest
     }

@@ -9,7 +9,6 @@ use crate::mechanism::{Packet, PacketKind};
 /// `BUSY_POLL_BUDGET`: maximum number of packets in the poll of a kick.
 const KICK_BUDGET: u32 = 8;
 
-/// Destination of a transmitted packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub(crate) queue: u16,
@@ -55,7 +54,6 @@ pub(crate) struct Sender {
     pub(crate) socket: u32,
     pub(crate) peer: Peer,
     pub(crate) period_ns: f64,
-    /// Number of packets that were sent.
     pub(crate) sent: u64,
     pub(crate) phase: SendPhase,
 }
@@ -120,7 +118,6 @@ impl World {
         next
     }
 
-    /// Polls the socket's queue once.
     fn kick(&mut self, thread: usize, socket: u32) -> Next {
         let Some(queue) = self.sockets[socket as usize].napi.get() else { return Next::Run(self.costs.ring_ns) };
         let (on_behalf, prefer) = (BusyFor::Socket(socket), self.sockets[socket as usize].prefer_busy_poll);

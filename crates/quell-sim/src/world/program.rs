@@ -7,10 +7,8 @@ use super::{BusyFor, Next, Stage, World};
 use crate::engine::{NEVER, Ns};
 use crate::mechanism::Link;
 
-/// Timeout of `epoll_wait`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// The call waits without a time limit.
     Forever,
     /// Timeout in ns; 0 returns immediately.
     AtMost(Ns),
@@ -46,14 +44,11 @@ pub(crate) struct RecvServer {
     pub(crate) socket: u32,
     /// `SO_BUSY_POLL`, in ns.
     pub(crate) busy_poll_ns: Ns,
-    /// `SO_PREFER_BUSY_POLL`.
     pub(crate) prefer: bool,
-    /// Maximum number of packets per busy poll.
     pub(crate) budget: u32,
     pub(crate) serving: bool,
 }
 
-/// Program of a thread.
 #[derive(Debug, Clone)]
 pub(crate) enum Program {
     EpollServer(EpollServer),
@@ -225,7 +220,6 @@ impl World {
         Next::Block
     }
 
-    /// Handles the end of a socket's busy-poll loop.
     pub(crate) fn socket_after_busy(&mut self, thread: usize, socket: u32) -> Next {
         if let Program::PollLoop(_) | Program::Kicker(_) | Program::Sender(_) = self.threads[thread].program {
             return self.program_step(thread);
@@ -233,7 +227,6 @@ impl World {
         if self.sockets[socket as usize].readable() { self.recv_check(thread) } else { self.recv_sleep(thread) }
     }
 
-    /// Responds to the oldest request of a socket, from `cpu`.
     pub(crate) fn respond(&mut self, socket: u32, cpu: usize) {
         let state = &mut self.sockets[socket as usize];
         let Some(sent_ns) = state.received.pop_front() else { return };

@@ -204,7 +204,6 @@ impl World {
 }
 
 impl World {
-    /// Adds a CPU with its `ksoftirqd`, and returns the index of the CPU.
     pub(crate) fn add_cpu(&mut self) -> usize {
         let cpu = self.cpus.len();
         let ksoftirqd = self.add_thread(super::Program::Ksoftirqd, Stage::Ksoftirqd, cpu, Class::Fair);
@@ -212,7 +211,6 @@ impl World {
         cpu
     }
 
-    /// Adds a blocked thread, and returns its index.
     pub(crate) fn add_thread(&mut self, program: super::Program, stage: Stage, cpu: usize, class: Class) -> usize {
         let mut thread = super::Thread::new(program, stage, cpu);
         thread.class = class;
@@ -220,7 +218,6 @@ impl World {
         self.threads.len() - 1
     }
 
-    /// Makes a new thread runnable before the start of the run.
     pub(crate) fn start_thread(&mut self, thread: usize) {
         let cpu = self.threads[thread].cpu;
         self.threads[thread].state = RunState::Runnable;

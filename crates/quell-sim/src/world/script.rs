@@ -87,14 +87,12 @@ pub struct ReadObserved {
     pub sent_ns: Ns,
 }
 
-/// A running scripted application.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Scripted {
     pub(crate) application: usize,
     pub(crate) epoll: usize,
     pub(crate) steps: Vec<ScriptStep>,
     at: usize,
-    /// Time at which the current `epoll_wait` was called.
     waiting_since_ns: Option<Ns>,
     watching_until_ns: Option<Ns>,
     receiving: Option<(u32, SocketBusyPoll)>,
@@ -146,7 +144,6 @@ impl World {
         }
     }
 
-    /// The next step of a scripted application.
     pub(crate) fn scripted_step(&mut self, thread: usize) -> Next {
         let now_ns = self.now_ns;
         let returned = self.threads[thread].returned;

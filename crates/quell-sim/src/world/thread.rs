@@ -3,21 +3,16 @@
 
 use crate::engine::Ns;
 
-/// Scheduling class of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// Fair scheduling by virtual run time.
     Fair,
     /// `SCHED_FIFO` with a priority.
     RealTime(u8),
 }
 
-/// CPUs on which a thread may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Affinity {
-    /// The thread runs on one CPU only.
     Pinned,
-    /// The thread may run on any CPU.
     Floating,
 }
 
@@ -35,9 +30,7 @@ pub(crate) enum Stage {
     Program,
     /// The thread enters `epoll_wait`, or wakes up in it.
     EpollEntry,
-    /// The thread copies events in `epoll_wait`.
     EpollSend,
-    /// The thread sleeps in `epoll_wait`.
     EpollSleep,
     /// The thread busy polls and processes packets.
     BusyWork,
@@ -51,19 +44,15 @@ pub(crate) enum Stage {
     EventSpin,
     /// The thread loops over an empty receive ring that another thread fills.
     RingSpin,
-    /// The thread loops until a point in time.
     ClockSpin,
-    /// The thread sleeps in a blocking `recv`.
     RecvSleep,
     /// The NAPI thread is between polls.
     NapiThread,
     /// The NAPI thread processes packets.
     NapiThreadWork,
-    /// The thread is `ksoftirqd`.
     Ksoftirqd,
 }
 
-/// Caller of `napi_busy_loop`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BusyFor {
     Epoll(usize),
@@ -72,7 +61,6 @@ pub(crate) enum BusyFor {
     Thread,
 }
 
-/// A running `napi_busy_loop`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BusyLoop {
     pub(crate) queue: usize,
@@ -91,7 +79,6 @@ pub(crate) struct BusyLoop {
     pub(crate) restart: bool,
 }
 
-/// A call of `epoll_wait` in progress.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EpollCall {
     pub(crate) epoll: usize,
@@ -119,7 +106,6 @@ pub(crate) struct Thread {
     /// Time from an interrupt to the end of the iteration, or of the context switch before it, that was interrupted.
     pub(crate) spin_rest_ns: Ns,
     pub(crate) spin_round_ns: Ns,
-    /// End of a loop for events.
     pub(crate) spin_until_ns: Ns,
     /// Distinguishes the timeout of this sleep from those of earlier sleeps.
     pub(crate) sleep: u32,
@@ -160,7 +146,6 @@ impl Thread {
         matches!(self.stage, Stage::BusyWork | Stage::FinalPoll | Stage::NapiThreadWork)
     }
 
-    /// Whether the thread is in fast-forwarded iterations.
     pub(crate) fn spinning(&self) -> bool {
         matches!(self.stage, Stage::BusySpin | Stage::EventSpin | Stage::RingSpin)
     }

@@ -28,8 +28,8 @@ pub enum TrafficKind {
     },
     /// Closed loop: every connection sends its next request as soon as it receives the response.
     Closed,
-    /// Closed loop with a client on a host like the server. The client takes as long to process a response as the
-    /// server took for the request.
+    /// Closed loop with a client on a host like the server. The client takes as long to receive a response as the
+    /// server took for the request, and measures until then.
     Mirrored,
     /// One request per entry. The entry is the time in ns at which the request reaches the NIC. Connections take turns.
     /// Clients neither acknowledge responses nor retransmit lost requests.
@@ -37,10 +37,8 @@ pub enum TrafficKind {
 }
 
 impl TrafficKind {
-    /// No requests.
     pub(crate) const NONE: Self = Self::Listed(Vec::new());
 
-    /// Returns an error for an invalid setting.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         match self {
             Self::Scheduled { rate_qps, .. } if !(rate_qps.is_finite() && *rate_qps > 0.0) => {
@@ -72,7 +70,6 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// No delays and no separate acknowledgements.
     pub(crate) const NONE: Self = Self {
         one_way_ns: 0,
         parts: 0,
@@ -160,7 +157,6 @@ impl Traffic {
         self.arrivals.generalised_pareto(1e9 / rate_qps, shape / (1.0 - shape))
     }
 
-    /// Delay of a response in the network and in the client.
     fn way_back_ns(&mut self) -> Ns {
         let client = self.client;
         let mut ns = self.delays.unit() * client.jitter_ns;
@@ -222,7 +218,6 @@ impl World {
         self.traffic.kind = kind;
     }
 
-    /// Sends a request at `at_ns`.
     fn send(&mut self, socket: u32, at_ns: Ns) {
         let queue = self.traffic.connections[socket as usize].queue;
         let Client { one_way_ns, parts, part_gap_ns, .. } = self.traffic.client;
@@ -235,7 +230,6 @@ impl World {
         self.events.schedule(arrives_ns + u64::from(parts) * part_gap_ns, Event::Arrival { queue, packet });
     }
 
-    /// Retransmits a request that was dropped.
     pub(crate) fn packet_lost(&mut self, queue: usize, packet: Packet) {
         if !matches!(self.traffic.kind, TrafficKind::Listed(_)) && packet.kind != PacketKind::Ack {
             let queue = queue as u16;
@@ -255,7 +249,10 @@ impl World {
             self.events.schedule(at_ns, Event::Arrival { queue, packet });
         }
         if !listed {
-            let received_ns = self.now_ns + self.traffic.way_back_ns();
+            let mut received_ns = self.now_ns + self.traffic.way_back_ns();
+            if matches!(self.traffic.kind, TrafficKind::Mirrored) {
+                received_ns += self.now_ns - sent_ns - self.traffic.client.one_way_ns;
+            }
             self.traffic.record(sent_ns, received_ns);
             match self.traffic.kind {
                 TrafficKind::Scheduled { rate_qps, gap_shape } => {
@@ -267,11 +264,7 @@ impl World {
                     self.traffic.waited_for_connection += u64::from((due_ns as Ns) < received_ns);
                     self.send(socket, received_ns.max(due_ns as Ns));
                 }
-                TrafficKind::Closed => self.send(socket, received_ns),
-                TrafficKind::Mirrored => {
-                    let residence_ns = self.now_ns - sent_ns - self.traffic.client.one_way_ns;
-                    self.send(socket, received_ns + residence_ns);
-                }
+                TrafficKind::Closed | TrafficKind::Mirrored => self.send(socket, received_ns),
                 TrafficKind::Listed(_) => {}
             }
         }

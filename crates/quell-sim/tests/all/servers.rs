@@ -35,6 +35,13 @@ fn ping_pong(text: &str, server: ServerKind) -> Run {
 }
 
 #[test]
+fn a_mirrored_client_measures_all_the_time_between_its_requests() {
+    let result = simulate(&ping_pong("base", ServerKind::one_worker_per_queue(2)));
+    let little_us = 2e6 / result.qps;
+    assert!((result.mean_us / little_us - 1.0).abs() < 0.02, "{} {little_us}", result.mean_us);
+}
+
+#[test]
 fn two_workers_per_queue_have_a_higher_throughput_than_one() {
     let most = |workers_count| {
         let server = workers(workers_count, Epolls::Own, Assignment::ByQueue);

@@ -6,8 +6,8 @@ use quell_mode::DeliveryMode;
 use quell_published::{EventLoopForm, EventLoopRow, FLOWS, event_loop_rows};
 use quell_sim::sweep::in_parallel;
 use quell_sim::{
-    Assignment, ConnectionSpread, Epolls, HostProfile, KernelRules, MessageSize, Ns, Run, RunError, ServerKind,
-    TrafficKind,
+    Assignment, ConnectionSpread, Epolls, HostProfile, KernelRules, MessageSize, Ns, Run, RunError, RunResult,
+    ServerKind, TrafficKind,
 };
 
 use super::experiment::{Cell, Compared, ErrorKind, ExperimentError, Summary};
@@ -21,11 +21,15 @@ const SEGMENT_BYTES: u32 = 4096;
 const MODE: &str = "eventspin1000000";
 /// Goal: maximum error of a ratio.
 const RATIO_BOUND: f64 = 0.03;
+/// Number of seeds, over which figures are means. Seeds differ in the connections that share a queue.
+const SEEDS: u64 = 3;
+
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EventLoopCell {
     pub row: EventLoopRow,
     pub throughput_rps: f64,
-    pub p50_us: f64,
+    /// Modelled latency quantiles in µs: 50 %, 90 %, 99 % and 99.9 %.
+    pub latency_us: [f64; 4],
 }
 
 /// Throughput ratio of the two forms at one message size.
@@ -47,9 +51,16 @@ pub fn event_loops(
 ) -> Result<Vec<EventLoopCell>, RunError> {
     let cell = |index: usize| {
         let row = rows[index];
-        let result = run(&row, host).simulate()?;
-        let p50_us = result.latency.quantile(0.5).map_or(f64::NAN, |latency| latency.as_secs_f64() * 1e6);
-        Ok(EventLoopCell { row, throughput_rps: result.qps, p50_us })
+        let results = (1..=SEEDS).map(|seed| run(&row, host, seed).simulate()).collect::<Result<Vec<_>, _>>()?;
+        let mean = |value: &dyn Fn(&RunResult) -> f64| results.iter().map(value).sum::<f64>() / results.len() as f64;
+        let quantile = |result: &RunResult, share| {
+            result.latency.quantile(share).map_or(f64::NAN, |latency| latency.as_secs_f64() * 1e6)
+        };
+        Ok(EventLoopCell {
+            row,
+            throughput_rps: mean(&|result| result.qps),
+            latency_us: [0.5, 0.9, 0.99, 0.999].map(|share| mean(&|result| quantile(result, share))),
+        })
     };
     in_parallel(rows.len(), threads, cell, progress).into_iter().collect()
 }
@@ -69,7 +80,7 @@ pub fn form_ratios(cells: &[EventLoopCell]) -> Vec<FormRatio> {
     cells.iter().filter(|cell| cell.row.form == EventLoopForm::Kernel).filter_map(ratio).collect()
 }
 
-fn run(row: &EventLoopRow, host: &HostProfile) -> Run {
+fn run(row: &EventLoopRow, host: &HostProfile, seed: u64) -> Run {
     const WARM_UP_NS: Ns = 5_000_000;
     const MEASURED_NS: Ns = 60_000_000;
     let mode = MODE.parse::<DeliveryMode>().unwrap_or_default();
@@ -82,6 +93,7 @@ fn run(row: &EventLoopRow, host: &HostProfile) -> Run {
         message: Some(MessageSize { bytes: row.message_bytes, segment_bytes: SEGMENT_BYTES }),
         warm_up_ns: WARM_UP_NS,
         measured_ns: MEASURED_NS,
+        seed,
         ..Run::new(mode, host.clone(), TrafficKind::Mirrored, QUEUES)
     }
 }
@@ -104,15 +116,22 @@ pub(super) fn compare(
         scored: true,
         bound: Some(RATIO_BOUND),
     };
-    let throughput = |cell: &EventLoopCell| {
-        let row = format!("{} bytes, {}", cell.row.message_bytes, cell.row.form);
-        Cell { scored: false, ..Cell::relative(row, "round trips/s", cell.row.throughput_rps, cell.throughput_rps) }
+    let absolute = |cell: &EventLoopCell| {
+        let EventLoopRow { message_bytes, form, throughput_rps, p50_us, p90_us, p99_us, p999_us } = cell.row;
+        let latency = ["p50 us", "p90 us", "p99 us", "p99.9 us"].into_iter().zip([p50_us, p90_us, p99_us, p999_us]);
+        let columns = std::iter::once((("round trips/s", throughput_rps), cell.throughput_rps));
+        let columns = columns.chain(latency.zip(cell.latency_us));
+        let cells = columns.map(|((column, published), modelled)| Cell {
+            scored: false,
+            ..Cell::relative(format!("{message_bytes} bytes, {form}"), column, published, modelled)
+        });
+        cells.collect::<Vec<_>>()
     };
     let ratios: Vec<_> = form_ratios(&compared).iter().map(ratio).collect();
     let greatest = ratios.iter().map(|cell| cell.error.abs()).fold(0.0, f64::max);
     let summary = vec![Summary::of_differences("maximum error of the ratio", greatest, Some(RATIO_BOUND))];
     let notes = rows.iter().filter_map(contradiction_note).collect();
-    Ok((ratios.into_iter().chain(compared.iter().map(throughput)).collect(), summary, notes))
+    Ok((ratios.into_iter().chain(compared.iter().flat_map(absolute)).collect(), summary, notes))
 }
 
 fn contradiction_note(row: &EventLoopRow) -> Option<String> {
