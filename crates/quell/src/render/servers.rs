@@ -161,7 +161,11 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) ->
         NextStep::AwaitClients => 5,
     };
     let by_epoll = servers.iter().filter(|server| server.waits == ServerWait::Epoll);
-    let Some(first) = by_epoll.min_by_key(|server| rank(&server.next)) else {
+    let first = by_epoll.min_by_key(|server| rank(&server.next));
+    if first.is_none() && !is_root {
+        return conclusion::line("no server is visible to this user; run this as root", None);
+    }
+    let Some(first) = first else {
         let text = "no server with an epoll listens here; measure one in a private lab";
         return conclusion::line(text, Some("quell bench"));
     };
@@ -236,6 +240,7 @@ mod tests {
         assert!(conclusion(&all[..2], true, Fixes::Above).contains("quell bench --pid"));
         assert!(conclusion(&all[..1], false, Fixes::Above).contains("(as root)"));
         assert!(conclusion(&[], true, Fixes::Above).ends_with("\n  quell bench\n"));
+        assert!(conclusion(&[], false, Fixes::Above).contains("run this as root"));
     }
 
     #[test]
