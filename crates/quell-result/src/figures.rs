@@ -50,6 +50,12 @@ pub const STALLS: &str = "stalls";
 pub const PRINTED_REQUESTS: &str = "requests";
 /// Name under which a judge prints the number of requests that failed. A mode under which more requests fail is not better.
 pub const PRINTED_ERRORS: &str = "errors";
+/// Name under which a judge prints a quantile of the latency, in µs: `p50-us`, `p99.9-us`.
+#[must_use]
+pub fn printed_latency(quantile: f64) -> String {
+    format!("p{}-us", (quantile * 1e4).round() / 1e2)
+}
+
 /// Polled packets per second.
 pub const PACKETS: &str = "packets-per-s";
 /// Median latency of a second server on the same queues, in µs.
@@ -61,11 +67,15 @@ impl Work {
     /// Returns the full name of a cost, for example `polls-per-request`.
     #[must_use]
     pub fn name(self, cost: &str) -> String {
-        let work = match self {
+        format!("{cost}-{}", self.word())
+    }
+
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
             Self::Request => "request",
             Self::Packet => "packet",
-        };
-        format!("{cost}-{work}")
+        }
     }
 
     /// Returns the criterion that compares CPU time.

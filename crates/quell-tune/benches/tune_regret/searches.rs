@@ -36,8 +36,7 @@ pub(crate) fn of_model(truth: &Truth, goals: &[TuneGoal; GOALS]) -> [Option<Deli
     let setup = setup(HostProfile::shipped(&truth.shipped).unwrap());
     let loads = vec![Load::Qps(reach(&setup) * truth.load)];
     let prior = ModelPrior { setup, loads, present: DeliveryMode::default(), seed: 77 };
-    let modes = TuneSpace::default().all();
-    goals.each_ref().map(|goal| prior.rank(goal, &modes, 1).unwrap().first().map(|one| one.mode))
+    goals.each_ref().map(|goal| prior.rank(goal, 1).unwrap().first().map(|one| one.mode))
 }
 
 /// A search on a subject for a goal, with the mode that the model of the host ranks first, and a seed.

@@ -1,6 +1,7 @@
-//! Draws a bench result as an SVG image: latency and CPU time per request of each mode, for each open loop. Closed
-//! loops are omitted, because their latency follows from their throughput.
+//! Draws a bench result as an SVG image: latency and CPU time of each mode, for each load. Closed loops are omitted, because
+//! their latency follows from their throughput.
 
+use quell_linux::visible;
 use quell_load::OfferedLoad;
 use quell_result::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
 use quell_result::figures::{self, Work};
@@ -26,6 +27,7 @@ const MODE: &str = "#0969da";
 
 struct Panel {
     heading: String,
+    work: Work,
     rows: Vec<Bars>,
 }
 
@@ -38,23 +40,25 @@ struct Bars {
     cpu: Option<f64>,
 }
 
-/// Draws the image. Returns `None` if the result contains no latency of an open loop.
+/// Draws the image. Returns `None` if the result contains no latency except of a closed loop.
 #[must_use]
 pub(crate) fn render(result: &ExperimentResult) -> Option<String> {
-    let open = result.experiments.iter().filter_map(|experiment| match experiment.load {
-        Some(OfferedLoad::Max) | None => None,
-        Some(load) => Some((load, experiment)),
-    });
-    let panel = |(load, experiment): (OfferedLoad, &LoadExperiment)| {
+    let open = result.experiments.iter().filter(|experiment| experiment.load != Some(OfferedLoad::Max));
+    let panel = |experiment: &LoadExperiment| {
         let analysis = experiment.analyse();
+        let slices = &experiment.record.slices;
+        let per_request = Work::Request.name(figures::CPU);
+        let has_requests = slices.iter().any(|slice| slice.observation.metric(&per_request).is_some());
+        let work = if has_requests { Work::Request } else { Work::Packet };
         let reference = &experiment.record.design.reference.name;
         let row = |label: &str| Bars {
             label: label.to_owned(),
             is_reference: label == reference,
-            latency: latency_us(&analysis, label, 0.5).zip(latency_us(&analysis, label, 0.99)),
-            cpu: experiment.median(label, &Work::Request.name(figures::CPU)),
+            latency: latency_us(experiment, &analysis, label, 0.5).zip(latency_us(experiment, &analysis, label, 0.99)),
+            cpu: experiment.median(label, &work.name(figures::CPU)),
         };
-        Panel { heading: heading(load, experiment.offered_per_s), rows: treatments(experiment).map(row).collect() }
+        let rows = treatments(experiment).map(row).collect();
+        Panel { heading: heading(experiment.load, experiment.offered_per_s), work, rows }
     };
     draw(&title(result), &open.map(panel).collect::<Vec<_>>())
 }
@@ -63,15 +67,22 @@ fn title(result: &ExperimentResult) -> String {
     if let SubjectFacts::Model(model) = &result.subject {
         return format!("Delivery modes on the model of {}", model.profile);
     }
+    let on = match &result.subject {
+        SubjectFacts::Programs(programs) => programs.processes.first().map(|process| process.name.as_str()),
+        SubjectFacts::Command(facts) => facts.command.first().map(String::as_str),
+        _ => Some("a veth lab"),
+    };
     let cpu = result.host.cpu_model.as_deref().unwrap_or("unknown processor");
-    format!("Delivery modes on a veth lab: Linux {}, {cpu}", result.host.kernel_release)
+    let on = visible::name(on.unwrap_or("programs"));
+    format!("Delivery modes on {on}: Linux {}, {cpu}", result.host.kernel_release)
 }
 
-fn heading(load: OfferedLoad, offered_per_s: Option<f64>) -> String {
+fn heading(load: Option<OfferedLoad>, offered_per_s: Option<f64>) -> String {
     let offered = offered_per_s.map(|per_s| format!(": {} requests/s offered", number::short(per_s)));
     match load {
-        OfferedLoad::Percent(_) => format!("{load} of base's maximum{}", offered.unwrap_or_default()),
-        _ => format!("{load} requests/s"),
+        Some(load @ OfferedLoad::Percent(_)) => format!("{load} of base's maximum{}", offered.unwrap_or_default()),
+        Some(load) => format!("{load} requests/s"),
+        None => "the present load".to_owned(),
     }
 }
 
@@ -105,7 +116,7 @@ fn draw_panel(panel: &Panel, top: f64, scale: &LogScale, cpu_max: f64) -> Group 
     let mut group = Group::new()
         .add(text(MARGIN, top + 18.0, &panel.heading, INK).set("font-weight", 600))
         .add(text(latency_left(), top + 40.0, "latency, p50 to p99, µs (lower is better)", GREY))
-        .add(text(cpu_left(), top + 40.0, "CPU time per request, µs", GREY));
+        .add(text(cpu_left(), top + 40.0, &format!("CPU time per {}, µs", panel.work.word()), GREY));
     for tick in scale.ticks() {
         let x = scale.x(tick);
         group = group.add(line((x, rows_top - 6.0), (x, rows_bottom), FAINT, 1.0)).add(
@@ -128,9 +139,13 @@ fn row_marks(row: &Bars, y: f64, scale: &LogScale, cpu_max: f64) -> Group {
         group = group
             .add(line((from, y), (to, y), colour, 3.0))
             .add(Circle::new().set("cx", from).set("cy", y).set("r", 5).set("fill", colour))
-            .add(line((to, y - 6.0), (to, y + 6.0), colour, 3.0));
+            .add(line((to, y - 6.0), (to, y + 6.0), colour, 3.0))
+            .add(
+                text(to + 7.0, y + 4.0, &format!("{} to {}", number::short(p50), number::short(p99)), GREY)
+                    .set("font-size", 11),
+            );
     } else {
-        group = group.add(text(latency_left(), y + 4.0, "the server could not keep up with the load", GREY));
+        group = group.add(text(latency_left(), y + 4.0, "no latency: too slow for the load, or not measured", GREY));
     }
     if let Some(cpu) = row.cpu {
         let width = (WIDTH - MARGIN - 50.0 - cpu_left()) * cpu / cpu_max;
@@ -166,7 +181,7 @@ impl LogScale {
     fn over(ranges: impl Iterator<Item = (f64, f64)>) -> Option<Self> {
         let positive = ranges.filter(|(from, _)| *from > 0.0);
         let (min, max) = positive.fold((f64::INFINITY, 0.0_f64), |(min, max), (from, to)| (min.min(from), max.max(to)));
-        (min < max).then(|| Self { min: min / 1.2, max: max * 1.2 })
+        (min < max).then(|| Self { min: min / 1.2, max: max * (max / min).powf(0.3).max(1.2) })
     }
 
     fn x(&self, value: f64) -> f64 {
@@ -213,6 +228,20 @@ mod tests {
         let chart = render(&recorded()).expect("a chart");
         assert_eq!(chart.matches("suspend200").count(), 1, "{chart}");
         assert_eq!(chart.matches("requests/s offered").count(), 1);
+    }
+
+    #[test]
+    fn the_latencies_that_a_judge_of_programs_printed_are_drawn() {
+        let mut result = recorded();
+        let experiment = result.experiments.first_mut().expect("an experiment");
+        experiment.load = None;
+        for slice in &mut experiment.record.slices {
+            slice.observation.latency = None;
+            slice.observation.metrics.extend([("p50-us".to_owned(), 101.0), ("p99-us".to_owned(), 909.0)]);
+        }
+        result.experiments.truncate(1);
+        let chart = render(&result).expect("a chart");
+        assert!(chart.contains("the present load") && chart.contains("101 to 909"), "{chart}");
     }
 
     #[test]

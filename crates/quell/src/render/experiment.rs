@@ -64,7 +64,7 @@ pub(crate) fn details(result: &ExperimentResult) -> String {
         out.push_str(&format!("\n{}\n{}", heading(experiment, &analysis), absolute(experiment, &analysis)));
     }
     out.push_str(
-        "\nCosts are per request, or per packet if the number of requests is unknown.\nLatencies cover all slices of a mode.\n",
+        "\nCosts are per request, or per packet if the number of requests is unknown.\nLatencies cover all slices of a mode, or are medians of what the command of --latency printed.\n",
     );
     out
 }
@@ -441,8 +441,10 @@ fn name(criterion: &Criterion) -> String {
 
 fn absolute_of_reference(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis, criterion: &Criterion) -> String {
     match criterion {
-        Criterion::Latency { quantile } => pooled(analysis, &experiment.record.design.reference.name, *quantile)
-            .map_or(ABSENT.to_owned(), |us| format!("{us} µs")),
+        Criterion::Latency { quantile } => {
+            latency(experiment, analysis, &experiment.record.design.reference.name, *quantile)
+                .map_or(ABSENT.to_owned(), |us| format!("{us} µs"))
+        }
         Criterion::Metric { name, .. } => {
             let value = experiment.median(&experiment.record.design.reference.name, name);
             let is_us = name.starts_with(figures::CPU) || [figures::BESIDE_P50, figures::BESIDE_P99].contains(&&**name);
@@ -452,12 +454,24 @@ fn absolute_of_reference(experiment: &LoadExperiment, analysis: &SwitchbackAnaly
     }
 }
 
-fn pooled(analysis: &SwitchbackAnalysis, treatment: &str, quantile: f64) -> Option<String> {
-    latency_us(analysis, treatment, quantile).map(number::short)
+fn latency(
+    experiment: &LoadExperiment,
+    analysis: &SwitchbackAnalysis,
+    treatment: &str,
+    quantile: f64,
+) -> Option<String> {
+    latency_us(experiment, analysis, treatment, quantile).map(number::short)
 }
 
-pub(super) fn latency_us(analysis: &SwitchbackAnalysis, treatment: &str, quantile: f64) -> Option<f64> {
-    let pooled = analysis.pooled_latency.iter().find(|pooled| pooled.treatment == treatment)?;
+/// Quantile of all latencies of a mode, or the median of the quantiles that a judge printed.
+pub(super) fn latency_us(
+    experiment: &LoadExperiment,
+    analysis: &SwitchbackAnalysis,
+    treatment: &str,
+    quantile: f64,
+) -> Option<f64> {
+    let pooled = analysis.pooled_latency.iter().find(|pooled| pooled.treatment == treatment);
+    let Some(pooled) = pooled else { return experiment.median(treatment, &figures::printed_latency(quantile)) };
     let found = pooled.quantiles.iter().find(|found| (found.quantile - quantile).abs() < 1e-9)?;
     Some(found.ns as f64 / 1e3)
 }
@@ -536,7 +550,7 @@ fn absolute(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> Strin
     let latencies: Vec<(f64, &str)> = LATENCIES
         .into_iter()
         .filter(|(quantile, _)| {
-            treatments(experiment).any(|treatment| pooled(analysis, treatment, *quantile).is_some())
+            treatments(experiment).any(|treatment| latency(experiment, analysis, treatment, *quantile).is_some())
         })
         .collect();
     let mut table = new_table();
@@ -544,7 +558,8 @@ fn absolute(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> Strin
     table.set_header(std::iter::once("").chain(headings).map(str::to_owned));
     for treatment in treatments(experiment) {
         let of_metric = |name: &String| experiment.median(treatment, name).map_or(ABSENT.to_owned(), number::short);
-        let of_latency = |quantile: f64| pooled(analysis, treatment, quantile).unwrap_or_else(|| ABSENT.to_owned());
+        let of_latency =
+            |quantile: f64| latency(experiment, analysis, treatment, quantile).unwrap_or_else(|| ABSENT.to_owned());
         let values = columns.iter().map(|(name, _)| of_metric(name));
         let values = values.chain(latencies.iter().map(|(quantile, _)| of_latency(*quantile)));
         table.add_row(std::iter::once(visible::name(treatment).into_owned()).chain(values));
