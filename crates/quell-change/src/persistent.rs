@@ -11,6 +11,7 @@ use quell_linux::signal::Interruption;
 use quell_linux::{Pid, visible};
 use tracing::{debug, error_span, info, warn};
 
+use crate::journal::ends;
 use crate::journal::record::Record;
 use crate::journal::{
     Attempt, DamagedJournal, History, HistoryError, Journal, JournalError, JournalFile, Keeper, ListedJournal,
@@ -298,24 +299,43 @@ pub fn watch(
     // which reverts unless the journal says that all changes were made.
     let Some(mut owned) = take_over(journal, path, &asked)? else { return Ok(WatchEnded::AlreadyReverted) };
     info!(persistence = ?owned.history().persistence, ?patience, "took over the journal");
-    if matches!(owned.history().persistence, Persistence::UntilConfirmed(_)) && is_confirmed(&asked, patience)? {
+    let answer = match owned.history().persistence {
+        Persistence::UntilConfirmed(_) => wait_for_answer(&asked, patience)?,
+        _ => Answer::None,
+    };
+    if answer == Answer::Confirmed {
         info!("confirmed: the changes persist");
         owned.write(Record::Persist)?;
         return Ok(WatchEnded::Confirmed);
     }
     // Also if `apply` died before it recorded `PersistIfConfirmed`: then there is nothing to confirm.
     info!("not confirmed: reverting");
-    Ok(WatchEnded::Reverted(revert(owned, boot_id, &proc)?))
+    let (path, history) = (owned.path().to_owned(), owned.history().clone());
+    let reverted = revert(owned, boot_id, &proc)?;
+    let by = match answer {
+        Answer::Signalled => "`quell revert`",
+        _ => "its watchdog: it was not confirmed in time",
+    };
+    ends::add(&path, &history, by);
+    Ok(WatchEnded::Reverted(reverted))
 }
 
-fn is_confirmed(asked: &Interruption, patience: Duration) -> Result<bool, PersistError> {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Confirmed,
+    Signalled,
+    None,
+}
+
+fn wait_for_answer(asked: &Interruption, patience: Duration) -> Result<Answer, PersistError> {
     let until = Instant::now() + patience;
     loop {
         let left = until.saturating_duration_since(Instant::now());
         match asked.wait(left).map_err(PersistError::Listen)? {
-            Some(signal) => return Ok(signal.number() == CONFIRM.as_raw()),
+            Some(signal) if signal.number() == CONFIRM.as_raw() => return Ok(Answer::Confirmed),
+            Some(_) => return Ok(Answer::Signalled),
             // Not every return of `wait` without a signal is the deadline.
-            None if left.is_zero() => return Ok(false),
+            None if left.is_zero() => return Ok(Answer::None),
             None => {}
         }
     }

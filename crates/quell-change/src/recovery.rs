@@ -12,6 +12,7 @@ use tracing::{debug, error_span, info, warn};
 
 use crate::change::{Change, EpollParameters, Undo, UndoOutcome};
 use crate::journal::claims::{Others, name_of_owner};
+use crate::journal::ends;
 use crate::journal::record::Record;
 use crate::journal::{
     Attempt, Entry, History, Journal, JournalError, JournalFile, Keeper, ListedJournal, OwnedJournal, Persistence,
@@ -170,7 +171,11 @@ fn recover_file(file: JournalFile, boot_id: BootId, proc: &ProcRoot) -> Found {
         JournalFile::Abandoned(owned) => {
             let (path, owner) = (owned.path().to_owned(), name_of_owner(owned.history()));
             info!(journal = visible::path(&path), persistence = ?owned.history().persistence, "reverting a journal: its owner is dead");
+            let history = owned.history().clone();
             let reverted = revert(owned, boot_id, proc);
+            if !history.only_waits() {
+                ends::add(&path, &history, "a later command: its owner was killed");
+            }
             reverted.map_or_else(Found::Failed, |reverted| Found::Recovered { path, owner, reverted })
         }
     }

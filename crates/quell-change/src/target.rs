@@ -1,5 +1,5 @@
-//! Finds the processes of an attachment: named processes with their descendants, or those of a cgroup. Each pass
-//! searches again, because processes start and exit during an attachment.
+//! Finds the processes of a program: those selected by PID or name with their descendants, or those of a cgroup. Each
+//! pass searches again, because processes start and exit during an attachment.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,6 +37,13 @@ pub struct Turnover {
 pub enum TargetError {
     #[error("there is no process {0}")]
     NoSuchProcess(Pid),
+    #[error("no running program is called {}; `quell` lists the servers of this host", visible::name(.0))]
+    NoSuchName(String),
+    #[error(
+        "{} programs are called {}: select them by PID: {}",
+        pids.len(), visible::name(name), pids.iter().map(Pid::to_string).collect::<Vec<_>>().join(",")
+    )]
+    AmbiguousName { name: String, pids: Vec<Pid> },
     #[error("no process in {}", visible::path(.0.path()))]
     Empty(Cgroup),
     #[error("the processes exit before they can be inspected")]
@@ -52,6 +59,47 @@ struct Seen {
     parent: Option<Pid>,
     start_time_ticks: u64,
     name: String,
+}
+
+/// Maximum length of a process name (`TASK_COMM_LEN` without the final 0).
+const NAME_MAX: usize = 15;
+
+impl Selection {
+    /// The program of this name: of the processes whose name or executable file it is, the one that no other descends
+    /// from.
+    ///
+    /// # Errors
+    /// When no process, or several unrelated processes, have the name.
+    pub fn named(name: &str) -> Result<Self, TargetError> {
+        let nobody = Targets::find(Self::Processes(Vec::new()))?;
+        let seen = nobody.see()?;
+        let is_named = |(pid, of): &(&Pid, &Seen)| {
+            let executable = || nobody.proc.process(**pid).executable_path().ok()?.file_name().map(|file| file == name);
+            of.name == name || has_long_name(&of.name, name) || executable().unwrap_or(false)
+        };
+        let this = Pid::of_this_process();
+        let named: BTreeSet<Pid> =
+            seen.iter().filter(is_named).map(|(pid, _)| *pid).filter(|pid| *pid != this).collect();
+        match roots(&seen, &named)[..] {
+            [] => Err(TargetError::NoSuchName(name.to_owned())),
+            [root] => Ok(Self::Processes(vec![root])),
+            ref several => Err(TargetError::AmbiguousName { name: name.to_owned(), pids: several.to_vec() }),
+        }
+    }
+}
+
+/// Whether the kernel has cut `name` to the name of a process.
+fn has_long_name(process: &str, name: &str) -> bool {
+    process.len() == NAME_MAX && name.len() > NAME_MAX && name.starts_with(process)
+}
+
+/// Those of `named` that descend from no other one.
+fn roots(seen: &BTreeMap<Pid, Seen>, named: &BTreeSet<Pid>) -> Vec<Pid> {
+    let descends = |pid: &&Pid| {
+        let parent = |pid: &Pid| seen.get(pid)?.parent;
+        std::iter::successors(parent(pid), parent).take(seen.len()).any(|ancestor| named.contains(&ancestor))
+    };
+    named.iter().filter(|pid| !descends(pid)).copied().collect()
 }
 
 impl Targets {
@@ -199,6 +247,39 @@ mod tests {
         let this = Pid::of_this_process().get();
         let child = this + 1;
         assert_eq!(meant(&[(1, 0), (this, 1), (child, this)], &[child]), [child]);
+    }
+
+    #[test]
+    fn of_processes_with_one_name_those_without_an_ancestor_of_it_are_the_programs() {
+        let roots_of = |named: &[i32]| -> Vec<i32> {
+            let named = named.iter().filter_map(|&pid| Pid::new(pid)).collect();
+            let all = seen(&[(1, 0), (10, 1), (11, 10), (12, 11), (20, 1), (5, 6), (6, 5)]);
+            roots(&all, &named).into_iter().map(Pid::get).collect()
+        };
+        assert_eq!(roots_of(&[10, 11, 12]), [10]);
+        assert_eq!(roots_of(&[10, 12, 20]), [10, 20]);
+        assert_eq!(roots_of(&[5, 20]), [20], "a cycle ends");
+    }
+
+    #[test]
+    fn a_name_that_the_kernel_cut_is_recognised() {
+        assert!(has_long_name("prometheus-node", "prometheus-node-exporter"));
+        assert!(!has_long_name("prometheus", "prometheus-node-exporter") && !has_long_name("nginx", "nginx"));
+    }
+
+    #[test]
+    fn a_program_is_found_by_its_name_or_its_file() {
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let ours = Pid::new(i32::try_from(child.id()).unwrap()).unwrap();
+        match Selection::named("sleep") {
+            Ok(Selection::Processes(pids)) => assert_eq!(pids, [ours]),
+            Err(TargetError::AmbiguousName { pids, .. }) => assert!(pids.contains(&ours)),
+            other => panic!("{other:?}"),
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let error = Selection::named("no-such-program").unwrap_err().to_string();
+        assert!(error.contains("no running program is called no-such-program"), "{error}");
     }
 
     #[test]

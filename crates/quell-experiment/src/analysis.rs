@@ -161,6 +161,9 @@ pub enum WhyUndecided {
     /// are lower bounds.
     #[error("one of the two looks better, but the server falls behind, so its highest latencies are lower bounds")]
     Saturated,
+    /// Most of the measured CPU time belongs to other programs. Set by those who know which metric is CPU time.
+    #[error("other programs used most of the CPU time that this value contains")]
+    ForeignCpu,
 }
 
 /// Comparison of the reference with itself: the A/A control.

@@ -109,7 +109,11 @@ pub enum DesignError {
     NoCriterion,
     #[error("a criterion is listed twice: {0:?}")]
     RepeatedCriterion(Criterion),
-    #[error("the budget of {budget_ms} ms has time for too few blocks of {block_ms} ms: {blocks} of {needed}")]
+    #[error(
+        "the budget of {budget_ms} ms has time for {blocks} of {needed} blocks of {block_ms} ms; use at least {} s for each load \
+         (--budget), fewer modes (--modes), or shorter slices (--slice)",
+        (needed * block_ms).div_ceil(1_000)
+    )]
     BudgetTooShort { budget_ms: u64, block_ms: u64, blocks: u64, needed: u64 },
 }
 
@@ -163,6 +167,12 @@ impl<S> ExperimentDesign<S> {
     #[must_use]
     pub fn block_ms(&self) -> u64 {
         self.arms() as u64 * (u64::from(self.slice_ms) + u64::from(self.settle_ms))
+    }
+
+    /// Shortest budget with time for enough blocks, in milliseconds.
+    #[must_use]
+    pub fn budget_min_ms(&self) -> u64 {
+        u64::from(MIN_BLOCKS) * self.block_ms()
     }
 
     /// Arms of a block in the order of their slices. Each block has a different random order.
@@ -295,6 +305,8 @@ mod tests {
     fn a_budget_without_time_for_six_blocks_is_refused() {
         let short = ExperimentDesign { budget_ms: 5_000, ..design() };
         let error = DesignError::BudgetTooShort { budget_ms: 5_000, block_ms: 840, blocks: 5, needed: 6 };
+        assert_eq!(short.budget_min_ms(), 5_040);
+        assert!(error.to_string().contains("at least 6 s for each load (--budget)"), "{error}");
         assert_eq!(short.check(), Err(error));
         assert_eq!(design().check(), Ok(()));
     }

@@ -10,7 +10,7 @@ use crate::observation::{InvalidObservation, SliceObservation};
 /// has no access to the subject and to clocks.
 pub trait Designer {
     /// Type of the settings that it selects.
-    type Setting: Clone;
+    type Setting: Clone + PartialEq;
 
     /// The next slice. `None` if the experiment has ended.
     fn next(&self) -> Option<SliceOrder<Self::Setting>>;
@@ -65,6 +65,12 @@ pub trait ExperimentSubject {
     /// Whether an error of [`Self::observe`] concerns only the present setting. It is left out then, and the experiment
     /// continues.
     fn leaves_out_setting(&self, _: &Self::Error) -> bool {
+        false
+    }
+
+    /// Whether a slice with this error of [`Self::observe`] is repeated once, after the reference was set. If it fails
+    /// again, its setting is left out, unless it is the reference.
+    fn repeats_slice(&self, _: &Self::Error) -> bool {
         false
     }
 
@@ -151,15 +157,24 @@ where
         if offered != Some(slice.load) {
             // The setting of the last slice may have violated a guard. It must not stay until the load is offered.
             if offered.is_some() {
-                subject.set(&slice.reference).map_err(|failure| match failure {
-                    SetFailure::NotSettable(error) => ExperimentEnd::ReferenceNotSettable(error),
-                    SetFailure::SubjectFailed(error) => ExperimentEnd::SubjectFailed(error),
-                })?;
+                set_reference(subject, &slice)?;
             }
             subject.offer(slice.load).map_err(ExperimentEnd::SubjectFailed)?;
             offered = Some(slice.load);
         }
-        match observe(subject, &slice) {
+        let mut observed = observe(subject, &slice);
+        if matches!(&observed, Err(SetFailure::SubjectFailed(error)) if subject.repeats_slice(error)) {
+            set_reference(subject, &slice)?;
+            observed = observe(subject, &slice).map_err(|failure| match failure {
+                SetFailure::SubjectFailed(error)
+                    if subject.repeats_slice(&error) && slice.setting != slice.reference =>
+                {
+                    SetFailure::NotSettable(error)
+                }
+                failure => failure,
+            });
+        }
+        match observed {
             Ok(Some(observation)) => {
                 designer.record(observation).map_err(ExperimentEnd::InvalidObservation)?;
                 report(designer, SliceStage::Recorded)?;
@@ -176,6 +191,16 @@ where
         }
     }
     Ok(ExperimentEnd::Ended)
+}
+
+fn set_reference<T: ExperimentSubject>(
+    subject: &mut T,
+    slice: &SliceOrder<T::Setting>,
+) -> Result<(), ExperimentEnd<T::Error>> {
+    subject.set(&slice.reference).map_err(|failure| match failure {
+        SetFailure::NotSettable(error) => ExperimentEnd::ReferenceNotSettable(error),
+        SetFailure::SubjectFailed(error) => ExperimentEnd::SubjectFailed(error),
+    })
 }
 
 fn observe<T: ExperimentSubject>(

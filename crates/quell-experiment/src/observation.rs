@@ -34,6 +34,9 @@ pub enum SliceFlag {
     RequestsFailed,
     /// The load generator sent requests late. This alone prevents no verdict.
     LoadWasLate,
+    /// Other programs used more than half of the time in which the server's CPUs were not idle. This alone prevents no
+    /// verdict: it concerns only metrics of these CPUs.
+    ForeignCpu,
 }
 
 /// An observed value that is negative, infinite or not a number.

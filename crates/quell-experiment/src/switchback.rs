@@ -188,7 +188,7 @@ impl<S> Switchback<S> {
     }
 }
 
-impl<S: Clone> Designer for Switchback<S> {
+impl<S: Clone + PartialEq> Designer for Switchback<S> {
     type Setting = S;
 
     fn next(&self) -> Option<SliceOrder<S>> {

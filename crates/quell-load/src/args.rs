@@ -1,7 +1,8 @@
 //! Options of a load on the command line, and their conversion to a specification. Programs that run the generator
 //! share them.
 
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -12,6 +13,11 @@ use crate::{
     Transport, Workload,
 };
 
+/// Time limit for a server's answer to the request that shows its protocol.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+/// Maximum length of that answer, in bytes.
+const ANSWER_MAX: u64 = 256;
+
 /// Options of a load.
 #[derive(Debug, Args)]
 pub struct LoadOptions {
@@ -21,9 +27,10 @@ pub struct LoadOptions {
     /// its next request as soon as its response has arrived.
     #[arg(long, value_name = "RATE", default_value = "max")]
     pub rate: OfferedLoad,
-    /// Request protocol.
-    #[arg(long, value_enum, default_value_t = RequestProtocol::Memcached)]
-    pub protocol: RequestProtocol,
+    /// Request protocol [http, memcached or redis, by the server's answer to a first request; request-response with
+    /// --udp]
+    #[arg(long, value_enum)]
+    pub protocol: Option<RequestProtocol>,
     /// Use UDP (request-response only).
     #[arg(long)]
     pub udp: bool,
@@ -108,6 +115,35 @@ pub enum RequestProtocol {
     RequestResponse,
 }
 
+impl RequestProtocol {
+    /// Recognises the protocol of a server by its answer to a request of Redis, which others refuse.
+    fn of_server(address: SocketAddr) -> Result<Self, InvalidLoadOption> {
+        // memcached closes the connection after a request of HTTP, and Redis logs an attack.
+        const REQUEST: &[u8] = b"PING\r\n\r\n";
+        let ask = || {
+            let mut connection = TcpStream::connect_timeout(&address, ANSWERS_WITHIN)?;
+            connection.set_read_timeout(Some(ANSWERS_WITHIN))?;
+            connection.write_all(REQUEST)?;
+            let mut answer = String::new();
+            // Not more, because the server may wait for another request.
+            let read = BufReader::new(connection.take(ANSWER_MAX)).read_line(&mut answer);
+            Ok::<_, io::Error>(read.map(|_| answer).unwrap_or_default())
+        };
+        let Ok(answer) = ask() else {
+            // The generator's connections fail too, and its error has the reason.
+            return Ok(Self::Memcached);
+        };
+        match answer.as_str() {
+            answer if answer.starts_with("HTTP/") => Ok(Self::Http),
+            answer if answer.starts_with(['+', '-']) => Ok(Self::Redis),
+            answer if answer.contains("ERROR") => Ok(Self::Memcached),
+            _ => Err(InvalidLoadOption::new(format!(
+                "{address} speaks neither HTTP nor memcached's or Redis's protocol; name its protocol with --protocol"
+            ))),
+        }
+    }
+}
+
 /// How the threads wait for responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PollingChoice {
@@ -132,7 +168,13 @@ impl LoadOptions {
             value_bytes: self.value_bytes,
             get_share: self.get_share,
         };
-        let workload = match self.protocol {
+        let address = address(&self.server)?;
+        let protocol = match self.protocol {
+            Some(protocol) => protocol,
+            None if self.udp => RequestProtocol::RequestResponse,
+            None => RequestProtocol::of_server(address)?,
+        };
+        let workload = match protocol {
             RequestProtocol::Memcached => Workload::Memcached(keys()),
             RequestProtocol::Redis => Workload::Redis(keys()),
             RequestProtocol::Http => Workload::Http(HttpGet { path: self.path.clone() }),
@@ -154,7 +196,7 @@ impl LoadOptions {
             },
             batched_sends: self.batch,
             seed: self.seed,
-            ..LoadSpec::new(address(&self.server)?, transport, workload)
+            ..LoadSpec::new(address, transport, workload)
         })
     }
 
@@ -206,4 +248,40 @@ fn milliseconds(option: &str, seconds: f64, least: f64) -> Result<u32, InvalidLo
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
     Ok((seconds * 1e3).round() as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    fn protocol_of(answer: &'static [u8]) -> Result<RequestProtocol, InvalidLoadOption> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut connection, _) = listener.accept().unwrap();
+            let mut request = [0; 8];
+            connection.read_exact(&mut request).unwrap();
+            connection.write_all(answer).unwrap();
+        });
+        let protocol = RequestProtocol::of_server(address);
+        server.join().unwrap();
+        protocol
+    }
+
+    #[test]
+    fn the_protocol_of_a_server_is_recognised_by_its_first_answer() {
+        for (answer, protocol) in [
+            (&b"HTTP/1.1 400 Bad Request\r\n"[..], RequestProtocol::Http),
+            (b"ERROR\r\n", RequestProtocol::Memcached),
+            (b"CLIENT_ERROR line too long\r\n", RequestProtocol::Memcached),
+            (b"+PONG\r\n", RequestProtocol::Redis),
+            (b"-NOAUTH Authentication required.\r\n", RequestProtocol::Redis),
+        ] {
+            assert_eq!(protocol_of(answer), Ok(protocol), "{answer:?}");
+        }
+        for other in [&b""[..], b"SSH-2.0-OpenSSH\r\n", b"\x15\x03\x01\x00\x02"] {
+            assert!(protocol_of(other).unwrap_err().to_string().contains("--protocol"), "{other:?}");
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! A delivery mode: a kind with its overrides, and its canonical text. A mode contains no contradictions.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::str::FromStr;
 
 use crate::check;
@@ -39,6 +40,20 @@ impl DeliveryMode {
         let (kind, settings) = (ModeKind::Base, Settings { napi, epoll: Some(epoll) });
         let is_in_range = napi.defer_hard_irqs <= DEFER_HARD_IRQS_MAX && epoll.busy_poll_usecs <= USECS_MAX;
         (is_in_range && check::contradiction(kind, &settings).is_none()).then_some(Self { kind, settings })
+    }
+
+    /// The mode with these settings under its own name, such as `suspend20`, or else as [`Self::with_settings`].
+    #[must_use]
+    pub fn recognised(napi: NapiSettings, epoll: EpollParams) -> Option<Self> {
+        let timeout = NonZeroU64::new(napi.gro_flush_timeout_ns);
+        let with_timeout = timeout.map(|gro_flush_timeout_ns| {
+            [ModeKind::Defer { gro_flush_timeout_ns }, ModeKind::Suspend { gro_flush_timeout_ns }]
+        });
+        let fixed =
+            [ModeKind::Base, ModeKind::NapiBusy, ModeKind::FullBusy, ModeKind::Threaded, ModeKind::ThreadedBusy];
+        let has_settings = |mode: &Self| mode.napi() == napi && mode.epoll().unwrap_or_default() == epoll;
+        let named = fixed.into_iter().chain(with_timeout.into_iter().flatten()).map(Self::from).find(has_settings);
+        named.or_else(|| Self::with_settings(napi, epoll))
     }
 
     /// Parses modes that are separated by commas, each with its overrides. `base,suspend20,defer-hard-irqs=10,fullbusy`

@@ -138,9 +138,9 @@ fn plan(options: &Options) -> Result<ClusterPlan, String> {
         Some(_) => return Err("--measure-rate: give requests per second".to_owned()),
     };
     Ok(ClusterPlan {
-        spec: options.load.spec().map_err(text)?,
         run: options.load.run_spec().map_err(text)?,
         preload_ms: options.load.preload_limit().map_err(text)?.map(|limit| limit.as_millis() as u64),
+        spec: options.load.spec().map_err(text)?,
         measuring,
     })
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use quell_change::drift::condition;
 use quell_change::journal::Journal;
+use quell_host::attach::Targets;
 use quell_host::attach::attachment::attachments;
 use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge, suspect};
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
@@ -53,6 +54,8 @@ struct ModeCondition {
 #[derive(Debug)]
 pub struct Observer {
     scope: SnapshotScope,
+    /// Programs to which the scope is restricted, with their children of the moment.
+    programs: Option<Targets>,
     journal: Journal,
     sampler: Result<Sampler, SamplerError>,
     /// Instances that the sampler has no room for.
@@ -73,13 +76,14 @@ pub struct Observer {
 
 impl Observer {
     /// Takes a snapshot, selects its NAPI instances and takes the first readings. Modes of programs are those of the
-    /// attachments in `journal`. Fails if no snapshot can be taken. Polls that cannot be sampled are not an error:
-    /// reports contain the reason.
-    pub fn begin(scope: SnapshotScope, journal: Journal) -> Result<Self, TakeError> {
-        let (snapshot, pause) = take(&scope, &journal)?;
+    /// attachments in `journal`. With `programs`, the scope has their processes of the moment. Fails if no snapshot can be
+    /// taken. Polls that cannot be sampled are not an error: reports contain the reason.
+    pub fn begin(mut scope: SnapshotScope, mut programs: Option<Targets>, journal: Journal) -> Result<Self, TakeError> {
+        let (snapshot, pause) = take(&mut scope, programs.as_mut(), &journal)?;
         let now = Instant::now();
         let mut this = Self {
             scope,
+            programs,
             sampler: attach(),
             unsampled: BTreeMap::new(),
             conditions: conditions(&journal, &snapshot),
@@ -105,7 +109,7 @@ impl Observer {
         let earlier = std::mem::replace(&mut self.read, read);
         self.read_at = now;
         if now >= self.next_snapshot {
-            let (snapshot, pause) = take(&self.scope, &self.journal)?;
+            let (snapshot, pause) = take(&mut self.scope, self.programs.as_mut(), &self.journal)?;
             self.before = Some(std::mem::replace(&mut self.snapshot, snapshot));
             self.packets_before = std::mem::replace(&mut self.packets, packets(&self.read.counters));
             self.conditions = conditions(&self.journal, &self.snapshot);
@@ -296,8 +300,18 @@ impl Observer {
     }
 }
 
-fn take(scope: &SnapshotScope, journal: &Journal) -> Result<(Snapshot, Duration), TakeError> {
+fn take(
+    scope: &mut SnapshotScope,
+    programs: Option<&mut Targets>,
+    journal: &Journal,
+) -> Result<(Snapshot, Duration), TakeError> {
     let before_ns = clock::process_cpu_ns();
+    if let Some(programs) = programs {
+        // Without processes the scope keeps those that have exited, so that the snapshot fails.
+        let _ = programs.refresh();
+        let pids: Vec<Pid> = programs.pids().into_iter().collect();
+        scope.pids = if pids.is_empty() { std::mem::take(&mut scope.pids) } else { pids };
+    }
     let (snapshot, _) = snapshot::take(&with_attachments(scope.clone(), journal))?;
     Ok((snapshot, pause_since(before_ns)))
 }

@@ -1,6 +1,6 @@
 //! Result of a switchback experiment: design and slices. [`LoadExperiment::analyse`] derives the verdicts.
 
-use quell_experiment::{ExperimentRecord, StopReason, SwitchbackAnalysis};
+use quell_experiment::{Criterion, ExperimentRecord, SliceFlag, StopReason, SwitchbackAnalysis, WhyUndecided};
 use quell_linux::clock;
 use quell_linux::proc::ProcRoot;
 use quell_linux::sched::SchedError;
@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Document;
 use crate::facts::{CommandFacts, GuestFacts, HostFacts, LabFacts, ModelFacts, ProgramsFacts, ServerFacts};
+use crate::figures;
 
 /// Result file of an experiment: the subject, the design and all slices. The verdicts are computed from the slices.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -88,9 +89,28 @@ pub enum EndOfExperiment {
 }
 
 impl LoadExperiment {
+    /// Analyses the slices and decides the verdicts. Verdicts on the time of CPUs are withheld if it was mostly that of
+    /// other programs.
     #[must_use]
     pub fn analyse(&self) -> SwitchbackAnalysis {
-        quell_experiment::analyse(&self.record)
+        let mut analysis = quell_experiment::analyse(&self.record);
+        if self.has_foreign_cpu() {
+            let is_cpu = |criterion: &Criterion| matches!(criterion, Criterion::Metric { name, .. } if name.starts_with(figures::CPU));
+            for contrast in analysis.contrasts.iter_mut().filter(|contrast| is_cpu(&contrast.criterion)) {
+                if contrast.estimate.is_some() {
+                    contrast.verdict = WhyUndecided::ForeignCpu.into();
+                }
+            }
+        }
+        analysis
+    }
+
+    /// Whether other programs used most of the busy time of the server's CPUs in most slices.
+    #[must_use]
+    pub fn has_foreign_cpu(&self) -> bool {
+        let slices = &self.record.slices;
+        let foreign = slices.iter().filter(|slice| slice.observation.flags.contains(&SliceFlag::ForeignCpu)).count();
+        foreign * 2 > slices.len()
     }
 
     #[must_use]
@@ -139,5 +159,40 @@ impl ExperimentResult {
             EndOfExperiment::Failed(why) => Some(why.as_str()),
             _ => None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quell_experiment::ContrastVerdict;
+    use quell_experiment::{ExperimentDesign, Goal, SliceObservation, Switchback, Treatment};
+
+    /// Two modes, of which the second needs half the CPU time.
+    fn experiment(flags: &[SliceFlag]) -> LoadExperiment {
+        let treatment = |name: &str| Treatment { name: name.to_owned(), setting: DeliveryMode::default() };
+        let criteria =
+            ["cpu-us-per-packet", "p99-us"].map(|name| Criterion::Metric { name: name.to_owned(), goal: Goal::Lowest });
+        let mut design = ExperimentDesign::new(treatment("base"), vec![treatment("other")], criteria.to_vec(), 1);
+        design.budget_ms = 10 * design.block_ms();
+        let mut switchback = Switchback::new(design).unwrap();
+        while let Some(next) = switchback.next_slice() {
+            let value = Some(if next.arm == 2 { 5.0 } else { 10.0 } + f64::from(next.block % 3) / 10.0);
+            let slice =
+                SliceObservation { spent_ms: 210.0, flags: flags.iter().copied().collect(), ..Default::default() };
+            switchback.record(slice.with_metric("cpu-us-per-packet", value).with_metric("p99-us", value)).unwrap();
+        }
+        let (record, _) = switchback.finish();
+        LoadExperiment { load: None, offered_per_s: None, record, end: EndOfExperiment::Interrupted }
+    }
+
+    #[test]
+    fn a_verdict_on_cpu_time_is_withheld_if_it_is_mostly_that_of_other_programs() {
+        let verdicts = |flags: &[SliceFlag]| {
+            let contrasts = experiment(flags).analyse().contrasts;
+            contrasts.into_iter().map(|contrast| contrast.verdict).collect::<Vec<_>>()
+        };
+        assert_eq!(verdicts(&[]), [ContrastVerdict::Better, ContrastVerdict::Better]);
+        assert_eq!(verdicts(&[SliceFlag::ForeignCpu]), [WhyUndecided::ForeignCpu.into(), ContrastVerdict::Better]);
     }
 }

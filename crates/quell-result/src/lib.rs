@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod conclusion;
 mod document;
 pub mod experiment;
 pub mod facts;

@@ -61,14 +61,27 @@ pub struct Instruments {
     /// Counts polls. Absent if the kernel does not permit it.
     pub sampler: Option<Sampler>,
     hardware: Option<HardwareCounters>,
+    /// Threads that run softirqs on these CPUs if there are too many.
+    ksoftirqd: Vec<Pid>,
 }
 
 impl Instruments {
     /// Starts to count the polls of `napis` and the cycles of `cpus`, if this machine permits it.
     #[must_use]
     pub fn new(napis: BTreeSet<NapiId>, cpus: &CpuList) -> Self {
-        Self { sampler: Sampler::of(kernel::sysfs(), napis).ok(), hardware: HardwareCounters::open(cpus).ok() }
+        Self {
+            sampler: Sampler::of(kernel::sysfs(), napis).ok(),
+            hardware: HardwareCounters::open(cpus).ok(),
+            ksoftirqd: ksoftirqd(cpus),
+        }
     }
+}
+
+fn ksoftirqd(cpus: &CpuList) -> Vec<Pid> {
+    let proc = ProcRoot::default();
+    let names: BTreeSet<String> = cpus.iter().map(|cpu| format!("ksoftirqd/{cpu}")).collect();
+    let is_one = |pid: &Pid| proc.process(*pid).stat().is_ok_and(|stat| names.contains(&stat.name()));
+    proc.pids().unwrap_or_default().into_iter().filter(is_one).collect()
 }
 
 /// Time accounting of a set of CPUs over the measured time.
@@ -83,6 +96,9 @@ pub struct CpuUse {
     pub steal_ns: u64,
     /// Run time of the lab's threads on these CPUs, in nanoseconds: server or generator, and NAPI threads.
     pub lab_ns: u64,
+    /// Run time of all tasks but `ksoftirqd` on these CPUs, from `/proc/stat`, in nanoseconds: without interrupts and
+    /// softirqs.
+    pub tasks_ns: u64,
 }
 
 impl CpuUse {
@@ -92,6 +108,12 @@ impl CpuUse {
     pub fn foreign_share(&self) -> Option<f64> {
         let used = self.capacity_ns.saturating_sub(self.idle_ns);
         share(used.saturating_sub(self.lab_ns), self.capacity_ns)
+    }
+
+    /// Share of other programs in the time in which these CPUs were not idle, 0 to 1.
+    #[must_use]
+    pub fn foreign_share_of_busy(&self) -> Option<f64> {
+        share(self.tasks_ns.saturating_sub(self.lab_ns), self.capacity_ns.saturating_sub(self.idle_ns + self.steal_ns))
     }
 
     /// Share of time in which the CPUs were not idle, 0 to 1.
@@ -142,6 +164,7 @@ pub struct CounterReading {
     polls: Option<BTreeMap<NapiId, PollCounters>>,
     drops: Option<u64>,
     hardware: Option<HardwareReading>,
+    ksoftirqd_run_ns: Option<u64>,
 }
 
 impl CounterReading {
@@ -175,6 +198,7 @@ impl Watched {
             polls: instruments.sampler.as_ref().and_then(|sampler| sampler.read().ok()),
             drops: self.drops(proc),
             hardware: instruments.hardware.as_mut().and_then(|hardware| hardware.read().ok()),
+            ksoftirqd_run_ns: run_ns(proc, &instruments.ksoftirqd),
         }
     }
 
@@ -224,6 +248,11 @@ impl Watched {
         let cpu_use = |cpus: &CpuList, lab_ns: Option<u64>| {
             cpu_use(cpus, from.cpus.as_ref()?, to.cpus.as_ref()?, elapsed_ns, lab_ns?)
         };
+        let mut server_cpus = cpu_use(&self.server_cpus, server_lab_ns);
+        if let Some(used) = &mut server_cpus {
+            let softirqs_ns = increase(from.ksoftirqd_run_ns, to.ksoftirqd_run_ns).unwrap_or(0);
+            used.tasks_ns = used.tasks_ns.saturating_sub(softirqs_ns);
+        }
         let samples: Option<Vec<QueueSample>> = from
             .polls
             .as_ref()
@@ -236,7 +265,7 @@ impl Watched {
         TrialCounters {
             server_run_ns,
             napi_run_ns,
-            server_cpus: cpu_use(&self.server_cpus, server_lab_ns),
+            server_cpus,
             client_cpus: cpu_use(&self.client_cpus, client_run_ns),
             server_sleeps: increase(from.server_sleeps, to.server_sleeps),
             irqs: increase(from.irqs, to.irqs),
@@ -300,6 +329,7 @@ fn cpu_use(cpus: &CpuList, from: &Stat, to: &Stat, elapsed_ns: u64, lab_ns: u64)
         used.capacity_ns += elapsed_ns;
         used.idle_ns += idle_ns(to).saturating_sub(idle_ns(from));
         used.steal_ns += steal_ns(to)?.saturating_sub(steal_ns(from)?);
+        used.tasks_ns += tasks_ns(to).saturating_sub(tasks_ns(from));
     }
     Some(used)
 }
@@ -307,6 +337,10 @@ fn cpu_use(cpus: &CpuList, from: &Stat, to: &Stat, elapsed_ns: u64, lab_ns: u64)
 fn idle_ns(times: &CpuTimes) -> u64 {
     let iowait = times.iowait.map_or(0, ns);
     ns(times.idle) + iowait
+}
+
+fn tasks_ns(times: &CpuTimes) -> u64 {
+    ns(times.user) + ns(times.nice) + ns(times.system)
 }
 
 fn steal_ns(times: &CpuTimes) -> Option<u64> {
@@ -336,6 +370,7 @@ mod tests {
         assert_eq!(used.steal_ns, second / 10);
         assert!((used.foreign_share().unwrap() - 0.15).abs() < 1e-9);
         assert!((used.busy_share().unwrap() - 0.4).abs() < 1e-9);
+        assert!((used.foreign_share_of_busy().unwrap() - 0.05 / 0.3).abs() < 1e-9, "250 of 300 ms are the server's");
     }
 
     #[test]

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     fn foreign(share: u64) -> Option<CpuUse> {
-        Some(CpuUse { capacity_ns: 100, idle_ns: 0, steal_ns: 0, lab_ns: 100 - share })
+        Some(CpuUse { capacity_ns: 100, idle_ns: 0, steal_ns: 0, lab_ns: 100 - share, tasks_ns: 100 })
     }
 
     #[test]

@@ -371,7 +371,7 @@ impl<'a> LabServer<'a> {
         comparison: &Comparison,
         follow: &mut Follow<'_>,
     ) -> Result<Vec<LoadExperiment>, LabRunError> {
-        let Comparison { modes, timing } = comparison;
+        let Comparison { modes, timing, .. } = comparison;
         one_per_load(&self.request.loads, modes, *timing, &mut |load, design| {
             let offered_per_s = self.offered_per_s(load, follow)?;
             let generator =

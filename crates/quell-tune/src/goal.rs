@@ -189,26 +189,34 @@ impl TuneGoal {
     }
 }
 
-/// Condition under which an arm is abandoned at once: `p99>1ms`, `drops`, `errors`.
+/// Condition under which an arm is abandoned at once: `p99>1ms`, `p99>2x`, `drops`, `errors`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TuneGuard {
     pub metric: TuneMetric,
-    /// Largest permitted value, in the metric's unit.
+    /// Largest permitted value: in the metric's unit, or if `relative`, as a multiple of the typical value under the present
+    /// setting.
     pub above: f64,
+    /// Whether the value is a multiple of the typical value under the present setting.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub relative: bool,
 }
 
 impl TuneGuard {
-    /// Whether a slice violates the guard. `None` if the metric could not be read.
+    /// Whether a slice violates the guard. `present` is the typical value under the present setting; without it, a relative
+    /// guard is not violated. `None` if the metric could not be read.
     #[must_use]
-    pub fn is_violated(&self, slice: &SliceObservation) -> Option<bool> {
-        Some(self.metric.value(slice)? > self.above)
+    pub fn is_violated(&self, slice: &SliceObservation, present: Option<f64>) -> Option<bool> {
+        let value = self.metric.value(slice)?;
+        let bound = if self.relative { present.map(|present| self.above * present) } else { Some(self.above) };
+        Some(bound.is_some_and(|bound| value > bound))
     }
 }
 
 impl fmt::Display for TuneGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.above {
+            above if self.relative => write!(f, "{}>{above}x", self.metric),
             0.0 => write!(f, "{}", self.metric),
             above => write!(f, "{}>{}", self.metric, ValueText(&self.metric, above)),
         }
@@ -254,6 +262,7 @@ const METRIC: &str =
 const LATENCY: &str = "expected a latency above 0 with its unit, such as 300us or 1ms";
 const NUMBER: &str = "expected a number of at least 0 (cpu: us per request; busy: a share up to 1 or a percentage)";
 
+const BELOW_1: &str = "the present setting itself violates this guard: use a multiple of at least 1";
 const MULTIPLE: &str = "expected a multiple of the value under the present setting, such as 1.1x";
 
 /// Parts of a list, without surrounding spaces, each with its place in the text.
@@ -320,9 +329,10 @@ fn comparison(part: &str, operator: &str) -> Option<Result<(TuneMetric, f64), Mi
     Some(value(&metric, text).map(|value| (metric, value)).map_err(|why| (part.len() - text.len()..part.len(), why)))
 }
 
-/// Parses the name and the number of a limit relative to the present setting. The error has the place within the part.
-fn relative_limit((name, number): (&str, &str)) -> Result<(TuneMetric, f64), Misplaced> {
-    let from = name.len() + "<=".len();
+/// Parses the name and the number of a multiple of the present setting, which `operator` separates. The error has the
+/// place within the part.
+fn relative((name, number): (&str, &str), operator: &str) -> Result<(TuneMetric, f64), Misplaced> {
+    let from = name.len() + operator.len();
     let metric = metric(name.trim()).ok_or((0..name.len(), METRIC))?;
     let times = number.trim().parse().ok().filter(|times: &f64| times.is_finite() && *times >= 0.0);
     Ok((metric, times.ok_or((from..from + number.len(), MULTIPLE))?))
@@ -337,7 +347,7 @@ impl FromStr for TuneGoal {
         for (place, part) in parts(text) {
             let of_part = |range: Range<usize>| place.start + range.start..place.start + range.end;
             let multiple = part.strip_suffix('x').and_then(|part| part.split_once("<="));
-            if let Some(limit) = multiple.map(relative_limit).or_else(|| comparison(part, "<=")) {
+            if let Some(limit) = multiple.map(|parts| relative(parts, "<=")).or_else(|| comparison(part, "<=")) {
                 let (metric, at_most) = limit.map_err(|(range, why)| error(of_part(range), why))?;
                 if at_most == 0.0 {
                     return Err(error(place, "a limit must be above 0; to forbid a value, use a guard"));
@@ -366,17 +376,21 @@ impl FromStr for TuneGoal {
 impl FromStr for TuneGuard {
     type Err = TuneTextError;
 
-    /// Parses `METRIC>VALUE`, or a name alone, which forbids every value above 0.
+    /// Parses `METRIC>VALUE`, `METRIC>Nx`, or a name alone, which forbids every value above 0.
     fn from_str(text: &str) -> Result<Self, TuneTextError> {
         let text = text.trim();
         let error = |place: Range<usize>, why| TuneTextError { text: text.to_owned(), place, why };
-        match comparison(text, ">") {
+        let multiple = text.strip_suffix('x').and_then(|text| text.split_once('>'));
+        match multiple.map(|parts| relative(parts, ">")).or_else(|| comparison(text, ">")) {
+            Some(Ok((_, above))) if multiple.is_some() && above < 1.0 => Err(error(0..text.len(), BELOW_1)),
             Some(guard) => {
-                guard.map(|(metric, above)| Self { metric, above }).map_err(|(range, why)| error(range, why))
+                let (metric, above) = guard.map_err(|(range, why)| error(range, why))?;
+                Ok(Self { metric, above, relative: multiple.is_some() })
             }
             None => {
                 let metric = metric(text).filter(|metric| !matches!(metric, TuneMetric::Latency { .. }));
-                Ok(Self { metric: metric.ok_or_else(|| error(0..text.len(), METRIC))?, above: 0.0 })
+                let metric = metric.ok_or_else(|| error(0..text.len(), METRIC))?;
+                Ok(Self { metric, above: 0.0, relative: false })
             }
         }
     }
@@ -431,10 +445,22 @@ mod tests {
     fn a_guard_without_a_reading_says_so() {
         let guard: TuneGuard = "drops".parse().unwrap_or_else(|why| panic!("{why}"));
         let slice = SliceObservation::default();
-        assert_eq!(guard.is_violated(&slice), None);
-        assert_eq!(guard.is_violated(&slice.clone().with_metric("drops", Some(0.0))), Some(false));
-        assert_eq!(guard.is_violated(&slice.with_metric("drops", Some(1.0))), Some(true));
+        assert_eq!(guard.is_violated(&slice, None), None);
+        assert_eq!(guard.is_violated(&slice.clone().with_metric("drops", Some(0.0)), None), Some(false));
+        assert_eq!(guard.is_violated(&slice.with_metric("drops", Some(1.0)), None), Some(true));
         assert!("p99".parse::<TuneGuard>().is_err() && "p99>1".parse::<TuneGuard>().is_err());
+    }
+
+    #[test]
+    fn a_guard_can_be_a_multiple_of_the_present_value() {
+        let guard: TuneGuard = "p99>2x".parse().unwrap_or_else(|why| panic!("{why}"));
+        assert_eq!(guard.to_string(), "p99>2x");
+        let violated =
+            |p99, present| guard.is_violated(&SliceObservation::default().with_metric("p99-us", Some(p99)), present);
+        assert_eq!(violated(200.0, Some(100.0)), Some(false));
+        assert_eq!(violated(201.0, Some(100.0)), Some(true));
+        assert_eq!(violated(201.0, None), Some(false));
+        assert!("p99>0.9x".parse::<TuneGuard>().is_err() && "p99>twox".parse::<TuneGuard>().is_err());
     }
 
     #[test]

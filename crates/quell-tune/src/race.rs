@@ -108,6 +108,15 @@ impl Race {
         let others = self.in_round.iter().copied().filter(|arm| !self.is_fixed(*arm));
         self.queue = fixed.chain(others).filter(|arm| self.is_alive(*arm)).collect();
         self.queue.shuffle(&mut Pcg64::new(u128::from(plan.seed), u128::from(self.block)));
+        // Relative guards protect the server from the first slice of another mode on.
+        let is_first = (self.block as usize) < plan.loads.len();
+        if is_first
+            && plan.guards.iter().any(|guard| guard.relative)
+            && let Some(at) = self.queue.iter().position(|arm| *arm == PRESENT)
+        {
+            let last = self.queue.len() - 1;
+            self.queue.swap(at, last);
+        }
     }
 
     pub(crate) fn is_alive(&self, arm: usize) -> bool {
@@ -190,6 +199,14 @@ impl Race {
                 beliefs[load].observe_block(&block.iter().filter_map(log).collect::<Vec<_>>());
             }
         }
+    }
+
+    /// Median of a metric under the present setting.
+    pub(crate) fn typical_of_present(&self, metric: &TuneMetric, load: usize) -> Option<f64> {
+        let slices = self.slices.iter().filter(|slice| slice.arm == PRESENT && slice.load == load);
+        let mut values: Vec<f64> = slices.filter_map(|slice| metric.value(&slice.observation)).collect();
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied()
     }
 
     fn values(&self, metric: usize, arm: usize, load: usize) -> Vec<(u32, f64)> {

@@ -5,6 +5,7 @@ use quell_mode::DeliveryMode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::goal::TuneMetric;
 use crate::plan::TunePlan;
 
 /// Result of a search.
@@ -169,6 +170,17 @@ pub enum TuneEnd {
     BudgetSpent,
     /// Every mode besides the present setting and `base` violated a guard or could not be set, so none was compared.
     NoModeLeft,
+    /// No answer was found, and modes were abandoned because of a guard that the present setting violates, too.
+    PresentViolatesGuard {
+        /// The guard.
+        guard: String,
+        /// Guarded quantity.
+        metric: TuneMetric,
+        /// Value of a typical slice under the present setting, in the metric's unit.
+        present: f64,
+        /// Number of modes that were abandoned because of it.
+        modes: usize,
+    },
     /// The present setting could not be set.
     PresentNotSettable {
         reason: String,

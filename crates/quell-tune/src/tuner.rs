@@ -5,6 +5,7 @@ use quell_experiment::{Criterion, ExperimentDesign, InvalidObservation, SliceObs
 use quell_mode::DeliveryMode;
 
 use crate::confirm::{is_compared, judge};
+use crate::goal::TuneGuard;
 use crate::load_watch::{LoadChange, LoadWatch};
 use crate::plan::{TunePlan, TunePlanError};
 use crate::race::Race;
@@ -78,7 +79,8 @@ impl Tuner {
         self.spent_ms += observation.spent_ms;
         let mut violated = None;
         for guard in &self.plan.guards {
-            match guard.is_violated(&observation) {
+            let present = self.race.typical_of_present(&guard.metric, next.load);
+            match guard.is_violated(&observation, present) {
                 None => {
                     let guard = guard.to_string();
                     self.ended = Some((TuneAnswer::None, TuneEnd::GuardUnreadable { guard }));
@@ -222,6 +224,9 @@ impl Tuner {
         let needs_time = self.confirming.is_some() && !self.next_experiment();
         if needs_time || self.confirming.is_none() {
             self.confirming = None;
+            if let Some(end) = self.guard_that_present_violates() {
+                return self.stop(end);
+            }
             let is_compared = self.confirmations.iter().any(|one| is_compared(&self.plan, one));
             match is_compared || (self.confirmations.is_empty() && !needs_time) {
                 true if !self.was_compared() => self.stop(TuneEnd::NoModeLeft),
@@ -229,6 +234,23 @@ impl Tuner {
                 false => self.stop(TuneEnd::BudgetSpent),
             }
         }
+    }
+
+    /// A guard for which modes were abandoned, although the present setting violates it in a typical slice.
+    fn guard_that_present_violates(&self) -> Option<TuneEnd> {
+        let abandoned = |guard: &str| {
+            let is_left = |state: &ArmState| matches!(state, ArmState::ViolatedGuard { guard: of } if of == guard);
+            self.race.arms.iter().filter(|(_, state)| is_left(state)).count()
+        };
+        let of_load = |guard: &TuneGuard, load| {
+            self.race.typical_of_present(&guard.metric, load).filter(|value| *value > guard.above)
+        };
+        self.plan.guards.iter().filter(|guard| !guard.relative).find_map(|guard| {
+            let present = (0..self.plan.loads.len()).find_map(|load| of_load(guard, load))?;
+            let (metric, guard) = (guard.metric.clone(), guard.to_string());
+            let modes = abandoned(&guard);
+            (modes > 0).then_some(TuneEnd::PresentViolatesGuard { guard, metric, present, modes })
+        })
     }
 
     /// Whether a mode besides the present setting and `base` stayed in the race long enough to be compared.

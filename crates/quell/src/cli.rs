@@ -14,9 +14,9 @@ use crate::render::terminal::Terminal;
 #[derive(Debug, Parser)]
 #[command(name = "quell", version, propagate_version = true, max_term_width = 100, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
-    /// Command to run.
+    /// Command to run [default: list the servers of this host, and what to do next]
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: Option<Command>,
     /// Log to standard error: decisions; -vv: changes; -vvv: kernel requests.
     #[arg(short, long, global = true, action = ArgAction::Count, display_order = 900)]
     pub(crate) verbose: u8,
@@ -37,22 +37,11 @@ const GROUPS: &[(&str, &[Listed])] = &[
     (
         "Inspect (changes nothing)",
         &[
-            ("show", ["quell show 1234", "quell show --device eth0 --details"]),
             ("doctor", ["quell doctor", "quell doctor --explain nested-epoll"]),
+            ("show", ["quell show 1234", "quell show --device eth0 --details"]),
             ("status", ["quell status", "quell status -j"]),
             ("top", ["quell top", "quell top --device eth0 -n 3 -j"]),
             ("export", ["quell export", "quell export --textfile /var/lib/prometheus/node-exporter"]),
-        ],
-    ),
-    (
-        "Set",
-        &[
-            ("attach", ["quell attach suspend20 1234", "quell attach suspend200 --unit memcached.service --follow"]),
-            ("detach", ["quell detach 1234", "quell detach --all"]),
-            ("run", ["quell run suspend20 -- memcached -u nobody -t 4", "quell run --profile memcached -- memcached"]),
-            ("apply", ["quell apply --dry-run profiles/memcached.toml", "quell apply --confirm 60s host.toml"]),
-            ("confirm", ["quell confirm", "quell confirm -j"]),
-            ("revert", ["quell revert", "quell revert -j"]),
         ],
     ),
     (
@@ -72,6 +61,17 @@ const GROUPS: &[(&str, &[Listed])] = &[
                 ["quell load 192.0.2.1:11211 --rate 20K", "quell load 192.0.2.1:7000 --protocol request-response"],
             ),
             ("respond", ["quell respond 192.0.2.1:7000", "quell respond --shape blocking --response-bytes 1000"]),
+        ],
+    ),
+    (
+        "Set",
+        &[
+            ("attach", ["quell attach suspend20 1234", "quell attach suspend200 --unit memcached.service --follow"]),
+            ("detach", ["quell detach 1234", "quell detach --all"]),
+            ("run", ["quell run suspend20 -- memcached -u nobody -t 4", "quell run --profile memcached -- memcached"]),
+            ("apply", ["quell apply --dry-run profiles/memcached.toml", "quell apply --confirm 60s host.toml"]),
+            ("confirm", ["quell confirm", "quell confirm -j"]),
+            ("revert", ["quell revert", "quell revert -j"]),
         ],
     ),
     ("Model", &[("sim", ["quell sim run --mode base,suspend10..200 --load 600K", "quell sim explain suspend20"])]),

@@ -87,7 +87,7 @@ fn with_candidates(command: Command) -> Command {
 fn with_candidates_of(argument: Arg) -> Arg {
     let value = argument.get_value_names().and_then(|names| names.first()).map_or("", |name| name.as_str());
     match (argument.get_id().as_str(), value) {
-        ("pid" | "pids", _) => argument.add(ArgValueCandidates::new(processes)),
+        ("pid" | "pids" | "words", _) => argument.add(ArgValueCandidates::new(processes)),
         ("unit", _) => argument.add(ArgValueCandidates::new(units)),
         ("device", _) => argument.add(ArgValueCandidates::new(devices)),
         ("netns", _) => argument.add(ArgValueCandidates::new(namespaces)),

@@ -26,17 +26,22 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return output::usage("quell", &error),
     };
-    let restores_for_others = matches!(cli.command, Command::Keeper(_) | Command::Watchdog(_));
+    let restores_for_others = matches!(cli.command, Some(Command::Keeper(_) | Command::Watchdog(_)));
     logging::start(cli.verbose, if restores_for_others { FullPipe::DropLine } else { FullPipe::Wait });
     // Spans have the highest level, so that they are shown with lines of every level.
     let _command = error_span!("quell", command = %cli.command_name, pid = process::id()).entered();
-    match run(&cli.command) {
+    match cli.command.as_ref().map_or_else(overview, run) {
         Ok(code) => code,
         Err(failure) => {
             info!(exit_code = failure.exit as u8, error = failure.text, "command failed");
             output::report("quell", &failure)
         }
     }
+}
+
+/// `quell` without a command.
+fn overview() -> Result<ExitCode, Failure> {
+    commands::doctor::overview().map(|()| ExitCode::SUCCESS)
 }
 
 /// Whether the command opens a descriptor per process, socket or connection, and starts no program that would inherit

@@ -10,6 +10,7 @@
 //! [`crate::transaction`] makes changes through a journal.
 
 pub(crate) mod claims;
+pub(crate) mod ends;
 pub mod error;
 pub mod found;
 pub mod history;
@@ -19,6 +20,7 @@ pub mod stalls;
 pub mod store;
 mod trust;
 
+pub use ends::EndRecord;
 pub use error::{Attempt, JournalError, Locked, UnusableJournal};
 pub use found::{DamagedJournal, JournalFile, ListedJournal, Witness};
 pub use history::{Entry, History, HistoryError, Persistence};

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use quell_change::change::Change;
-use quell_change::journal::{Journal, Keeper, OwnedJournal, Persistence};
+use quell_change::journal::{EndRecord, Journal, Keeper, OwnedJournal, Persistence};
 use quell_change::persistent::{Guardian, PersistError, release, signal_guardian, take_over};
 use quell_change::recovery::{Reverted, revert};
 use quell_change::transaction::is_measured;
@@ -74,16 +74,18 @@ pub fn keep(
             info!(?pids, "took over the journal: waiting until these processes exit or a signal arrives");
             let waited = watch_until_over(&owned, &interruption);
             info!(why = ?waited, "reverting");
-            waited.map(drop)
+            waited
         }
         false => {
             info!("took over the journal of an owner that died early: reverting");
-            Ok(())
+            Ok(Over::OwnerDied)
         }
     };
+    let end = EndRecord::of(owned.history(), waited.as_ref().map_or("its keeper", |over| over.by()));
     // If waiting fails, undo now: the programs continue with interrupts, and every remaining change would lack a
     // keeper.
     let reverted = revert(owned, boot_id, &proc)?;
+    end.into_iter().for_each(|end| journal.add_end(end));
     waited.map_err(PersistError::Listen)?;
     Ok(KeepingEnded::Reverted(reverted))
 }
@@ -93,6 +95,19 @@ enum Over {
     ProgramsExited,
     Signalled,
     QueuesStall,
+    OwnerDied,
+}
+
+impl Over {
+    /// Who ends the attachment, and why.
+    fn by(&self) -> &'static str {
+        match self {
+            Self::ProgramsExited => "its keeper: the programs exited",
+            Self::Signalled => "`quell detach`, `quell revert` or SIGTERM to its keeper",
+            Self::QueuesStall => "its keeper: its queues stalled",
+            Self::OwnerDied => "its keeper: the command that made it was killed",
+        }
+    }
 }
 
 /// Waits until the programs of a journal have exited or a signal arrives. Meanwhile, frees stalled queues, until they

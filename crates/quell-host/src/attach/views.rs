@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use quell_change::journal::{Entry, Journal};
+use quell_change::persistent;
 use quell_linux::Pid;
 use quell_linux::netns::{Namespace, NamespaceName};
 use quell_linux::proc::ProcRoot;
@@ -11,18 +12,32 @@ use quell_linux::proc::ProcRoot;
 use super::attachment::{Attached, attachments};
 use crate::snapshot::SnapshotScope;
 
-/// Adds the network namespaces of attachments that touch a namespace of the scope: those of their queues and programs. A
-/// scope of one device, or of the whole host, stays as it is. Does nothing if the journals cannot be read.
+/// Adds the network namespaces of attachments: of all, and of all applied profiles, to the default scope; otherwise of
+/// those that touch a namespace of the scope. A scope of one device, or of the whole host, stays as it is. Does nothing
+/// if the journals cannot be read.
 #[must_use]
 pub fn with_attachments(scope: SnapshotScope, journal: &Journal) -> SnapshotScope {
-    let attached = attachments(journal).unwrap_or_default();
-    if attached.is_empty() || scope.whole_host || scope.device.is_some() {
+    if scope.whole_host || scope.device.is_some() {
         return scope;
     }
+    let attached = attachments(journal).unwrap_or_default();
     let viewed = viewed(&scope);
-    let touched = attached.iter().map(touched).filter(|touched| !touched.is_disjoint(&viewed));
-    let further: BTreeSet<u64> = touched.flatten().filter(|cookie| !viewed.contains(cookie)).collect();
-    SnapshotScope { other_namespaces: further.into_iter().collect(), ..scope }
+    let further: BTreeSet<u64> = match scope.netns.is_none() && scope.pids.is_empty() {
+        true => attached.iter().flat_map(touched).chain(of_profiles(journal)).collect(),
+        false => attached.iter().map(touched).filter(|touched| !touched.is_disjoint(&viewed)).flatten().collect(),
+    };
+    let further = further.into_iter().filter(|cookie| !viewed.contains(cookie)).collect();
+    SnapshotScope { other_namespaces: further, ..scope }
+}
+
+/// Cookies of the namespaces of applied profiles.
+fn of_profiles(journal: &Journal) -> Vec<u64> {
+    let applied = persistent::list(journal).unwrap_or_default();
+    let of_profiles = applied.iter().filter(|applied| applied.history.begin.purpose.profile().is_some());
+    of_profiles
+        .flat_map(|applied| applied.history.pending())
+        .filter_map(|(_, entry)| entry.change.namespace_cookie())
+        .collect()
 }
 
 /// Cookies of the namespaces of the scope.

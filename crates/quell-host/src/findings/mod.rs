@@ -36,6 +36,7 @@ pub use fix::Fix;
 pub use markdown::markdown;
 pub use node::Node;
 pub use sorting::{are_attached, are_steered};
+pub(crate) use {sharing::EPOLL_MIXES_NAPIS, sorting::has_reuseport_group};
 
 pub const SCHEMA: &str = "quell-findings/1";
 

@@ -19,7 +19,7 @@ pub(super) const RULES: &[&Rule] =
     &[&MIXED, &UDP_ON_SEVERAL, &UDP_KEEPS_FIRST, &SHARED_QUEUE, &SHARED_EPOLL, &REUSEPORT, &BATCH, &LEASED];
 
 /// ID of the rule about epolls with sockets on several queues.
-pub(super) const EPOLL_MIXES_NAPIS: &str = "epoll-mixes-napis";
+pub(crate) const EPOLL_MIXES_NAPIS: &str = "epoll-mixes-napis";
 
 static MIXED: Rule = Rule {
     id: EPOLL_MIXES_NAPIS,

@@ -14,7 +14,7 @@ pub(crate) fn one_queue_per_worker(query: &SnapshotQuery<'_>, process: &Process)
     if process.name == "memcached" {
         return "start memcached with -N and one thread per queue".to_owned();
     }
-    if has_group(query, process) {
+    if has_reuseport_group(query, process) {
         return format!("sort new connections by queue: `quell attach MODE {} --steer`", process.pid);
     }
     "use a device with one queue, or a mode without suspension; --steer needs a listening socket per worker \
@@ -55,7 +55,7 @@ pub fn are_attached(findings: &mut [Finding], programs: &BTreeSet<Pid>) {
 
 /// Whether the process holds a socket of a reuseport group with several TCP listeners, which may be those of other
 /// processes.
-fn has_group(query: &SnapshotQuery<'_>, process: &Process) -> bool {
+pub(crate) fn has_reuseport_group(query: &SnapshotQuery<'_>, process: &Process) -> bool {
     let mut listeners: BTreeMap<_, usize> = BTreeMap::new();
     let key = |socket: &SnapshotSocket| (socket.namespace, socket.local, socket.bound_to, socket.uid);
     let listens = |socket: &SnapshotSocket| socket.protocol == Protocol::Tcp && socket.state == SocketState::Listen;

@@ -57,8 +57,8 @@ pub use stat::{CpuTimes, Stat, Ticks};
 pub use syscall::{CurrentSyscall, EpollTimeout, EpollWaitCall, SocketWaitCall};
 pub use sysctl::{InvalidSysctlName, SysctlName};
 pub use text::Malformed;
-pub use unit::parse_unit;
 pub(crate) use unit::unescaped as unescaped_unit;
+pub use unit::{ProgramPlace, parse_unit};
 
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -164,6 +164,15 @@ impl ProcDir {
     pub fn executable(&self) -> Result<FileId, ProcError> {
         let path = self.0.join("exe");
         fs::metadata(&path).map(|metadata| FileId::from(&metadata)).map_err(|source| ProcError::refused(&path, source))
+    }
+
+    /// Path of the executable file, as of the process's own mounts.
+    ///
+    /// # Errors
+    /// When the link cannot be read, which needs ptrace access.
+    pub fn executable_path(&self) -> Result<PathBuf, ProcError> {
+        let path = self.0.join("exe");
+        fs::read_link(&path).map_err(|source| ProcError::refused(&path, source))
     }
 
     /// Arguments of the process (`/proc/PID/cmdline`), with its name first. Empty for kernel threads.

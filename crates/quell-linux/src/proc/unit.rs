@@ -1,6 +1,9 @@
-//! `/proc/PID/cgroup`: the systemd unit of a process.
+//! `/proc/PID/cgroup`: the systemd unit, container or pod of a process.
 
-use std::fs;
+use std::{fmt, fs};
+
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::{ProcDir, ProcError};
 
@@ -15,12 +18,85 @@ impl ProcDir {
         let path = self.path().join("cgroup");
         fs::read(&path).map(|bytes| parse_unit(&bytes)).map_err(|source| ProcError::refused(&path, source))
     }
+
+    /// The pod, container or unit of the process. `None` if it is in none of them.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn place(&self) -> Result<Option<ProgramPlace>, ProcError> {
+        let path = self.path().join("cgroup");
+        fs::read(&path).map(|bytes| ProgramPlace::parse(&bytes)).map_err(|source| ProcError::refused(&path, source))
+    }
+}
+
+/// Digits of the ID of a container that are shown, as `docker ps` does.
+const CONTAINER_DIGITS: usize = 12;
+/// Digits of a container's ID.
+const CONTAINER_ID: usize = 64;
+
+/// Pod, container or unit of a program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProgramPlace {
+    /// UID of a Kubernetes pod.
+    Pod(String),
+    /// The first digits of a container's ID.
+    Container(String),
+    /// Name of a systemd service or scope.
+    Unit(String),
+}
+
+impl ProgramPlace {
+    /// Parses `/proc/PID/cgroup`. A container in a pod is described by its pod.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        in_paths(bytes, |path| pod_in(path).map(Self::Pod))
+            .or_else(|| in_paths(bytes, |path| container_in(path).map(Self::Container)))
+            .or_else(|| parse_unit(bytes).map(Self::Unit))
+    }
+}
+
+impl fmt::Display for ProgramPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pod(uid) => write!(f, "pod {uid}"),
+            Self::Container(id) => write!(f, "container {id}"),
+            Self::Unit(name) => write!(f, "unit {name}"),
+        }
+    }
+}
+
+/// `kubepods-burstable-pod1_2.slice` or `pod1-2`, below a group whose name begins with `kubepods`.
+fn pod_in(path: &str) -> Option<String> {
+    let uid = |group: &str| {
+        let (_, uid) = group.strip_suffix(".slice").unwrap_or(group).rsplit_once("pod")?;
+        let is_uid = !uid.is_empty() && uid.bytes().all(|byte| byte.is_ascii_hexdigit() || b"-_".contains(&byte));
+        is_uid.then(|| uid.replace('_', "-"))
+    };
+    let is_of_kubernetes = path.split('/').any(|group| group.starts_with("kubepods"));
+    path.split('/').filter(|_| is_of_kubernetes).find_map(uid)
+}
+
+/// `docker-ID.scope`, `libpod-ID.scope` or `ID`, where the ID has 64 digits.
+fn container_in(path: &str) -> Option<String> {
+    let id = |group: &str| {
+        let group = group.strip_suffix(".scope").unwrap_or(group);
+        let id = group.rsplit_once('-').map_or(group, |(_, id)| id);
+        let is_id = id.len() == CONTAINER_ID && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_id.then(|| id[..CONTAINER_DIGITS].to_owned())
+    };
+    path.rsplit('/').find_map(id)
 }
 
 /// Innermost service or scope in the path of the unified hierarchy, or else of systemd's own. On a host whose systemd
 /// uses version 1, any mount of version 2 adds the unified hierarchy, with all processes in its root.
 #[must_use]
 pub fn parse_unit(bytes: &[u8]) -> Option<String> {
+    in_paths(bytes, unit_in)
+}
+
+/// What `find` finds in the path of the unified hierarchy, or else in that of systemd's own.
+fn in_paths<T>(bytes: &[u8], find: impl Fn(&str) -> Option<T>) -> Option<T> {
     let text = String::from_utf8_lossy(bytes);
     let path_in = |is_it: fn(&str, &str) -> bool| {
         let lines = text.lines().filter_map(|line| {
@@ -29,7 +105,7 @@ pub fn parse_unit(bytes: &[u8]) -> Option<String> {
             Some((fields.next()?, fields.next()?, fields.next()?))
         });
         let path = lines.filter(|(id, controllers, _)| is_it(id, controllers)).map(|(_, _, path)| path).next()?;
-        unit_in(path.strip_suffix(DELETED).unwrap_or(path))
+        find(path.strip_suffix(DELETED).unwrap_or(path))
     };
     path_in(|id, controllers| id == "0" && controllers.is_empty())
         .or_else(|| path_in(|_, controllers| controllers.split(',').any(|name| name == "name=systemd")))
@@ -64,6 +140,22 @@ mod tests {
         assert_eq!(unit("0::/user.slice\n"), None);
         assert_eq!(unit("0::/kubepods/burstable/pod1/0af\n"), None);
         assert_eq!(unit(""), None);
+    }
+
+    #[test]
+    fn a_program_is_in_a_pod_else_in_a_container_else_in_a_unit() {
+        let place = |text: &str| ProgramPlace::parse(text.as_bytes()).map(|place| place.to_string());
+        let id = "0123456789abcdef".repeat(4);
+        let of = |path: &str| place(&format!("0::{path}\n"));
+        assert_eq!(of("/system.slice/nginx.service").as_deref(), Some("unit nginx.service"));
+        let docker = of(&format!("/system.slice/docker-{id}.scope"));
+        assert_eq!(docker.as_deref(), Some("container 0123456789ab"));
+        assert_eq!(of(&format!("/docker/{id}")).as_deref(), Some("container 0123456789ab"));
+        let slice = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1f_2e.slice";
+        assert_eq!(of(&format!("{slice}/cri-containerd-{id}.scope")).as_deref(), Some("pod 1f-2e"));
+        assert_eq!(of(&format!("/kubepods/besteffort/pod1f-2e/{id}")).as_deref(), Some("pod 1f-2e"));
+        assert_eq!(of("/machine.slice/tripod2.service").as_deref(), Some("unit tripod2.service"));
+        assert_eq!((of("/user.slice"), place("")), (None, None));
     }
 
     #[test]

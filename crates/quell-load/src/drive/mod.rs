@@ -447,7 +447,10 @@ impl<'a> Drive<'a> {
 
     /// Drops the outstanding requests. The next run reopens their connections.
     fn give_up_unanswered(&mut self) {
-        self.tally.unanswered = self.unanswered_in_window();
+        // A run that is cancelled does not wait for responses.
+        if !self.is_cancelled() {
+            self.tally.unanswered = self.unanswered_in_window();
+        }
         for connection in &mut self.thread.connections {
             connection.queued = false;
             if !connection.pending.is_empty() {

@@ -218,6 +218,28 @@ impl Generator {
 
     /// Runs the load and returns a report. Errors of requests are in the report.
     pub fn run(&mut self, run: &RunSpec, observer: &mut dyn RunObserver) -> Result<LoadReport, LoadError> {
+        self.measure(run, observer, false)
+    }
+
+    /// As [`Self::run`]. If the observer cancels during the measured window, the report is that of the window so far,
+    /// without the requests that are under way.
+    ///
+    /// # Errors
+    /// As [`Self::run`]. [`LoadError::Cancelled`] only before the window.
+    pub fn run_until_cancelled(
+        &mut self,
+        run: &RunSpec,
+        observer: &mut dyn RunObserver,
+    ) -> Result<LoadReport, LoadError> {
+        self.measure(run, observer, true)
+    }
+
+    fn measure(
+        &mut self,
+        run: &RunSpec,
+        observer: &mut dyn RunObserver,
+        reports_a_part: bool,
+    ) -> Result<LoadReport, LoadError> {
         run.check()?;
         let start_ns = monotonic_ns() + LEAD_NS;
         let window_start_ns = start_ns + u64::from(run.warm_up_ms) * 1_000_000;
@@ -225,11 +247,22 @@ impl Generator {
         let planned = Duration::from_nanos(window_ns.end - start_ns);
         self.start_run(run.schedule, start_ns, &window_ns, || None)?;
 
-        let ControlFlow::Continue(cpu) = self.watch_window(&window_ns, start_ns, planned, observer) else {
-            return Err(self.cancel_plans());
+        let watched = self.watch_window(&window_ns, start_ns, planned, observer);
+        let (end_ns, cpu) = match watched {
+            ControlFlow::Continue(cpu) => (window_ns.end, cpu),
+            ControlFlow::Break(()) => {
+                let now_ns = monotonic_ns();
+                if !reports_a_part || now_ns <= window_ns.start {
+                    return Err(self.cancel_plans());
+                }
+                self.cancel.store(true, Ordering::Relaxed);
+                (now_ns.min(window_ns.end), None)
+            }
         };
-        let tally = self.finish(start_ns, planned, observer)?;
-        Ok(tally.into_report(window_ns.end - window_ns.start, cpu, self.engines()))
+        // After the window, only the last responses are missing.
+        let mut nobody = ();
+        let tally = self.finish(start_ns, planned, if reports_a_part { &mut nobody } else { observer })?;
+        Ok(tally.into_report(end_ns - window_ns.start, cpu, self.engines()))
     }
 
     /// Each run uses its own random streams, so a second run does not repeat the first. Two generators with the same

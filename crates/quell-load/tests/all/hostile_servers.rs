@@ -250,6 +250,14 @@ impl RunObserver for CancelAtOnce {
     }
 }
 
+struct CancelAfterAnswers;
+
+impl RunObserver for CancelAfterAnswers {
+    fn progress(&mut self, run: &RunProgress) -> ControlFlow<()> {
+        if run.answered > 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
 #[test]
 fn a_cancelled_run_ends_early_and_another_can_follow() {
     fn echo(mut connection: TcpStream) {
@@ -259,6 +267,10 @@ fn a_cancelled_run_ends_early_and_another_can_follow() {
     let begun = Instant::now();
     let hour = RunSpec { schedule: Schedule::Closed, warm_up_ms: 0, measure_ms: 3_600_000 };
     assert!(matches!(generator.run(&hour, &mut CancelAtOnce), Err(LoadError::Cancelled)));
+    let warms_up = RunSpec { warm_up_ms: 3_600_000, ..hour };
+    assert!(matches!(generator.run_until_cancelled(&warms_up, &mut CancelAtOnce), Err(LoadError::Cancelled)));
+    let part = generator.run_until_cancelled(&hour, &mut CancelAfterAnswers).unwrap();
+    assert!(part.answered_in_window > 0 && part.unanswered == 0, "{part:?}");
     assert!(begun.elapsed() < Duration::from_secs(60));
     let report = generator.run(&RunSpec { measure_ms: 100, ..hour }, &mut ()).unwrap();
     assert!(report.answered_in_window > 0 && report.errors.malformed == 0, "{report:?}");

@@ -12,9 +12,9 @@ use quell_linux::{NapiId, Pid};
 use quell_load::{Generator, LoadError, LoadSpec, OfferedLoad, RunningLoad};
 use quell_mode::DeliveryMode;
 
-use super::judge::{JudgeError, Judges, PrintedFigures};
+use super::judge::{JudgeError, JudgeOutcome, Judges};
 use super::program::{Observer, observation};
-use super::{ComparisonError, Timing, server_side};
+use super::{ComparisonError, server_side};
 use crate::counters::{Instruments, Watched};
 use crate::lab::veth::VethLab;
 use crate::run::{UntilStopped, schedule};
@@ -176,8 +176,8 @@ pub struct StartedCommand<'a> {
     /// Modes that had no effect on the command, with the reasons.
     without_effect: BTreeMap<String, String>,
     running: Option<Running>,
-    /// Figures that the judge printed in the most recent slice.
-    printed: PrintedFigures,
+    /// What the judges printed in the most recent slice.
+    printed: JudgeOutcome,
     slice_began: Instant,
 }
 
@@ -199,7 +199,7 @@ impl<'a> StartedCommand<'a> {
             stopped,
             without_effect: BTreeMap::new(),
             running: None,
-            printed: BTreeMap::new(),
+            printed: JudgeOutcome::default(),
             slice_began: Instant::now(),
         }
     }
@@ -210,24 +210,24 @@ impl<'a> StartedCommand<'a> {
         Self { client, ..self }
     }
 
-    /// Measures one slice under the first mode without recording it. Returns the judge's figures and the total time of
+    /// Measures one slice under the first mode without recording it. Returns the judges' outcome and the total time of
     /// the slice in milliseconds, including the start and the stop of the command.
     ///
     /// # Errors
     /// Fails if the command does not listen, or if the judge prints no figures.
-    pub(super) fn rehearse(
+    pub(crate) fn rehearse(
         &mut self,
         mode: &DeliveryMode,
-        timing: Timing,
-    ) -> Result<(PrintedFigures, f64), ComparisonError> {
-        let observed = self.one_slice(mode, timing);
+        slice_ms: u32,
+        settle_ms: u32,
+    ) -> Result<(JudgeOutcome, f64), ComparisonError> {
+        let observed = self.one_slice(mode, slice_ms, settle_ms);
         self.restore()?;
         let observed =
             observed.map_err(|error| ComparisonError::Reference { mode: mode.to_string(), why: error.to_string() })?;
         match observed {
-            Some(_) => {
-                let spent_ms = self.spent_ms();
-                self.judges.end_after(timing.budget_ms, timing.slice_ms);
+            Some(observed) => {
+                let spent_ms = observed.spent_ms + self.spent_ms();
                 self.slice_began = Instant::now();
                 Ok((self.printed.clone(), spent_ms))
             }
@@ -235,15 +235,21 @@ impl<'a> StartedCommand<'a> {
         }
     }
 
+    /// Limits the runs of judges to a budget that begins now.
+    pub(crate) fn limit_judges(&mut self, budget_ms: u64, slice_ms: u32) {
+        self.judges.end_after(budget_ms, slice_ms);
+    }
+
     fn one_slice(
         &mut self,
         mode: &DeliveryMode,
-        timing: Timing,
+        slice_ms: u32,
+        settle_ms: u32,
     ) -> Result<Option<SliceObservation>, CommandSubjectError> {
         self.slice_began = Instant::now();
         self.start(mode)?;
-        self.settle(timing.settle_ms)?;
-        self.observe(timing.slice_ms)
+        self.settle(settle_ms)?;
+        self.observe(slice_ms)
     }
 
     fn spent_ms(&self) -> f64 {
@@ -337,7 +343,7 @@ impl ExperimentSubject for StartedCommand<'_> {
                 let server = watched.server.iter().copied().filter(|pid| *pid != running.launcher).collect();
                 let watched = Watched { server, ..watched };
                 let observed = client.observe(watched, napis, slice_ms, self.stopped)?;
-                observed.map(|observed| (observed, PrintedFigures::new()))
+                observed.map(|observed| (observed, JudgeOutcome::default()))
             }
             None => server_side::observe(
                 &watched,
@@ -357,6 +363,10 @@ impl ExperimentSubject for StartedCommand<'_> {
         let Some((observed, printed)) = observed else { return Ok(None) };
         self.printed = printed;
         Ok(Some(SliceObservation { spent_ms, ..observed }))
+    }
+
+    fn repeats_slice(&self, error: &CommandSubjectError) -> bool {
+        matches!(error, CommandSubjectError::Judge(error) if error.is_worth_repeating())
     }
 
     fn restore(&mut self) -> Result<(), CommandSubjectError> {

@@ -80,10 +80,9 @@ pub fn goal_of(name: &str) -> Goal {
     if is_rate { Goal::Highest } else { Goal::Lowest }
 }
 
-/// Returns the criteria of an experiment with a judge: CPU time, and each figure that the judge printed, except for
-/// counts of its requests.
-pub(crate) fn criteria_of_judge(figures: &PrintedFigures) -> Vec<Criterion> {
-    let work = if figures.contains_key(PRINTED_REQUESTS) { Work::Request } else { Work::Packet };
+/// Returns the criteria of an experiment with a judge: CPU time per `work`, and each figure that the judge printed, except
+/// for counts of its requests.
+pub(crate) fn criteria_of_judge(figures: &PrintedFigures, work: Work) -> Vec<Criterion> {
     let counts = [PRINTED_REQUESTS, PRINTED_ERRORS];
     let is_count = |name: &str| counts.contains(&name.strip_prefix(BESIDE).unwrap_or(name));
     let printed = figures.keys().filter(|name| !is_count(name));
@@ -98,7 +97,7 @@ mod tests {
 
     #[test]
     fn costs_are_divided_by_requests_or_else_by_packets() {
-        let cpus = CpuUse { capacity_ns: 1_000_000, idle_ns: 300_000, steal_ns: 100_000, lab_ns: 0 };
+        let cpus = CpuUse { capacity_ns: 1_000_000, idle_ns: 300_000, steal_ns: 100_000, ..CpuUse::default() };
         let counters = TrialCounters {
             server_cpus: Some(cpus),
             polls: Some(40),
@@ -176,6 +175,6 @@ mod tests {
         let printed = PrintedFigures::from(names.map(|name| (name.to_owned(), 1.0)));
         let metric = |name: &str| Criterion::Metric { name: name.to_owned(), goal: Goal::Lowest };
         let compared = ["cpu-us-per-request", "beside p99-us", "p99-us"].map(metric);
-        assert_eq!(criteria_of_judge(&printed), compared);
+        assert_eq!(criteria_of_judge(&printed, Work::Request), compared);
     }
 }

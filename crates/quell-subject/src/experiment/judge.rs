@@ -1,10 +1,16 @@
 //! Judges. A judge is a command of the user that measures one slice and prints figures. Its output is untrusted input.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use quell_experiment::Goal;
 use quell_linux::process::{Child, Output, ProcessError, Spawn};
 use quell_linux::visible;
+use quell_result::figures::PRINTED_REQUESTS;
+
+use super::client_output::{ToolFigures, tool_figures};
+use super::figures::goal_of;
 
 /// Upper limit of the output that is parsed, in bytes. Of longer output, only the end is parsed.
 const OUTPUT_MAX: usize = 64 * 1024;
@@ -22,6 +28,14 @@ const EXCERPT_CHARS: usize = 200;
 /// Figures that judges printed, by name.
 pub type PrintedFigures = BTreeMap<String, f64>;
 
+/// Outcome of one run of the judges.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct JudgeOutcome {
+    pub figures: PrintedFigures,
+    /// For each judge without a figure of latency: the figures that it printed, and how to make it print latency.
+    pub without_latency: Vec<String>,
+}
+
 /// A judge: program and arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Judge {
@@ -35,7 +49,7 @@ pub struct Judges {
     pub latency: Option<Judge>,
     /// Judge that measures another program on the same queues. The names of its figures are prefixed with [`BESIDE`].
     pub beside: Option<Judge>,
-    /// Whether the figure [`requests`](quell_result::figures::PRINTED_REQUESTS) counts all requests that the server answers, so that
+    /// Whether the figure [`requests`](PRINTED_REQUESTS) counts all requests that the server answers, so that
     /// costs are divided by it. Otherwise they are divided by the number of packets.
     pub counts_all_requests: bool,
     /// Time limit of one run.
@@ -84,7 +98,7 @@ pub enum JudgeError {
         printed: String,
     },
     /// The judge did not exit within the time limit.
-    #[error("`{command}` did not exit within {limit:?}; limit its duration, as in `wrk -d 1 …`")]
+    #[error("`{command}` did not exit within {limit:?}; limit its duration, as in `wrk --latency -d 1 …`")]
     TooLong {
         /// Command line.
         command: String,
@@ -92,15 +106,18 @@ pub enum JudgeError {
         limit: Duration,
     },
     /// The judge was still running after the end of the budget.
-    #[error("`{command}` was still running when the budget was spent; limit its duration, as in `wrk -d 1 …`")]
+    #[error(
+        "`{command}` was still running when the budget was spent; limit its duration, as in `wrk --latency -d 1 …`"
+    )]
     BudgetSpent {
         /// Command line.
         command: String,
     },
     /// The output of the judge contains no figures.
     #[error(
-        "`{command}` printed no usable figures: {why}. Figures are lines `NAME VALUE` or JSON objects with numbers, one per line, \
-         and are not negative. Output: {printed}"
+        "`{command}` printed no usable figures: {why}. Figures are the results of wrk, oha, hey, h2load, redis-benchmark, \
+         memtier_benchmark, dnsperf or fortio, or lines `NAME VALUE` or JSON objects with numbers, one per line, that are not \
+         negative. Output: {printed}"
     )]
     NoFigures {
         /// Command line.
@@ -110,6 +127,13 @@ pub enum JudgeError {
         /// Last bytes of the judge's output.
         printed: String,
     },
+}
+
+impl JudgeError {
+    /// Whether another run can succeed.
+    pub(crate) fn is_worth_repeating(&self) -> bool {
+        matches!(self, Self::Failed { .. } | Self::TooLong { .. } | Self::NoFigures { .. })
+    }
 }
 
 impl Judge {
@@ -132,15 +156,6 @@ impl Judge {
         &self.words
     }
 
-    /// Runs the judge and parses its figures; see [`Judges::run`].
-    ///
-    /// # Errors
-    /// See [`JudgeError`].
-    pub fn run(&self, slice_ms: u32, stopped: &dyn Fn() -> bool) -> Result<Option<PrintedFigures>, JudgeError> {
-        let mut running = vec![RunningJudge::start(self, slice_ms)?];
-        Ok(wait_for_all(&mut running, RUN_MAX, None, stopped)?.and_then(|mut figures| figures.pop()))
-    }
-
     fn command(&self) -> String {
         visible::name(&shell_words::join(&self.words)).into_owned()
     }
@@ -153,23 +168,32 @@ impl Judges {
     ///
     /// # Errors
     /// See [`JudgeError`].
-    pub fn run(&self, slice_ms: u32, stopped: &dyn Fn() -> bool) -> Result<Option<PrintedFigures>, JudgeError> {
+    pub fn run(&self, slice_ms: u32, stopped: &dyn Fn() -> bool) -> Result<Option<JudgeOutcome>, JudgeError> {
         let judges = [(&self.latency, ""), (&self.beside, BESIDE)];
         let judges: Vec<(&Judge, &str)> =
             judges.into_iter().filter_map(|(judge, prefix)| Some((judge.as_ref()?, prefix))).collect();
         let running = judges.iter().map(|(judge, _)| RunningJudge::start(judge, slice_ms));
         let mut running = running.collect::<Result<Vec<_>, _>>()?;
         let Some(printed) = wait_for_all(&mut running, self.run_max, self.end, stopped)? else { return Ok(None) };
-        let named = printed.into_iter().zip(&judges).flat_map(|(figures, (_, prefix))| {
-            figures.into_iter().map(move |(name, value)| (format!("{prefix}{name}"), value))
-        });
-        Ok(Some(named.collect()))
+        let mut outcome = JudgeOutcome::default();
+        for (output, (judge, prefix)) in printed.into_iter().zip(judges) {
+            outcome.without_latency.extend(output.why_without_latency(judge));
+            let named = output.figures.into_iter().map(|(name, value)| (format!("{prefix}{name}"), value));
+            outcome.figures.extend(named);
+        }
+        Ok(Some(outcome))
     }
 
     /// Limits the runs to a budget that begins now, with two slices and a second more.
     pub fn end_after(&mut self, budget_ms: u64, slice_ms: u32) {
         let excess = EXCESS + Duration::from_millis(slice_ms.into()) * 2;
         self.end = Instant::now().checked_add(Duration::from_millis(budget_ms).saturating_add(excess));
+    }
+
+    /// Whether the figures contain the number of requests by which costs are divided.
+    #[must_use]
+    pub fn counts_requests(&self, figures: &PrintedFigures) -> bool {
+        self.counts_all_requests && figures.contains_key(PRINTED_REQUESTS)
     }
 
     /// Returns whether there are no judges.
@@ -194,38 +218,40 @@ impl<'a> RunningJudge<'a> {
     }
 
     /// Returns the figures of the judge after it has exited, and `None` while it is running.
-    fn figures(&mut self) -> Result<Option<PrintedFigures>, JudgeError> {
+    fn output(&mut self) -> Result<Option<JudgeOutput>, JudgeError> {
         let command = || self.judge.command();
         let waited = self.child.wait(TICK);
         let Some(status) = waited.map_err(|source| JudgeError::Start { command: command(), source })? else {
             return Ok(None);
         };
         let stdout = self.child.stdout_tail().unwrap_or_default();
-        let text = String::from_utf8_lossy(&stdout);
+        let stderr = self.child.stderr_tail().unwrap_or_default();
+        let [first, second] = if status.success() { [stdout, stderr] } else { [stderr, stdout] };
+        // fortio prints its results to stderr.
+        let text = if first.trim_ascii().is_empty() { second } else { first };
+        let text = String::from_utf8_lossy(&text);
         if !status.success() {
-            let stderr = self.child.stderr_tail().unwrap_or_default();
-            let said = if stderr.trim_ascii().is_empty() { text } else { String::from_utf8_lossy(&stderr) };
-            return Err(JudgeError::Failed { command: command(), status: status.to_string(), printed: excerpt(&said) });
+            return Err(JudgeError::Failed { command: command(), status: status.to_string(), printed: excerpt(&text) });
         }
         let no_figures = |why| JudgeError::NoFigures { command: command(), why, printed: excerpt(&text) };
-        parse(&text).map(Some).map_err(no_figures)
+        JudgeOutput::parse(&text).map(Some).map_err(no_figures)
     }
 }
 
-/// Waits for all judges and returns their figures in the same order. Returns `None` if `stopped` returns true before
+/// Waits for all judges and returns their outputs in the same order. Returns `None` if `stopped` returns true before
 /// that.
 fn wait_for_all(
     running: &mut [RunningJudge<'_>],
     limit: Duration,
     end: Option<Instant>,
     stopped: &dyn Fn() -> bool,
-) -> Result<Option<Vec<PrintedFigures>>, JudgeError> {
+) -> Result<Option<Vec<JudgeOutput>>, JudgeError> {
     let deadline = Instant::now() + limit;
     let mut printed = Vec::with_capacity(running.len());
     for one in running {
-        let figures = loop {
-            if let Some(figures) = one.figures()? {
-                break figures;
+        let output = loop {
+            if let Some(output) = one.output()? {
+                break output;
             }
             if stopped() {
                 return Ok(None);
@@ -237,32 +263,78 @@ fn wait_for_all(
                 return Err(JudgeError::TooLong { command: one.judge.command(), limit });
             }
         };
-        printed.push(figures);
+        printed.push(output);
     }
     Ok(Some(printed))
 }
 
-/// Parses figures: lines that are JSON objects, and lines of the form `NAME VALUE`. Other lines are ignored, because
-/// many programs print headings. If a name occurs several times, its last value is used.
-fn parse(text: &str) -> Result<PrintedFigures, String> {
-    let mut figures = BTreeMap::new();
-    for line in text.lines().map(str::trim) {
-        if let Ok(serde_json::Value::Object(object)) = serde_json::from_str(line) {
-            figures.extend(object.into_iter().filter_map(|(name, value)| Some((name, value.as_f64()?))));
-        } else if let Some((name, value)) = line.split_once([' ', '\t', '=', ':'])
-            && let Ok(value) = value.trim().parse::<f64>()
-            && !name.is_empty()
-        {
-            figures.insert(name.to_owned(), value);
+/// Parses the figures of a judge.
+///
+/// # Errors
+/// Why the text has no usable figures.
+pub fn parse(text: &str) -> Result<PrintedFigures, String> {
+    JudgeOutput::parse(text).map(|output| output.figures)
+}
+
+/// Figures that a judge printed.
+#[derive(Debug, PartialEq)]
+struct JudgeOutput {
+    figures: PrintedFigures,
+    /// How to make the load generator print percentiles, if it is a known one.
+    percentiles: Option<&'static str>,
+}
+
+impl JudgeOutput {
+    /// Parses the results of a load generator, or else lines that are JSON objects, and lines of the form `NAME VALUE`.
+    /// Other lines are ignored, because many programs print headings. If a name occurs several times, its last value is
+    /// used.
+    fn parse(text: &str) -> Result<Self, String> {
+        if let Some(figures) = tool_figures(text) {
+            return figures.map(|ToolFigures { tool, figures }| Self { figures, percentiles: Some(tool.percentiles) });
+        }
+        let mut figures = BTreeMap::new();
+        for line in text.lines().map(str::trim) {
+            if let Ok(serde_json::Value::Object(object)) = serde_json::from_str(line) {
+                figures.extend(object.into_iter().filter_map(|(name, value)| Some((name, value.as_f64()?))));
+            } else if let Some((name, value)) = line.split_once([' ', '\t', '=', ':'])
+                && let Ok(value) = value.trim().parse::<f64>()
+                && !name.is_empty()
+            {
+                figures.insert(name.to_owned(), value);
+            }
+        }
+        match figures.iter().find(|(_, value)| !value.is_finite() || **value < 0.0) {
+            Some((name, value)) => Err(format!("{:?} is {value}", visible::name(name))),
+            None if figures.is_empty() => Err("no line contains a name and a number".to_owned()),
+            None if figures.len() > FIGURES_MAX => Err(format!(
+                "{} lines contain a name and a number, at most {FIGURES_MAX} can be compared",
+                figures.len()
+            )),
+            None => Ok(Self { figures, percentiles: None }),
         }
     }
-    match figures.iter().find(|(_, value)| !value.is_finite() || **value < 0.0) {
-        Some((name, value)) => Err(format!("{:?} is {value}", visible::name(name))),
-        None if figures.is_empty() => Err("no line contains a name and a number".to_owned()),
-        None if figures.len() > FIGURES_MAX => {
-            Err(format!("{} lines contain a name and a number, at most {FIGURES_MAX} can be compared", figures.len()))
+
+    /// Returns what is missing if a load generator printed no p99, or an unknown program nothing like a time.
+    fn why_without_latency(&self, judge: &Judge) -> Option<String> {
+        let is_time = |name: &str| {
+            let is_percentile = name.strip_prefix('p').is_some_and(|rest| rest.starts_with(char::is_numeric));
+            let words = ["lat", "mean", "median", "avg", "max", "rtt", "time", "delay", "wait"];
+            let ends = ["us", "ms", "ns", "-s", "_s", "sec"];
+            is_percentile
+                || words.iter().any(|word| name.contains(word))
+                || (goal_of(name) == Goal::Lowest && ends.iter().any(|end| name.ends_with(end)))
+        };
+        let is_latency = |name: &String| match self.percentiles {
+            Some(_) => name == "p99-us",
+            None => is_time(&name.to_ascii_lowercase()),
+        };
+        if self.figures.keys().any(is_latency) {
+            return None;
         }
-        None => Ok(figures),
+        let names: Vec<Cow<'_, str>> = self.figures.keys().map(|name| visible::name(name)).collect();
+        let remedy = self.percentiles.unwrap_or("print it too, in a line such as `p99-us 120`");
+        let missing = if self.percentiles.is_some() { "p99" } else { "latency" };
+        Some(format!("`{}` prints no {missing}, only {}: {remedy}", judge.command(), names.join(", ")))
     }
 }
 
@@ -281,8 +353,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn run(command: &str) -> Result<Option<BTreeMap<String, f64>>, JudgeError> {
-        Judge::new(command).unwrap().run(200, &|| false)
+    fn judges(command: &str) -> Judges {
+        Judges { latency: Some(Judge::new(command).unwrap()), ..Judges::default() }
+    }
+
+    fn run(command: &str) -> Result<JudgeOutcome, JudgeError> {
+        Ok(judges(command).run(200, &|| false)?.unwrap())
     }
 
     #[test]
@@ -296,8 +372,26 @@ mod tests {
     }
 
     #[test]
+    fn a_judge_without_a_latency_is_reported_with_its_figures_and_the_remedy() {
+        let wrk = "sh -c 'echo Running 1s test @ x; echo 10 requests in 1.00s; echo Requests/sec: 10'";
+        let [note] = &run(wrk).unwrap().without_latency[..] else { panic!("one judge") };
+        assert!(note.ends_with("only errors, requests, requests-per-s: add --latency to wrk"), "{note}");
+        let [note] = &run("echo hits/s 5").unwrap().without_latency[..] else { panic!("one judge") };
+        assert!(note.contains("only hits/s: print it too"), "{note}");
+        for latency in ["p99 7", "latency_ms 7", "Avg.rtt 7", "p50-us 7", "slow-ms 7"] {
+            assert_eq!(run(&format!("echo {latency}")).unwrap().without_latency, [""; 0], "{latency}");
+        }
+    }
+
+    #[test]
+    fn results_on_stderr_count_if_nothing_is_printed_to_stdout() {
+        assert_eq!(run("sh -c 'echo p99 7 >&2'").unwrap().figures["p99"], 7.0);
+        assert!(run("sh -c 'echo p99 7 >&2; echo done'").is_err());
+    }
+
+    #[test]
     fn a_judge_gets_the_length_of_the_slice_in_its_environment() {
-        let figures = run("sh -c 'echo slice $QUELL_SLICE_MS'").unwrap().unwrap();
+        let figures = run("sh -c 'echo slice $QUELL_SLICE_MS'").unwrap().figures;
         assert_eq!(figures["slice"], 200.0);
     }
 
@@ -330,14 +424,13 @@ mod tests {
             judge(&format!("sh -c 'touch {dir}/{mine}; until [ -e {dir}/{other} ]; do sleep 0.01; done; echo p99 7'"))
         };
         let judges = Judges { latency: meet("a", "b"), beside: meet("b", "a"), ..Judges::default() };
-        let figures = judges.run(200, &|| false).unwrap().unwrap();
-        assert_eq!(figures, PrintedFigures::from([("p99".into(), 7.0), ("beside p99".into(), 7.0)]));
+        let outcome = judges.run(200, &|| false).unwrap().unwrap();
+        assert_eq!(outcome.figures, PrintedFigures::from([("p99".into(), 7.0), ("beside p99".into(), 7.0)]));
     }
 
     #[test]
     fn a_judge_that_hangs_is_killed_when_the_budget_is_spent() {
-        let latency = Some(Judge::new("sleep 1000").unwrap());
-        let mut judges = Judges { latency, ..Judges::default() };
+        let mut judges = judges("sleep 1000");
         judges.end_after(1, 1);
         let error = judges.run(200, &|| false).unwrap_err();
         assert!(matches!(error, JudgeError::BudgetSpent { .. }), "{error}");
@@ -353,14 +446,13 @@ mod tests {
 
     #[test]
     fn an_interrupted_judge_is_killed() {
-        let ended = Judge::new("sleep 1000").unwrap().run(200, &|| true).unwrap();
+        let ended = judges("sleep 1000").run(200, &|| true).unwrap();
         assert_eq!(ended, None);
     }
 
     #[test]
     fn a_judge_that_exceeds_its_time_limit_is_named_and_killed() {
-        let latency = Some(Judge::new("sleep 1000").unwrap());
-        let judges = Judges { latency, run_max: Duration::from_millis(1), ..Judges::default() };
+        let judges = Judges { run_max: Duration::from_millis(1), ..judges("sleep 1000") };
         let error = judges.run(200, &|| false).unwrap_err().to_string();
         assert!(error.starts_with("`sleep 1000` did not exit within 1ms"), "{error}");
     }

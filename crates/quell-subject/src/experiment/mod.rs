@@ -1,6 +1,7 @@
 //! Switchback experiments on a server under load. [`program`] switches the modes of running programs, [`command`]
 //! starts a command for each slice, and [`model`] simulates a server. The result is an [`ExperimentResult`].
 
+pub mod client_output;
 pub mod clients;
 pub mod command;
 pub mod figures;
@@ -11,7 +12,7 @@ pub mod server_side;
 
 use std::ops::ControlFlow;
 
-use crate::question::Comparison;
+use crate::question::{Comparison, Follow, SubjectStep, report_slice};
 use clients::{ClientsError, RemoteClients};
 use command::{CommandRunner, CommandSubjectError, LabClient, StartedCommand};
 use judge::{Judge, JudgeError, Judges};
@@ -31,6 +32,9 @@ use quell_result::experiment::{EndOfExperiment, ExperimentResult, LoadExperiment
 use quell_result::facts::{CommandFacts, ProcessFacts, ProgramsFacts, QueueFacts};
 use quell_result::figures::{REQUESTS, Work};
 use serde::{Deserialize, Serialize};
+
+/// How much longer than the first slice others may take.
+const SLICES_VARY: f64 = 1.1;
 
 /// Durations and limits of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -55,6 +59,8 @@ pub struct CommandRequest {
     pub modes: Vec<DeliveryMode>,
     /// Durations and limits.
     pub timing: Timing,
+    /// Up to where the budget grows, in milliseconds, if slices take so long that it has no time for enough of them.
+    pub budget_max_ms: u64,
     /// Program and arguments.
     pub command: Vec<String>,
     /// Command that generates the load. Absent if the judge or reconnecting clients are the load.
@@ -149,8 +155,8 @@ pub enum ComparisonError {
 /// Callback that receives the state of an experiment before and after each slice.
 pub type Watch<'a> = dyn FnMut(&Switchback<DeliveryMode>, SliceStage<'_>) + 'a;
 
-/// Compares modes on a command that is started for each slice. The first slice is a rehearsal and is not recorded. With
-/// a client, the command has to run in the server's namespace of the client's lab, and there must be no judges.
+/// Compares modes on a command that is started for each slice. The first slice is a rehearsal and is not recorded. With a
+/// client, the command has to run in the server's namespace of the client's lab, and there must be no judges.
 ///
 /// # Errors
 /// See [`ComparisonError`]. The command was stopped, unless the error reports otherwise.
@@ -158,21 +164,22 @@ pub fn run_command(
     request: &CommandRequest,
     client: Option<LabClient<'_>>,
     runner: &mut dyn CommandRunner,
-    watch: &mut Watch<'_>,
+    follow: &mut Follow<'_>,
     stopped: &dyn Fn() -> bool,
 ) -> Result<ExperimentResult, ComparisonError> {
     let generator = client.as_ref().map(|client| Box::new(client.spec().clone()));
     let load = client.as_ref().map(LabClient::load);
     let mut subject = StartedCommand::new(runner, request.judges.clone(), stopped).with_client(client);
     let reference = request.modes.first().copied().unwrap_or_default();
-    let (printed, spent_ms) = subject.rehearse(&reference, request.timing)?;
-    let criteria = load.map_or_else(|| figures::criteria_of_judge(&printed), criteria);
-    let design = design(&request.modes, criteria, request.timing, 1);
-    // The budget must suffice for enough slices, including the time to start and stop the command. A published
-    // experiment has many parts, so a part on a busy machine rather has too few slices for an interval.
+    let (outcome, spent_ms) = subject.rehearse(&reference, request.timing.slice_ms, request.timing.settle_ms)?;
+    outcome.without_latency.iter().for_each(|why| follow(SubjectStep::Note(why)));
+    let work = if request.judges.counts_requests(&outcome.figures) { Work::Request } else { Work::Packet };
+    let criteria = load.map_or_else(|| figures::criteria_of_judge(&outcome.figures, work), criteria);
+    let mut design = design(&request.modes, criteria, request.timing, 1);
+    // A published experiment has many parts, so a part on a busy machine rather has too few slices for an interval.
     if generator.is_none() {
-        let start_ms = (spent_ms as u32).saturating_sub(request.timing.slice_ms + request.timing.settle_ms);
-        ExperimentDesign { settle_ms: design.settle_ms.saturating_add(start_ms), ..design.clone() }.check()?;
+        design = with_enough_blocks(design, spent_ms, request.budget_max_ms, follow)?;
+        subject.limit_judges(design.budget_ms, design.slice_ms);
     }
     let facts = CommandFacts {
         command: request.command.clone(),
@@ -184,7 +191,8 @@ pub fn run_command(
     };
     let mut result = ExperimentResult::begin(SubjectFacts::Command(facts))?;
     let rate_per_s = load.and_then(|load| load.rate_per_s(f64::NAN));
-    result.experiments.push(compare(&mut subject, design, (load, rate_per_s), watch, stopped)?);
+    let mut watch = |experiment: &_, stage: SliceStage<'_>| report_slice(follow, None, experiment, stage);
+    result.experiments.push(compare(&mut subject, design, (load, rate_per_s), &mut watch, stopped)?);
     Ok(result)
 }
 
@@ -203,6 +211,28 @@ pub(crate) fn design(
     let error_rate = design.error_rate / f64::from(parts.max(1));
     let contrasts = ContrastSet::AgainstReference;
     ExperimentDesign { budget_ms, slice_ms, settle_ms, margin, error_rate, contrasts, ..design }
+}
+
+/// Gives a design time for enough blocks of slices that take `slice_takes_ms` each, up to `budget_max_ms`.
+pub(crate) fn with_enough_blocks(
+    design: ExperimentDesign<DeliveryMode>,
+    slice_takes_ms: f64,
+    budget_max_ms: u64,
+    follow: &mut Follow<'_>,
+) -> Result<ExperimentDesign<DeliveryMode>, DesignError> {
+    let with = |slice_takes_ms: f64| {
+        let settle_ms = (slice_takes_ms as u32).saturating_sub(design.slice_ms).max(design.settle_ms);
+        ExperimentDesign { settle_ms, ..design.clone() }
+    };
+    let wanted_ms = with(slice_takes_ms * SLICES_VARY).budget_min_ms();
+    let budget_ms = design.budget_ms.max(wanted_ms.min(budget_max_ms));
+    ExperimentDesign { budget_ms, ..with(slice_takes_ms) }.check()?;
+    if budget_ms > design.budget_ms {
+        let seconds = budget_ms.div_ceil(1_000);
+        let text = format!("a slice takes {slice_takes_ms:.0} ms: the measurement takes up to {seconds} s");
+        follow(SubjectStep::Note(&text));
+    }
+    Ok(ExperimentDesign { budget_ms, ..design })
 }
 
 /// Returns the criteria of an experiment with Quell's generator. In a closed loop, a faster server gets more requests.
@@ -329,5 +359,28 @@ pub fn programs_facts(
         attached: None,
         placement: None,
         problems: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_grows_to_six_blocks_of_real_slices_up_to_its_maximum_and_otherwise_names_the_options() {
+        let timing = Timing { budget_ms: 30_000, slice_ms: 1_000, settle_ms: 0, margin: 0.05, seed: 1 };
+        let modes = DeliveryMode::parse_list("base,suspend20,defer200").unwrap();
+        let mut notes = Vec::new();
+        let mut budget_ms = |slice_takes_ms, budget_max_ms| {
+            let design = design(&modes, vec![Work::Packet.cpu()], timing, 1);
+            let grown =
+                with_enough_blocks(design, slice_takes_ms, budget_max_ms, &mut |step| notes.push(format!("{step:?}")));
+            grown.map(|design| (design.budget_ms, design.settle_ms)).map_err(|error| error.to_string())
+        };
+        assert_eq!(budget_ms(0.0, 120_000), Ok((30_000, 0)));
+        assert_eq!(budget_ms(2_000.0, 120_000), Ok((52_800, 0)));
+        let refused = budget_ms(2_000.0, 30_000).unwrap_err();
+        assert!(refused.contains("at least 48 s for each load (--budget)"), "{refused}");
+        assert_eq!(notes, ["Note(\"a slice takes 2000 ms: the measurement takes up to 53 s\")"]);
     }
 }

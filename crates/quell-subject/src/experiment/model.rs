@@ -34,7 +34,7 @@ pub fn run_model(
     follow: &mut Follow<'_>,
     stopped: &dyn Fn() -> bool,
 ) -> Result<ExperimentResult, ComparisonError> {
-    let (ModelSpec { loads, threads, .. }, Comparison { modes, timing }) = (spec, comparison);
+    let (ModelSpec { loads, threads, .. }, Comparison { modes, timing, .. }) = (spec, comparison);
     let setup = spec.slice(timing.slice_ms, timing.settle_ms);
     let mut result = begin(&setup)?;
     // Each load has its own stream of seeds, because the number of seeds that a load uses depends on the number of
@@ -196,6 +196,7 @@ fn counters(result: &RunResult) -> TrialCounters {
             idle_ns: cpu.total_ns.saturating_sub(busy_ns),
             steal_ns: 0,
             lab_ns: busy_ns,
+            tasks_ns: busy_ns,
         }),
         irqs: Some(counted.irqs),
         polls: Some(counted.polls),

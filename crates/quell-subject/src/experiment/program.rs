@@ -326,6 +326,10 @@ impl ExperimentSubject for Programs<'_> {
         matches!(error, SubjectError::Stalls(_))
     }
 
+    fn repeats_slice(&self, error: &SubjectError) -> bool {
+        matches!(error, SubjectError::Judge(error) if error.is_worth_repeating())
+    }
+
     fn restore(&mut self) -> Result<(), SubjectError> {
         self.end()
     }

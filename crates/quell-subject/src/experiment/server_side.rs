@@ -10,14 +10,17 @@ use quell_linux::{CpuList, NapiId, Pid, kernel};
 use quell_mode::{DeliveryMode, Threaded};
 
 use super::figures;
-use super::judge::{BESIDE, JudgeError, Judges, PrintedFigures};
+use super::judge::{BESIDE, JudgeError, JudgeOutcome, Judges};
 use crate::counters::{CpuUse, Instruments, TrialCounters, Watched};
 
 /// Interval at which the code checks whether the experiment was stopped.
 const TICK: Duration = Duration::from_millis(20);
 
+/// Share of other programs in the busy time of the server's CPUs above which that time is not the server's.
+const FOREIGN_MAX: f64 = 0.5;
+
 /// Observes a slice of at least `slice_ms`, which lasts until all judges have exited. Returns the observation and the
-/// judges' figures, which are also among its metrics. Returns `None` if `stopped` returned true before the end. The
+/// judges' outcome, whose figures are also among its metrics. Returns `None` if `stopped` returned true before the end. The
 /// caller sets `spent_ms`.
 ///
 /// # Errors
@@ -28,14 +31,14 @@ pub fn observe(
     judges: &Judges,
     slice_ms: u32,
     stopped: &dyn Fn() -> bool,
-) -> Result<Option<(SliceObservation, PrintedFigures)>, JudgeError> {
+) -> Result<Option<(SliceObservation, JudgeOutcome)>, JudgeError> {
     let proc = ProcRoot::default();
     let first = watched.snapshot(&proc, instruments);
     let began = Instant::now();
-    let printed = match judges.is_empty() {
-        true => PrintedFigures::new(),
+    let outcome = match judges.is_empty() {
+        true => JudgeOutcome::default(),
         false => match judges.run(slice_ms, stopped)? {
-            Some(figures) => figures,
+            Some(outcome) => outcome,
             None => return Ok(None),
         },
     };
@@ -44,6 +47,7 @@ pub fn observe(
         return Ok(None);
     }
     let counters = watched.between(&first, &watched.snapshot(&proc, instruments));
+    let printed = &outcome.figures;
     let requests = printed.get(quell_result::figures::PRINTED_REQUESTS).filter(|_| judges.counts_all_requests);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "judges print no negative figures")]
     let requests = requests.map(|requests| *requests as u64);
@@ -54,8 +58,12 @@ pub fn observe(
         name.strip_prefix(BESIDE).unwrap_or(name) == quell_result::figures::PRINTED_ERRORS && *count > 0.0
     };
     let has_failed = printed.iter().any(has_failed);
-    let flags = has_failed.then_some(SliceFlag::RequestsFailed).into_iter().collect();
-    Ok(Some((SliceObservation { metrics, foreign_cpu, flags, ..SliceObservation::default() }, printed)))
+    // With NAPI threads, CPU time is that of threads.
+    let foreign_share = counters.server_cpus.as_ref().and_then(CpuUse::foreign_share_of_busy);
+    let is_foreign = watched.server_napi.is_empty() && foreign_share.is_some_and(|share| share > FOREIGN_MAX);
+    let flags = [has_failed.then_some(SliceFlag::RequestsFailed), is_foreign.then_some(SliceFlag::ForeignCpu)];
+    let flags = flags.into_iter().flatten().collect();
+    Ok(Some((SliceObservation { metrics, foreign_cpu, flags, ..SliceObservation::default() }, outcome)))
 }
 
 /// Sleeps for `duration`. Returns false if `stopped` returned true before the end.

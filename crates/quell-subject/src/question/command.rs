@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use quell_experiment::SliceStage;
 use quell_host::attach::placement::Wanted;
 use quell_host::attach::{Attached, attachments};
 use quell_host::snapshot::Snapshot;
@@ -22,7 +21,7 @@ use super::helper_command::load_ended;
 use super::load_source::LOAD_ENDS_WITHIN;
 use super::{
     Answer, Follow, HelperCommand, HelperError, Operator, Planned, PlannedSubject, Question, SubjectStep, Tools,
-    Unanswered, metrics, report_slice, search,
+    Unanswered, metrics, search,
 };
 use crate::experiment::command::{CommandFailure, CommandRunner, StartedCommand};
 use crate::experiment::judge::{Judge, Judges};
@@ -70,7 +69,7 @@ pub fn answer(
 ) -> Result<Answer, Unanswered> {
     if let Question::Search(plan) = &question {
         plan.check().map_err(|error| Unanswered::Plan { error, plan: plan.clone() })?;
-        // The figures that a command of --latency prints are known after the first slice.
+        // The figures that a command of --latency prints are known after its first run.
         if spec.judges.latency.is_none() {
             metrics::of_server().check(plan)?;
         }
@@ -89,13 +88,13 @@ pub fn answer(
             let request = CommandRequest {
                 modes: comparison.modes,
                 timing: comparison.timing,
+                budget_max_ms: comparison.budget_max_ms,
                 command: spec.command.clone(),
                 load: spec.load.clone(),
                 judges: spec.judges.clone(),
                 placement: spec.placement.options(),
             };
-            let mut watch = |experiment: &_, stage: SliceStage<'_>| report_slice(&mut follow, None, experiment, stage);
-            Ok(Answer::Compared(Box::new(run_command(&request, None, &mut runner, &mut watch, &stopped)?)))
+            Ok(Answer::Compared(Box::new(run_command(&request, None, &mut runner, &mut follow, &stopped)?)))
         }
         Question::Search(plan) => {
             let begun = ExperimentResult::begin(SubjectFacts::Command(facts)).map_err(ComparisonError::from)?;
@@ -113,10 +112,15 @@ fn search_on_command(
     follow: &mut Follow<'_>,
     stopped: &dyn Fn() -> bool,
 ) -> Result<TuneFile, Unanswered> {
-    let mut judges = spec.judges.clone();
+    let judges = &spec.judges;
     let has_load = spec.load.is_some() || judges.latency.is_some();
-    judges.end_after(plan.budget_ms, plan.slice_ms);
-    let mut started = StartedCommand::new(runner, judges, stopped);
+    let mut started = StartedCommand::new(runner, judges.clone(), stopped);
+    if judges.latency.is_some() {
+        let (outcome, _) = started.rehearse(&plan.present, plan.slice_ms, plan.settle_ms)?;
+        outcome.without_latency.iter().for_each(|why| follow(SubjectStep::Note(why)));
+        metrics::of_command(judges, &outcome.figures).check(&plan)?;
+    }
+    started.limit_judges(plan.budget_ms, plan.slice_ms);
     let mut result = search::search(&mut started, plan, follow, stopped)?;
     if let (TuneEnd::MetricUnreadable { .. }, false) = (&result.end, has_load) {
         let reason = "nothing has sent requests to the command: name a load with --load or --latency".to_owned();

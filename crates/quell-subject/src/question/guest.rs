@@ -43,7 +43,10 @@ pub(super) fn answer(spec: &GuestSpec, question: Question, operator: &mut dyn Op
     if !operator.agrees(&Planned { question: &question, subject: PlannedSubject::Guest(&kernel) }) {
         return Err(Unanswered::Declined);
     }
-    let budget = Duration::from_millis(question.budget_ms());
+    let budget = Duration::from_millis(match &question {
+        Question::Compare(comparison) => comparison.timing.budget_ms,
+        Question::Search(plan) => plan.budget_ms,
+    });
     let limit = OVERHEAD.saturating_add(budget.saturating_mul(SLOWNESS));
     let machine = Machine { emulator, kernel, nic: spec.nic, cpus: cpus(&set_modes(&question)), limit };
     let interruption = Interruption::listen().map_err(Unanswered::Signals)?;

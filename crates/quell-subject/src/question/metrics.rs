@@ -42,7 +42,7 @@ pub fn of_generator() -> Available {
 pub fn of_command(judges: &Judges, printed: &PrintedFigures) -> Available {
     let mut available = Available { remedy: "the command of --latency did not print it in a first run", ..of_server() };
     available.recorded.extend(printed.keys().cloned());
-    if judges.counts_all_requests && printed.contains_key(figures::PRINTED_REQUESTS) {
+    if judges.counts_requests(printed) {
         available.recorded.extend(figures::names(Work::Request));
     }
     available
@@ -64,7 +64,7 @@ impl Available {
         plan.guards.iter().try_for_each(|guard: &TuneGuard| {
             self.check_one(&guard.metric, "guard", guard)?;
             let is_flag = self.has_latencies && matches!(guard.metric, TuneMetric::Errors | TuneMetric::Saturated);
-            match is_flag && guard.above >= 1.0 {
+            match is_flag && guard.above >= 1.0 && !guard.relative {
                 true => Err(MetricError(format!(
                     "the guard {guard} would never be violated: {0} is 1 if it occurs in a slice, otherwise 0; use \
                      --never {0}; nothing was changed",

@@ -105,6 +105,8 @@ pub struct Comparison {
     /// Delivery modes. The first one is the reference.
     pub modes: Vec<DeliveryMode>,
     pub timing: Timing,
+    /// Up to where the budget grows, in ms, if the commands that measure slices take longer than these.
+    pub budget_max_ms: u64,
 }
 
 impl Question {
@@ -121,13 +123,6 @@ impl Question {
         match self {
             Self::Compare(comparison) => comparison.timing.slice_ms,
             Self::Search(plan) => plan.slice_ms,
-        }
-    }
-
-    fn budget_ms(&self) -> u64 {
-        match self {
-            Self::Compare(comparison) => comparison.timing.budget_ms,
-            Self::Search(plan) => plan.budget_ms,
         }
     }
 }

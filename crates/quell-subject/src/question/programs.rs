@@ -19,6 +19,7 @@ use quell_linux::{CpuList, Pid, kernel};
 use quell_mode::DeliveryMode;
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
 use quell_result::facts::{PRESENT, ProblemFacts, ProgramsFacts};
+use quell_result::figures::Work;
 use quell_result::tune::TuneFile;
 use quell_tune::{RefusedMode, TuneMetric, TunePlan, TuneSpace};
 
@@ -30,9 +31,11 @@ use super::{
 };
 use crate::experiment::clients::RemoteClients;
 use crate::experiment::figures;
-use crate::experiment::judge::{Judges, PrintedFigures};
+use crate::experiment::judge::{JudgeOutcome, Judges};
 use crate::experiment::program::{Programs, Traffic};
-use crate::experiment::{ComparisonError, Preview, compare, criteria, design, programs_facts, server_side};
+use crate::experiment::{
+    ComparisonError, Preview, compare, criteria, design, programs_facts, server_side, with_enough_blocks,
+};
 
 /// Time limit for the first packets of the load to arrive at the programs.
 const TRAFFIC_WITHIN: Duration = Duration::from_secs(10);
@@ -272,19 +275,24 @@ impl Measurement<'_> {
     ) -> Result<Answer, Unanswered> {
         let (judges, stopped) = (self.spec.judges.clone(), self.stopped);
         // The first run happens before any change. It detects commands that fail, and shows the names of their figures.
-        let printed = match judges.is_empty() {
-            true => PrintedFigures::new(),
+        let began = Instant::now();
+        let outcome = match judges.is_empty() {
+            true => JudgeOutcome::default(),
             false => judges.run(question.slice_ms(), stopped)?.ok_or(Unanswered::Interrupted)?,
         };
+        let ran_ms = began.elapsed().as_secs_f64() * 1e3;
+        let printed = outcome.figures;
+        outcome.without_latency.iter().for_each(|why| follow(SubjectStep::Note(why)));
         match question {
             Question::Compare(comparison) => {
                 let offered = clients.as_ref().map(RemoteClients::offered_load);
-                let criteria = offered.map_or_else(|| figures::criteria_of_judge(&printed), criteria);
+                let work = if judges.counts_requests(&printed) { Work::Request } else { Work::Packet };
+                let criteria = offered.map_or_else(|| figures::criteria_of_judge(&printed, work), criteria);
                 let mut design = design(&prepared.modes, criteria, comparison.timing, 1);
                 let is_present = |treatment: &&mut Treatment<_>| Some(treatment.setting) == prepared.present;
                 design.treatments.iter_mut().filter(is_present).for_each(|row| row.name = PRESENT.to_owned());
-                design.check()?;
-                let timing = (comparison.timing.budget_ms, comparison.timing.slice_ms);
+                let design = with_enough_blocks(design, ran_ms, comparison.budget_max_ms, follow)?;
+                let timing = (design.budget_ms, design.slice_ms);
                 let (mut programs, facts) =
                     self.open(Purpose::Experiment, prepared, (judges, timing), clients, follow)?;
                 begun.subject = SubjectFacts::Programs(Box::new(facts));

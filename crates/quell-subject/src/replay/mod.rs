@@ -6,7 +6,6 @@ mod table;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use quell_experiment::SliceStage;
 use quell_linux::CpuList;
 use quell_linux::netns::Namespace;
 use quell_linux::perf_event::HardwareCounters;
@@ -27,7 +26,7 @@ use crate::experiment::{CommandRequest, ComparisonError, Timing, run_command};
 use crate::lab::veth::VethLab;
 use crate::question::Tools;
 use crate::question::command::Runner;
-use crate::question::{Follow, SubjectStep, report_slice};
+use crate::question::{Follow, SubjectStep};
 use crate::run::{LabRunError, LabSpec, in_empty_lab};
 use crate::server::ServerCommand;
 
@@ -138,10 +137,10 @@ impl ReplayPart {
         let namespace = Arc::clone(&lab.server.namespace);
         let place = ServerPlace { namespace, cpus: cpus.server_cpus().into_iter().collect() };
         let (modes, timing, judges) = (self.modes.clone(), request.timing, Judges::default());
-        let of_command = CommandRequest { modes, timing, command, load: None, judges, placement: Vec::new() };
+        let (budget_max_ms, placement) = (timing.budget_ms, Vec::new());
+        let of_command = CommandRequest { modes, timing, budget_max_ms, command, load: None, judges, placement };
         let mut runner = Runner::new(tools, &of_command.command, None).at(place);
-        let mut watch = |experiment: &_, stage: SliceStage<'_>| report_slice(follow, None, experiment, stage);
-        let mut result = run_command(&of_command, Some(client), &mut runner, &mut watch, stopped)?;
+        let mut result = run_command(&of_command, Some(client), &mut runner, follow, stopped)?;
         result.not_a_measurement = cpus.overcommitted.clone();
         Ok(result)
     }

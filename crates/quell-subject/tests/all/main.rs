@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
+mod client_outputs;
 mod common;
 mod drops_on_the_kernel;
 mod modelled;

@@ -19,7 +19,8 @@ fn request(modes: &str, loads: &[&str]) -> Asked {
         threads: 2,
     };
     let timing = Timing { budget_ms: 2_400, slice_ms: 20, settle_ms: 30, margin: 0.05, seed: 1 };
-    (spec, Comparison { modes: DeliveryMode::parse_list(modes).expect("modes"), timing })
+    let modes = DeliveryMode::parse_list(modes).expect("modes");
+    (spec, Comparison { modes, timing, budget_max_ms: timing.budget_ms })
 }
 
 fn run((spec, comparison): &Asked) -> ExperimentResult {

@@ -28,6 +28,8 @@ struct Server {
     refused: Option<DeliveryMode>,
     /// A mode that is reverted during its slices.
     stalling: Option<DeliveryMode>,
+    /// A mode and the number of its slices that are too slow to be measured.
+    slow: Option<(DeliveryMode, u32)>,
     is_drops_readable: bool,
     /// Kind of mode under which requests fail.
     failing: Option<&'static str>,
@@ -51,6 +53,7 @@ impl Server {
             present: DeliveryMode::default(),
             refused: None,
             stalling: None,
+            slow: None,
             is_drops_readable: true,
             failing: None,
             silent: None,
@@ -88,6 +91,12 @@ impl ExperimentSubject for Server {
         if self.stalling == Some(mode) {
             return Err("it stalls".to_owned());
         }
+        if let Some((slow, slices @ 1..)) = &mut self.slow
+            && *slow == mode
+        {
+            *slices -= 1;
+            return Err("it is slow".to_owned());
+        }
         self.log.push((mode, self.load));
         self.drift = 0.9 * self.drift + 0.05 * (self.random.random::<f64>() - 0.5);
         let mut noise = || 1.0 + self.drift + 0.06 * (self.random.random::<f64>() - 0.5);
@@ -117,6 +126,10 @@ impl ExperimentSubject for Server {
 
     fn leaves_out_setting(&self, error: &String) -> bool {
         error == "it stalls"
+    }
+
+    fn repeats_slice(&self, error: &String) -> bool {
+        error == "it is slow"
     }
 
     fn restore(&mut self) -> Result<(), String> {
@@ -277,6 +290,55 @@ fn a_mode_that_stalls_during_a_slice_leaves_the_race() {
     let arm = result.arms.iter().find(|arm| arm.mode.to_string() == "suspend40").unwrap();
     assert_eq!(arm.state, ArmState::NotSettable { reason: "it stalls".to_owned() });
     assert!(result.answer.mode().is_some(), "{:?}", result.end);
+}
+
+#[test]
+fn a_slice_that_fails_once_is_repeated() {
+    for mode in ["suspend40", "base"] {
+        let mut server = Server { slow: Some((mode.parse().unwrap(), 1)), ..Server::new(one_is_best, 4) };
+        let result = search(&mut server, plan("least cpu"));
+        assert_eq!(result.answer.mode().unwrap().to_string(), "suspend40", "{mode}");
+    }
+}
+
+#[test]
+fn a_mode_under_which_a_slice_fails_twice_leaves_the_race_and_the_present_setting_ends_it() {
+    let of = |mode: &str| {
+        let mut server = Server { slow: Some((mode.parse().unwrap(), 2)), ..Server::new(one_is_best, 4) };
+        search(&mut server, plan("least cpu"))
+    };
+    let result = of("suspend40");
+    let arm = result.arms.iter().find(|arm| arm.mode.to_string() == "suspend40").unwrap();
+    assert_eq!(arm.state, ArmState::NotSettable { reason: "it is slow".to_owned() });
+    assert!(result.answer.mode().is_some(), "{:?}", result.end);
+    assert_eq!(of("base").end, TuneEnd::SubjectFailed { reason: "it is slow".to_owned() });
+}
+
+#[test]
+fn a_guard_that_the_present_setting_violates_is_the_reason_for_no_answer() {
+    let guards = || vec!["p99>100us".parse().unwrap()];
+    let result = search(&mut Server::new(one_is_best, 4), TunePlan { guards: guards(), ..plan("least cpu") });
+    let TuneEnd::PresentViolatesGuard { guard, present, modes, .. } = result.end else { panic!("{:?}", result.end) };
+    assert_eq!((result.answer, guard), (TuneAnswer::None, "p99>100us".to_owned()));
+    assert!(present > 200.0 && modes > 5, "{present} {modes}");
+    let relative = || vec!["p99>1.1x".parse().unwrap()];
+    let result = search(&mut Server::new(one_is_best, 4), TunePlan { guards: relative(), ..plan("least cpu") });
+    assert_eq!(result.answer.mode().unwrap().to_string(), "suspend40");
+}
+
+#[test]
+fn a_relative_guard_protects_from_the_first_slice_of_another_mode_on() {
+    fn suspension_is_slow(mode: &DeliveryMode, _: usize) -> (f64, f64) {
+        if mode.kind().word() == "suspend" { (8.0, 900.0) } else { (14.0, 250.0) }
+    }
+    for seed in 0..5 {
+        let guards = vec!["p99>2x".parse().unwrap()];
+        let mut server = Server::new(suspension_is_slow, seed);
+        let result = search(&mut server, TunePlan { guards, seed, ..plan("least cpu") });
+        assert_eq!(server.log[0].0, DeliveryMode::default(), "the present setting is first");
+        let slices = result.arms.iter().filter(|arm| arm.mode.kind().word() == "suspend").map(|arm| arm.slices);
+        assert_eq!(slices.sum::<u32>(), 0, "a slice that violates a guard is not recorded");
+    }
 }
 
 #[test]

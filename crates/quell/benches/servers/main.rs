@@ -14,6 +14,9 @@
 // Files of the test `servers`. A library for both would be a crate that only they use: Cargo builds each target on its own.
 #[path = "../../tests/all/servers/client.rs"]
 mod client;
+#[path = "../../tests/all/command/mod.rs"]
+#[allow(dead_code, reason = "the tests use the rest")]
+mod command;
 #[path = "../../tests/all/servers/fixtures.rs"]
 mod fixtures;
 #[path = "../../tests/all/servers/lab.rs"]

@@ -6,15 +6,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
-use quell_host::attach::attachment::adapt;
+use quell_host::attach::attachment::{Attached, adapt, attachments};
 use quell_host::attach::placement::mark_attached_filters;
 use quell_host::behavior::{self, Behavior};
 use quell_host::findings::{self, FindingsReport, Rule, Severity};
-use quell_host::snapshot::{self, Snapshot};
+use quell_host::servers::{self, EarlierAnswer, HostServer, Known};
+use quell_host::snapshot::{self, Snapshot, SnapshotScope};
+use quell_linux::process::is_root;
 use quell_linux::visible::counted;
 use quell_linux::{NapiId, kernel, visible};
-use quell_result::store;
+use quell_result::store::{self, ResultStore};
 use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
+use serde::Serialize;
 use tracing::info;
 
 use super::snapshot_scope::{ScopeArgs, not_taken};
@@ -22,7 +25,14 @@ use crate::exit::{Exit, Failure};
 use crate::journals::journal;
 use crate::output;
 use crate::render::doctor as render;
+use crate::render::progress::Progress;
+use crate::render::servers::{self as servers_render, Fixes};
 use crate::render::terminal::Terminal;
+
+/// Time between the two snapshots of `quell` without arguments.
+const OVERVIEW_S: u64 = 1;
+/// Number of stored results that are searched for answers about the servers.
+const RESULTS_READ: usize = 20;
 
 /// Options of `quell doctor`.
 #[derive(Debug, Args)]
@@ -34,7 +44,7 @@ pub(crate) struct DoctorArgs {
     #[arg(long, value_name = "S", default_value_t = 2, value_parser = value_parser!(u64).range(..=3_600))]
     seconds: u64,
     /// Examine one snapshot written by `quell show --json`, or two (earlier first), instead of this host.
-    #[arg(long, value_name = "FILE", num_args = 1..=2, conflicts_with_all = ["pids", "device", "netns", "all", "seconds"])]
+    #[arg(long, value_name = "FILE", num_args = 1..=2, conflicts_with_all = ["pids", "ProgramsArgs", "device", "netns", "all", "seconds"])]
     read: Vec<PathBuf>,
     /// Explain one kind of finding.
     #[arg(long, value_name = "ID", exclusive = true)]
@@ -45,6 +55,14 @@ pub(crate) struct DoctorArgs {
     /// Print JSON.
     #[arg(short, long)]
     json: bool,
+}
+
+/// What `quell doctor` and `quell` print.
+#[derive(Serialize)]
+struct DoctorReport<'a> {
+    #[serde(flatten)]
+    findings: &'a FindingsReport,
+    servers: &'a [HostServer],
 }
 
 /// Runs the command.
@@ -59,17 +77,99 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     if let Some(id) = &args.explain {
         return output::data(&render::explanation(rule(id)?, terminal));
     }
-    let Examined { before, now, polls, behavior } = examined(args)?;
-    let mut report = findings::examine_observed(&now, before.as_ref(), &polls, behavior.as_ref());
-    if args.read.is_empty() {
-        adapt(&mut report.findings, &journal());
-    }
+    let diagnosis = match &args.read[..] {
+        [] => Diagnosis::of_this_host(&args.scope.with_attachments()?, args.seconds)?,
+        [now] => Diagnosis::of(&Examined::from(read(now)?), &[], &BTreeMap::new()),
+        [before, now, ..] => {
+            let examined = Examined { before: Some(read(before)?), ..Examined::from(read(now)?) };
+            Diagnosis::of(&examined, &[], &BTreeMap::new())
+        }
+    };
     if args.json {
-        output::json(&report)?;
+        output::json(&DoctorReport { findings: &diagnosis.report, servers: &diagnosis.servers })?;
     } else {
-        output::styled(&render::report(&report, terminal), terminal)?;
+        let text = render::report(&diagnosis.report, terminal)
+            + "\n"
+            + &diagnosis.servers_and_conclusion(terminal, Fixes::Above);
+        output::styled(&text, terminal)?;
     }
-    verdict(&report)
+    verdict(&diagnosis.report)
+}
+
+/// `quell` without arguments: the servers of this host, in all its network namespaces, and the first step.
+///
+/// # Errors
+/// When no snapshot can be taken.
+pub(crate) fn overview() -> Result<(), Failure> {
+    let terminal = Terminal::of_stdout();
+    let scope = SnapshotScope { whole_host: true, configured_files: true, ..SnapshotScope::default() };
+    let diagnosis = Diagnosis::of_this_host(&scope, OVERVIEW_S)?;
+    let text =
+        diagnosis.servers_and_conclusion(terminal, Fixes::ByDoctor) + &render::overview(&diagnosis.report, terminal);
+    output::styled(&text, terminal)
+}
+
+/// Findings and servers of a host.
+struct Diagnosis {
+    report: FindingsReport,
+    servers: Vec<HostServer>,
+    /// Number of processes whose files are hidden.
+    hidden: usize,
+}
+
+impl Diagnosis {
+    fn of_this_host(scope: &SnapshotScope, seconds: u64) -> Result<Self, Failure> {
+        let progress = Progress::new();
+        progress.doing(&format!("observing this host for {}", counted(seconds, "second")));
+        // Results are read while the host is observed.
+        let reading = thread::spawn(|| earlier_answers(&ResultStore::of_user()));
+        let examined = take(scope, seconds);
+        let measured = reading.join().unwrap_or_default();
+        progress.finish();
+        let attached = attachments(&journal()).unwrap_or_default();
+        let mut diagnosis = Self::of(&examined?, &attached, &measured);
+        adapt(&mut diagnosis.report.findings, &journal());
+        Ok(diagnosis)
+    }
+
+    fn of(examined: &Examined, attachments: &[Attached], measured: &BTreeMap<String, EarlierAnswer>) -> Self {
+        let Examined { before, now, polls, behavior } = examined;
+        let report = findings::examine_observed(now, before.as_ref(), polls, behavior.as_ref());
+        let modes = attachments.iter().filter_map(|attached| Some((attached, attached.purpose().mode()?)));
+        let attached = modes.flat_map(|(attached, mode)| attached.history.targets.iter().map(move |it| (it.pid, mode)));
+        let known = Known {
+            findings: &report.findings,
+            origins: &servers::origins(now),
+            attached: &attached.collect(),
+            measured,
+        };
+        let servers = servers::servers(now, before.as_ref(), &known);
+        Self { servers, hidden: now.hidden_processes.len(), report }
+    }
+
+    fn servers_and_conclusion(&self, terminal: Terminal, fixes: Fixes) -> String {
+        let hidden = match self.hidden {
+            0 => String::new(),
+            count => format!("{} hidden: root sees their servers\n", counted(count, "process")),
+        };
+        servers_render::table(&self.servers, terminal, fixes)
+            + &hidden
+            + &servers_render::conclusion(&self.servers, is_root(), fixes)
+    }
+}
+
+/// The newest answer of the newest measurements on running programs of this host, by the name of the program.
+fn earlier_answers(store: &ResultStore) -> BTreeMap<String, EarlierAnswer> {
+    let mut stored = store.list().unwrap_or_default();
+    stored.sort_by_key(|one| std::cmp::Reverse(one.changed_unix_s()));
+    let mut answers = BTreeMap::new();
+    for result in stored.iter().take(RESULTS_READ).filter_map(|one| one.read().ok()) {
+        let Some((programs, answer)) = result.answer_for_programs() else { continue };
+        for program in programs {
+            answers.entry(program).or_insert(answer);
+        }
+    }
+    answers
 }
 
 fn verdict(report: &FindingsReport) -> Result<(), Failure> {
@@ -94,32 +194,28 @@ struct Examined {
     behavior: Option<Behavior>,
 }
 
-fn examined(args: &DoctorArgs) -> Result<Examined, Failure> {
-    let polls = BTreeMap::new();
-    match &args.read[..] {
-        [] => take(args),
-        [now] => Ok(Examined { before: None, now: read(now)?, polls, behavior: None }),
-        [before, now, ..] => Ok(Examined { before: Some(read(before)?), now: read(now)?, polls, behavior: None }),
+impl From<Snapshot> for Examined {
+    fn from(now: Snapshot) -> Self {
+        Self { before: None, now, polls: BTreeMap::new(), behavior: None }
     }
 }
 
-fn take(args: &DoctorArgs) -> Result<Examined, Failure> {
-    let scope = args.scope.with_attachments();
+fn take(scope: &SnapshotScope, seconds: u64) -> Result<Examined, Failure> {
     let look = || {
-        let (mut snapshot, _) = snapshot::take(&scope).map_err(|error| not_taken(&error))?;
+        let (mut snapshot, _) = snapshot::take(scope).map_err(|error| not_taken(&error))?;
         mark_attached_filters(&mut snapshot, &journal());
         Ok(snapshot)
     };
     let before = look()?;
-    if args.seconds == 0 {
-        return Ok(Examined { before: None, now: before, polls: BTreeMap::new(), behavior: None });
+    if seconds == 0 {
+        return Ok(before.into());
     }
     let napis = before.devices.iter().flat_map(|device| device.napis.known_elements().map(|napi| napi.id));
     let sampling = Sampling::begin(napis.collect());
     let began = Instant::now();
     let programs = behavior::polling_programs(&before);
     let behavior = (!programs.is_empty()).then(|| behavior::observe(&before, &programs, true));
-    thread::sleep(Duration::from_secs(args.seconds).saturating_sub(began.elapsed()));
+    thread::sleep(Duration::from_secs(seconds).saturating_sub(began.elapsed()));
     let polls = sampling.and_then(Sampling::end).unwrap_or_else(|error| {
         info!(error = %error, "polls cannot be sampled; rules compare counters instead");
         BTreeMap::new()

@@ -34,15 +34,16 @@ pub(crate) struct LoadArgs {
 /// When the load cannot be generated or no request is answered. Failed requests are reported, not errors.
 pub(crate) fn load(args: &LoadArgs) -> Result<(), Failure> {
     let options = &args.load;
-    let spec = options.spec().map_err(Failure::usage)?;
     let run = options.run_spec().map_err(Failure::usage)?;
     let preload = options.preload_limit().map_err(Failure::usage)?;
+    let spec = options.spec().map_err(Failure::usage)?;
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let progress = Progress::new();
     let mut watch = Watch { progress: &progress, stop: interruption.flag() };
     let outcome = measure(&spec, &run, preload, &mut watch);
     progress.finish();
     let report = outcome.map_err(failure)?;
+    let interrupted = watch.stop.get().is_some();
     let document = LoadRun::new(spec, run, report);
     if args.json {
         output::json(&document)?;
@@ -52,6 +53,10 @@ pub(crate) fn load(args: &LoadArgs) -> Result<(), Failure> {
         output::data(&load_report::render(&document.report))?;
     }
     match document.report.answered_in_window {
+        _ if interrupted => {
+            let seconds = document.report.duration_ns as f64 / 1e9;
+            Err(Failure::new(Exit::Interrupted, format!("interrupted: the report covers {seconds:.1} s")))
+        }
         0 => Err(Failure::new(
             Exit::VerifyFailed,
             format!("{} answered no request during the measured time", options.server),
@@ -73,7 +78,7 @@ fn measure(
         watch.progress.doing("preloading keys");
         generator.preload(limit, watch)?;
     }
-    generator.run(run, watch)
+    generator.run_until_cancelled(run, watch)
 }
 
 struct Watch<'a> {

@@ -10,6 +10,7 @@ pub(crate) mod lab;
 pub(crate) mod load;
 mod placement_args;
 pub(crate) mod program_profiles;
+pub(crate) mod programs_args;
 pub(crate) mod respond;
 pub(crate) mod results;
 pub(crate) mod run;

@@ -28,7 +28,7 @@ pub(crate) struct ShowArgs {
 }
 
 pub(crate) fn run(args: &ShowArgs) -> Result<(), Failure> {
-    let (snapshot, _) = snapshot::take(&args.scope.with_attachments()).map_err(|error| not_taken(&error))?;
+    let (snapshot, _) = snapshot::take(&args.scope.with_attachments()?).map_err(|error| not_taken(&error))?;
     if args.json {
         return output::json(&snapshot);
     }

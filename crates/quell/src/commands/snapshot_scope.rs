@@ -1,19 +1,23 @@
-//! Options that limit a snapshot to processes, a device or a network namespace.
+//! Options that limit a snapshot to programs, a device or a network namespace.
 
 use clap::Args;
+use quell_host::attach::Targets;
 use quell_host::attach::views::with_attachments;
 use quell_host::snapshot::{SnapshotScope, TakeError};
-use quell_linux::Pid;
 
+use super::programs_args::{ProgramWord, ProgramsArgs};
 use crate::exit::{Exit, Failure};
 use crate::journals::journal;
 
 /// Scope of a snapshot.
 #[derive(Debug, Args)]
 pub(super) struct ScopeArgs {
-    /// Only these processes, with the devices of their network namespaces [all processes with sockets]
-    #[arg(value_name = "PID")]
-    pids: Vec<Pid>,
+    /// Only these programs with their children, by PID or name, and the devices of their network namespaces [all
+    /// processes with sockets]
+    #[arg(value_name = "PID|NAME")]
+    pids: Vec<ProgramWord>,
+    #[command(flatten)]
+    programs: ProgramsArgs,
     /// Only this device, and the processes that receive its packets.
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
@@ -21,20 +25,25 @@ pub(super) struct ScopeArgs {
     #[arg(long, value_name = "NAME")]
     netns: Option<String>,
     /// Every network namespace of the host.
-    #[arg(long, conflicts_with_all = ["netns", "pids"])]
+    #[arg(long, conflicts_with_all = ["netns", "pids", "ProgramsArgs"])]
     all: bool,
 }
 
 impl ScopeArgs {
     /// The scope, with the network namespaces into which attachments reach.
-    pub(super) fn with_attachments(&self) -> SnapshotScope {
-        with_attachments(self.scope(), &journal())
+    pub(super) fn with_attachments(&self) -> Result<SnapshotScope, Failure> {
+        let (mut scope, programs) = self.scope()?;
+        scope.pids = programs.iter().flat_map(Targets::pids).collect();
+        Ok(with_attachments(scope, &journal()))
     }
 
-    pub(super) fn scope(&self) -> SnapshotScope {
-        let (netns, pids, device) = (self.netns.clone(), self.pids.clone(), self.device.clone());
-        let configured_files = true;
-        SnapshotScope { netns, whole_host: self.all, pids, device, configured_files, ..SnapshotScope::default() }
+    /// The scope without its programs, and these.
+    pub(super) fn scope(&self) -> Result<(SnapshotScope, Option<Targets>), Failure> {
+        let programs = self.programs.find_with(&self.pids)?;
+        let (netns, device) = (self.netns.clone(), self.device.clone());
+        let scope =
+            SnapshotScope { netns, whole_host: self.all, device, configured_files: true, ..SnapshotScope::default() };
+        Ok((scope, programs))
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use quell_change::change::Change;
 use quell_change::drift::{Condition, condition};
-use quell_change::journal::{Journal, ListedJournal, TargetProgram};
+use quell_change::journal::{EndRecord, Journal, ListedJournal, TargetProgram};
 use quell_change::persistent::{self, PersistError, PersistState, Persistent, confirm, give_up, release, salvage};
 use quell_change::recovery::{self, Found, Reverted, recover_except};
 use quell_host::attach::attachment::{Attached, attachments_and_begun_profiles};
@@ -56,7 +56,7 @@ fn applied() -> Result<Vec<Persistent>, Failure> {
 fn observed(pids: Vec<Pid>) -> Result<IntervalReport, String> {
     let scope = SnapshotScope { pids, ..SnapshotScope::default() };
     let interruption = Interruption::listen().map_err(|error| error.to_string())?;
-    let mut observer = Observer::begin(scope, journal()).map_err(|error| error.to_string())?;
+    let mut observer = Observer::begin(scope, None, journal()).map_err(|error| error.to_string())?;
     // A signal only ends the wait: the rest of the report does not depend on it.
     interruption.wait(OBSERVED).map_err(|error| error.to_string())?;
     observer.report().map_err(|error| error.to_string())
@@ -91,7 +91,7 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
     });
     let left_behind = recovery::left_behind(&journal()).map_err(Failure::refused)?;
     let stalls = journal().stall_records(&boot_id()?).map_err(Failure::refused)?;
-    let report = StatusReport::new(applied, unusable.collect(), &left_behind, stalls);
+    let report = StatusReport::new(applied, unusable.collect(), &left_behind, stalls, journal().ends());
     if args.json {
         output::json(&report)?;
     } else {
@@ -135,7 +135,13 @@ pub(crate) fn revert(args: &RevertArgs) -> Result<(), Failure> {
     };
     for kept in applied()?.into_iter().filter(is_applied) {
         match restore(&journal, &kept) {
-            Ok(reverted) => all.push((name(&kept), reverted)),
+            Ok(reverted) => {
+                // A watchdog has recorded the end itself.
+                let end = EndRecord::of(&kept.history, "`quell revert`");
+                let end = end.filter(|_| !matches!(kept.state, PersistState::Unconfirmed(_)));
+                end.into_iter().for_each(|end| journal.add_end(end));
+                all.push((name(&kept), reverted));
+            }
             Err(error) => errors.push((kept.path, error)),
         }
     }

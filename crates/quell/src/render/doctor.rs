@@ -86,7 +86,30 @@ fn named(nodes: &[Node]) -> String {
     names.join(", ")
 }
 
+/// Number of problems, and the commands that say more.
+#[must_use]
+pub(crate) fn overview(report: &FindingsReport, terminal: Terminal) -> String {
+    let fill = |text: &str| textwrap::fill(text, options(terminal)) + "\n";
+    let found = counts(report).unwrap_or_else(|| "no problem".to_owned());
+    format!(
+        "\n{}",
+        fill(&format!("{found} found on this host: `quell doctor` explains all; `quell --help` lists the commands"))
+    )
+}
+
 fn summary(report: &FindingsReport) -> String {
+    let counts = counts(report);
+    let explain = if counts.is_some() { "; for details: quell doctor --explain ID" } else { "" };
+    let found = counts.unwrap_or_else(|| "nothing found".to_owned());
+    let rest = match report.not_applied.len() {
+        0 => String::new(),
+        count => format!("; skipped without a second snapshot: {}", counted(count, "rule")),
+    };
+    format!("{found}{rest}{explain}\n")
+}
+
+/// Number of findings of each severity. Absent without findings.
+fn counts(report: &FindingsReport) -> Option<String> {
     let severities = [Severity::Serious, Severity::Warning, Severity::Note, Severity::CannotTell];
     let count = |severity| report.findings.iter().filter(|finding| finding.severity == severity).count();
     let numbers = severities.map(|severity| (count(severity), severity.word()));
@@ -98,13 +121,7 @@ fn summary(report: &FindingsReport) -> String {
             _ => format!("{count} {word}s"),
         })
         .collect();
-    let found = if counts.is_empty() { "nothing found".to_owned() } else { counts.join(", ") };
-    let rest = match report.not_applied.len() {
-        0 => String::new(),
-        count => format!("; skipped without a second snapshot: {}", counted(count, "rule")),
-    };
-    let explain = if counts.is_empty() { "" } else { "; for details: quell doctor --explain ID" };
-    format!("{found}{rest}{explain}\n")
+    (!counts.is_empty()).then(|| counts.join(", "))
 }
 
 fn paint(text: &str, severity: Severity, terminal: Terminal) -> String {

@@ -15,8 +15,7 @@ use crate::exit::Failure;
 /// When the document refers to published data or scenarios that this version does not have.
 pub(crate) fn render(document: &ResultDocument, details: bool, terminal: Terminal) -> Result<String, Failure> {
     Ok(match document {
-        ResultDocument::Experiment(result) if details => experiment::render(result) + &experiment::details(result),
-        ResultDocument::Experiment(result) => experiment::render(result),
+        ResultDocument::Experiment(result) => experiment::render(result, details),
         ResultDocument::Tune(file) => tune::render(file),
         ResultDocument::Published(run) => published::render(run).map_err(Failure::usage)?,
         ResultDocument::Load(run) => load_report::render(&run.report),

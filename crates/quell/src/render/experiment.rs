@@ -1,5 +1,5 @@
 //! Renders the result of an experiment. For each load, the best modes come first, followed by a table of changes
-//! relative to the reference. [`details`] adds absolute figures and counters.
+//! relative to the reference. Details are absolute figures and counters. The last line is the conclusion.
 
 use std::collections::BTreeMap;
 
@@ -34,8 +34,9 @@ const LATENCIES: [(f64, &str); 4] = [(0.5, "p50 µs"), (0.99, "p99 µs"), (0.999
 
 const PROSE_COLUMNS: usize = 100;
 
+/// Renders a result. `with_details` adds absolute figures and counters.
 #[must_use]
-pub(crate) fn render(result: &ExperimentResult) -> String {
+pub(crate) fn render(result: &ExperimentResult, with_details: bool) -> String {
     let mut out = String::new();
     if let Some(why) = &result.not_a_measurement {
         out.push_str(&format!("NOT A MEASUREMENT: {why}\n"));
@@ -52,12 +53,15 @@ pub(crate) fn render(result: &ExperimentResult) -> String {
         }
     }
     out.push_str(&legend(result));
+    if with_details {
+        out.push_str(&details(result));
+    }
+    out.push_str(&super::conclusion::of_experiment(result));
     out
 }
 
 /// Renders absolute figures of each mode: medians over its slices, and latency quantiles over all of its requests.
-#[must_use]
-pub(crate) fn details(result: &ExperimentResult) -> String {
+fn details(result: &ExperimentResult) -> String {
     let mut out = String::new();
     for experiment in &result.experiments {
         let analysis = experiment.analyse();
@@ -276,57 +280,6 @@ fn better<'a>(analysis: &'a SwitchbackAnalysis, criterion: &Criterion) -> Vec<(&
     better
 }
 
-/// What a mode changed at all loads.
-#[derive(Debug, Default)]
-struct Standing {
-    /// Number of values that are better, less those that are worse.
-    score: i32,
-    /// Values that are better, by load.
-    better: Vec<String>,
-    /// Values that are worse, by load.
-    worse: Vec<String>,
-}
-
-/// The answer of all loads in one line: the mode with the most values that are better, less those that are worse.
-#[must_use]
-pub(super) fn answer(result: &ExperimentResult) -> String {
-    let mut standings: BTreeMap<&str, Standing> = BTreeMap::new();
-    let mut is_decided = false;
-    for experiment in &result.experiments {
-        let analysis = experiment.analyse();
-        let load = experiment.load.map_or_else(String::new, |load| format!(" at {load}"));
-        for treatment in &experiment.record.design.treatments {
-            let standing = standings.entry(&treatment.name).or_default();
-            let of_mode = analysis.contrasts.iter().filter(|contrast| contrast.treatment == treatment.name);
-            let changes = |verdict| {
-                let changed = of_mode.clone().filter(move |contrast| contrast.verdict == verdict);
-                let changed =
-                    changed.filter_map(|contrast| Some((name(&contrast.criterion), contrast.estimate?.ratio)));
-                changed.map(|(name, ratio)| format!("{name} {}", change(ratio))).collect::<Vec<_>>()
-            };
-            let (better, worse) = (changes(ContrastVerdict::Better), changes(ContrastVerdict::Worse));
-            standing.score += better.len() as i32 - worse.len() as i32;
-            for (changes, of_all) in [(better, &mut standing.better), (worse, &mut standing.worse)] {
-                if !changes.is_empty() {
-                    of_all.push(changes.join(", ") + &load);
-                }
-            }
-            let mut verdicts = of_mode.map(|contrast| contrast.verdict);
-            is_decided |= verdicts.any(|verdict| !matches!(verdict, ContrastVerdict::Undecided { .. }));
-        }
-    }
-    let reference = result.experiments.first().map_or_else(|| "base".to_owned(), reference);
-    let best = standings.iter().filter(|(_, standing)| !standing.better.is_empty());
-    match best.max_by_key(|(_, standing)| standing.score) {
-        Some((mode, Standing { better, worse, .. })) => {
-            let worse = if worse.is_empty() { String::new() } else { format!("; worse: {}", worse.join("; ")) };
-            format!("{}: {}{worse}", visible::name(mode), better.join("; "))
-        }
-        None if is_decided => format!("no mode is significantly better than {reference}"),
-        None => "undecided".to_owned(),
-    }
-}
-
 /// For each criterion, lists the treatments that are better than the reference, the best one first.
 fn answers(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
     let mut out = String::new();
@@ -401,6 +354,9 @@ fn cell(contrast: &ContrastResult) -> String {
         ContrastVerdict::Undecided { reason: WhyUndecided::ControlDiffers } => "withheld".to_owned(),
         ContrastVerdict::Undecided { reason: WhyUndecided::RequestsFail } => "withheld: requests fail".to_owned(),
         ContrastVerdict::Undecided { reason: WhyUndecided::Saturated } => "withheld: saturated".to_owned(),
+        ContrastVerdict::Undecided { reason: WhyUndecided::ForeignCpu } => {
+            return "withheld: other programs".to_owned();
+        }
         ContrastVerdict::Undecided { .. } => "undecided".to_owned(),
     };
     match interval {
@@ -426,7 +382,7 @@ fn percent(ratio: f64) -> String {
     format!("{}{digits}", if percent < 0.0 { "−" } else { "+" })
 }
 
-fn name(criterion: &Criterion) -> String {
+pub(super) fn name(criterion: &Criterion) -> String {
     match criterion {
         Criterion::Latency { quantile } => format!("p{}", number::plain(quantile * 100.0)),
         Criterion::Metric { name, .. } if *name == Work::Request.name(figures::CPU) => "CPU/request".to_owned(),
@@ -489,7 +445,7 @@ fn notes(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
     let mut note = |text: String| out.push_str(&format!("  {text}\n"));
     for (arm, why) in &experiment.record.dropped {
         let name = experiment.record.design.treatment(*arm).map_or("", |treatment| &treatment.name);
-        note(format!("{} cannot be set on this host: {}", visible::name(name), visible::name(why)));
+        note(format!("{} is left out: {}", visible::name(name), visible::name(why)));
     }
     match &experiment.end {
         EndOfExperiment::Stopped(StopReason::AllDecided) => note("ended early: all comparisons are decided".to_owned()),
@@ -509,6 +465,16 @@ fn notes(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
             name(&control.criterion),
             reference(experiment)
         ));
+    }
+    if experiment.has_foreign_cpu() {
+        let own = treatments(experiment).filter_map(|mode| {
+            let metrics = [Work::Request, Work::Packet].map(|work| work.name(figures::PROCESS_CPU));
+            let us = metrics.iter().find_map(|metric| experiment.median(mode, metric))?;
+            Some(format!("{} {}", visible::name(mode), number::short(us)))
+        });
+        let own = own.collect::<Vec<_>>().join(", ");
+        note("CPU time: other programs used most of the time of the server's CPUs".to_owned());
+        note(format!("the server's own processes used, in µs, without softirqs: {own}"));
     }
     if analysis.blocks_dropped > 0 {
         note(format!(

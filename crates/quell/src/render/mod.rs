@@ -2,6 +2,7 @@
 
 pub(crate) mod attach;
 pub(crate) mod bench_chart;
+pub(crate) mod conclusion;
 pub(crate) mod conformance;
 pub(crate) mod doctor;
 pub(crate) mod document;
@@ -13,6 +14,7 @@ pub(crate) mod load_report;
 pub(crate) mod plan_tree;
 pub(crate) mod published;
 pub(crate) mod results;
+pub(crate) mod servers;
 mod show_device;
 mod show_names;
 mod show_process;

@@ -2,6 +2,7 @@
 
 use quell_linux::visible;
 use quell_result::ResultDocument;
+use quell_result::conclusion::Conclusion;
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
 use quell_result::facts::HostFacts;
 use quell_result::list::{ListedContent, ListedResult, ResultsList};
@@ -11,7 +12,7 @@ use quell_result::tune::TuneFile;
 
 use super::number::ABSENT;
 use super::terminal::Terminal;
-use super::{document, experiment, tune};
+use super::{conclusion, document, experiment};
 
 /// Indentation below an ID.
 const INDENT: &str = "    ";
@@ -86,7 +87,7 @@ fn of_experiment(result: &ExperimentResult) -> Summary {
         started_unix_s: Some(result.started_unix_s),
         subject: subject(&result.subject, &result.host),
         question: modes.unwrap_or_default() + &at,
-        answer: qualified(experiment::answer(result), result.not_a_measurement.as_deref()),
+        answer: qualified(answer(result.conclusion().as_ref(), &[]), result.not_a_measurement.as_deref()),
     }
 }
 
@@ -96,7 +97,7 @@ fn of_tune(file: &TuneFile) -> Summary {
         started_unix_s: Some(file.started_unix_s),
         subject: subject(&file.subject, &file.host),
         question: format!("{} at {}", plan.goal, plan.loads.join(", ")),
-        answer: qualified(tune::answer_in_one_line(file), file.not_a_measurement.as_deref()),
+        answer: qualified(answer(Some(&file.conclusion()), &file.left_alone), file.not_a_measurement.as_deref()),
     }
 }
 
@@ -112,6 +113,10 @@ fn of_published(run: &PublishedRun) -> Summary {
         question: format!("({experiment}) {}", experiment.title()),
         answer: format!("{done} of {} parts measured{ended}", run.parts.len()),
     }
+}
+
+fn answer(conclusion: Option<&Conclusion>, left_alone: &[String]) -> String {
+    conclusion.map_or_else(|| ABSENT.to_owned(), |conclusion| conclusion::sentence(conclusion, left_alone))
 }
 
 fn qualified(answer: String, not_a_measurement: Option<&str>) -> String {

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use quell_change::change::Drift;
 use quell_change::drift::Condition;
-use quell_change::journal::{History, JournalError, Purpose, StallRecord, TargetProgram};
+use quell_change::journal::{EndRecord, History, JournalError, Purpose, StallRecord, TargetProgram};
 use quell_change::persistent::{self, Persistent, Salvaged};
 use quell_change::recovery::{Reverted, waiting_settings};
 use quell_host::attach::attachment::Attached;
@@ -14,12 +14,16 @@ use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::keeper::Detached;
 use quell_linux::Pid;
 use quell_linux::visible::{self, agree, counted};
+use quell_result::store::utc;
 use quell_result::top::IntervalReport;
 use serde::Serialize;
 
 use super::attach::{detached, verdict_in_words};
 use super::plan_tree;
 use crate::output::on_one_line;
+
+/// Maximum number of ends that the text has.
+const ENDS_SHOWN: usize = 5;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -33,6 +37,9 @@ pub(crate) struct StatusReport {
     /// Stalls that the owners of modes found, also of modes that were reverted since.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     stalls: Vec<StallReport>,
+    /// The last modes and profiles that ended, the newest one first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    history: Vec<EndRecord>,
 }
 
 #[derive(Debug, Serialize)]
@@ -191,7 +198,9 @@ impl StatusReport {
         unusable: Vec<String>,
         left: &[History],
         stalls: Vec<StallRecord>,
+        mut ends: Vec<EndRecord>,
     ) -> Self {
+        ends.reverse();
         let (waiting, left_behind): (Vec<&History>, Vec<&History>) = left.iter().partition(|left| left.only_waits());
         Self {
             schema: "quell-status/1",
@@ -200,6 +209,7 @@ impl StatusReport {
             left_behind: left_behind.iter().map(|left| left.begin.purpose.clone()).collect(),
             waiting: waiting.into_iter().map(WaitingReport::of).collect(),
             stalls: stalls.into_iter().map(StallReport::from).collect(),
+            history: ends,
         }
     }
 
@@ -283,7 +293,19 @@ impl fmt::Display for StatusReport {
             settings.iter().try_for_each(|why| writeln!(f, "  waits: {why}"))?;
         }
         self.stalls.iter().try_for_each(|stalls| stalls.fmt(f))?;
-        self.unusable.iter().try_for_each(|unusable| writeln!(f, "{unusable}"))
+        self.unusable.iter().try_for_each(|unusable| writeln!(f, "{unusable}"))?;
+        if !self.history.is_empty() {
+            writeln!(f, "history:")?;
+        }
+        for EndRecord { purpose, programs, ended_unix_s, by } in self.history.iter().take(ENDS_SHOWN) {
+            let at = utc(*ended_unix_s).map_or_else(|| "at an unknown time".to_owned(), |at| format!("at {at} UTC"));
+            let what = on_one_line(&format!("{purpose}{}", to_programs(programs)));
+            writeln!(f, "  {what}: rolled back {at}, by {}", on_one_line(by))?;
+        }
+        match self.history.len().saturating_sub(ENDS_SHOWN) {
+            0 => Ok(()),
+            more => writeln!(f, "  and {more} more; --json lists all"),
+        }
     }
 }
 
@@ -552,7 +574,8 @@ mod tests {
     fn nothing_is_applied_only_if_nothing_is_left_either() {
         let report = |left: &[Purpose]| {
             let left_behind = left.to_vec();
-            StatusReport { left_behind, ..StatusReport::new(Vec::new(), Vec::new(), &[], Vec::new()) }.to_string()
+            StatusReport { left_behind, ..StatusReport::new(Vec::new(), Vec::new(), &[], Vec::new(), Vec::new()) }
+                .to_string()
         };
         assert_eq!(report(&[]), "nothing is applied\n");
         assert_eq!(

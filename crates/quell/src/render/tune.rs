@@ -224,7 +224,7 @@ pub(crate) fn render(file: &TuneFile) -> String {
         let options = textwrap::Options::new(98).subsequent_indent("  ");
         out.push_str(&format!("\n{}\n", textwrap::fill(&format!("not tried: {}", visible::name(&skipped)), options)));
     }
-    out
+    out + "\n" + &super::conclusion::of_tune(file)
 }
 
 /// Table of the modes that were tried, those first that can be the best, and what became of the others.
@@ -299,27 +299,6 @@ fn answer(result: &TuneResult, left_alone: &[String]) -> String {
             format!("no setting{compared} is better here than {present}, the present one\n{misses}{left}{refuted}")
         }
         TuneAnswer::None => format!("no answer: {}\n", end(&result.end, left_alone)),
-    }
-}
-
-/// The answer in one line.
-#[must_use]
-pub(super) fn answer_in_one_line(file: &TuneFile) -> String {
-    let TuneFile { search: result, left_alone, .. } = file;
-    let TunePlan { goal, loads, present, .. } = &result.plan;
-    let gains = |gain: &[Option<RatioEstimate>]| {
-        let of_load = gain.iter().zip(loads).filter_map(|(gain, load)| Some((gain.as_ref()?, load)));
-        let of_load =
-            of_load.map(|(gain, load)| format!("{} {} at {load}", goal.objective, experiment::change(gain.ratio)));
-        of_load.collect::<Vec<_>>().join(", ")
-    };
-    match &result.answer {
-        TuneAnswer::Better { mode, gain, .. } => format!("{mode}: better than {present}: {}", gains(gain)),
-        TuneAnswer::HoldsLimits { mode, gain, .. } => {
-            format!("{mode}: holds the limits, {present} does not: {}", gains(gain))
-        }
-        TuneAnswer::NoSettingBetter => format!("no setting is better than {present}, the present one"),
-        TuneAnswer::None => format!("no answer: {}", end(&result.end, left_alone)),
     }
 }
 
@@ -408,6 +387,18 @@ pub(crate) fn end(end: &TuneEnd, left_alone: &[String]) -> String {
         TuneEnd::NoModeLeft => format!(
             "every mode violated a guard or could not be set, so none was compared with the present setting; {restored}"
         ),
+        TuneEnd::PresentViolatesGuard { guard, metric, present, modes } => {
+            let us = if matches!(metric, TuneMetric::Latency { .. }) { " µs" } else { "" };
+            let metric = metric.to_string();
+            let metric = visible::name(&metric);
+            format!(
+                "{} violated {}, as the present setting does, under which {metric} is {}{us} in a typical slice: choose a \
+                 guard relative to it, such as --never '{metric}>1.1x'; {restored}",
+                counted(*modes, "mode"),
+                visible::name(guard),
+                short(*present),
+            )
+        }
         TuneEnd::PresentNotSettable { reason } => {
             format!("the present setting cannot be set: {}", visible::name(reason))
         }

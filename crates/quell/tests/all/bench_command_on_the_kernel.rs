@@ -35,11 +35,15 @@ impl Stage {
 
     /// Creates a judge that runs in the client's namespace, and returns its path.
     fn judge(&self) -> String {
-        let path = self.dir.path().join("judge");
         let client = self.lab.server_name.replace("-server", "-client");
         let load = "192.0.2.1:11211 --rate 2K -c 4 --keys 100 --polling epoll --warm-up 0.02 --seconds 0.1 --figures";
-        let script = format!("#!/bin/sh\nexec nsenter --net=/run/netns/{client} {QUELL} load {load}\n");
-        std::fs::write(&path, script).unwrap();
+        self.script("judge", &format!("exec nsenter --net=/run/netns/{client} {QUELL} load {load}"))
+    }
+
+    /// Writes a program and returns its path.
+    fn script(&self, name: &str, text: &str) -> String {
+        let path = self.dir.path().join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
         path.to_str().unwrap().to_owned()
     }
@@ -83,10 +87,7 @@ impl Stage {
     }
 
     fn assert_as_before(&self) {
-        let journal = || {
-            let entries = std::fs::read_dir(self.dir.path().join("journal")).into_iter().flatten();
-            entries.map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>()
-        };
+        let journal = || crate::command::journals_in(&self.dir.path().join("journal"));
         wait_until(|| match (format!("{:?}", self.lab.napi().settings), self.processes(), journal()) {
             (now, processes, left) if now == self.before && processes.is_empty() && left.is_empty() => Ok(()),
             other => Err(format!("before {:?}, now {other:?}", self.before)),
@@ -103,7 +104,7 @@ fn end(mut quell: Child) -> (Option<i32>, String, String) {
 #[test]
 fn modes_that_need_the_preload_library_are_measured_and_the_command_is_stopped() {
     let Some(stage) = Stage::enter("bc-modes") else { return };
-    let (code, stdout, stderr) = stage.run(&["--modes=base,sockpoll50", "--budget=40s"], MEMCACHED);
+    let (code, stdout, stderr) = stage.run(&["--modes=base,sockpoll50", "--budget=50s"], MEMCACHED);
     assert_eq!(code, Some(0), "{stdout}\n{stderr}");
     let result = stage.result();
     assert_eq!(result["subject"]["kind"], "command");
@@ -121,7 +122,7 @@ fn a_mode_without_effect_on_the_command_is_dropped_with_the_reason() {
     let Some(stage) = Stage::enter("bc-reach") else { return };
     // `env -i` removes the environment variable that loads the preload library.
     let command = format!("env -i PATH=/usr/bin:/bin {MEMCACHED}");
-    let (code, _, stderr) = stage.run(&["--modes=base,sockpoll50", "--budget=40s"], &command);
+    let (code, _, stderr) = stage.run(&["--modes=base,sockpoll50", "--budget=50s"], &command);
     assert_eq!(code, Some(5), "{stderr}");
     let dropped = stderr.lines().find(|line| line.starts_with("quell: ")).unwrap();
     assert!(dropped.contains("memcached") && dropped.contains("without the preload library"), "{stderr}");
@@ -140,10 +141,11 @@ fn a_command_that_exits_at_once_is_an_error_with_its_output() {
 #[test]
 fn a_budget_for_fewer_than_six_blocks_including_the_starts_is_refused() {
     let Some(stage) = Stage::enter("bc-budget") else { return };
-    // Without the time to start the command, six blocks of three slices of 120 ms would just fit into the budget.
-    let (code, _, stderr) = stage.run(&["--modes=base,suspend200", "--budget=2.2s"], MEMCACHED);
+    // Without the second that the command takes to start, six blocks of three slices of 120 ms would fit.
+    let slow = stage.script("slow", &format!("sleep 1; exec {MEMCACHED}"));
+    let (code, _, stderr) = stage.run(&["--modes=base,suspend200", "--budget=15s"], &slow);
     assert_eq!(code, Some(1), "{stderr}");
-    assert!(stderr.contains("the budget of 2200 ms"), "{stderr}");
+    assert!(stderr.contains("the budget of 15000 ms") && stderr.contains("--budget"), "{stderr}");
     stage.assert_as_before();
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use quell_linux::Pid;
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::proc::ProcRoot;
-use quell_test_support::{Lacks, skip};
+use quell_test_support::{Lacks, skip, wait_until};
 use serde_json::Value;
 
 /// A server that is killed on drop.
@@ -109,6 +109,29 @@ fn a_closed_loop_is_answered_and_reported() {
 }
 
 #[test]
+fn a_signal_prints_the_report_of_the_time_so_far() {
+    let responder = Server::respond(&[]);
+    let mut program = Command::new(env!("CARGO_BIN_EXE_quell"));
+    program.args([
+        "load",
+        &responder.address.to_string(),
+        "--protocol=request-response",
+        "--warm-up=0",
+        "--seconds=600",
+    ]);
+    let child = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until(|| match responder.cpu_time() {
+        spent if spent > Duration::from_millis(50) => Ok(()),
+        spent => Err(format!("the server has worked for {spent:?}")),
+    });
+    PidFd::open(Pid::from_kernel(child.id()).unwrap()).unwrap().signal(Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    let [text, error] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert!(text.contains("requests/s answered") && error.contains("interrupted: the report covers"), "{text}{error}");
+}
+
+#[test]
 fn batches_are_supported_only_in_a_closed_loop() {
     let responder = Server::respond(&[]);
     let spec = |options: &[&str]| {
@@ -193,7 +216,7 @@ fn keys_of_memcached_that_are_not_preloaded_are_misses() {
 #[test]
 fn preloaded_keys_of_redis_are_hits_and_others_misses() {
     let Some(server) = redis() else { return };
-    let missed = report(&load(server.address, &["--protocol=redis", "--no-preload", "--get-share=1", "--json"]));
+    let missed = report(&load(server.address, &["--no-preload", "--get-share=1", "--json"]));
     assert_eq!(missed["hits"], 0, "{missed}");
     assert!(missed["misses"].as_u64() > Some(0), "{missed}");
     let read = report(&load(server.address, &["--protocol=redis", "--keys=500", "--depth=4", "--json"]));
@@ -205,7 +228,7 @@ fn preloaded_keys_of_redis_are_hits_and_others_misses() {
 fn nginx_answers_requests_for_a_file_and_refuses_those_for_another() {
     let dir = tempfile::tempdir().unwrap();
     let Some(server) = nginx(dir.path()) else { return };
-    let found = report(&load(server.address, &["--protocol=http", "--path=/index.html", "--json"]));
+    let found = report(&load(server.address, &["--path=/index.html", "--json"]));
     assert!(found["answered-in-window"].as_u64() > Some(0), "{found}");
     assert_eq!(found["errors"]["server-errors"], 0, "{found}");
     let missing = load(server.address, &["--protocol=http", "--path=/no-such-file", "--json"]);

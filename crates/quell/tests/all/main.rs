@@ -31,6 +31,7 @@ mod refusals;
 mod repository_floors;
 mod results;
 mod run;
+mod selected_programs;
 mod servers;
 mod show_unprivileged;
 mod stalls_on_the_kernel;

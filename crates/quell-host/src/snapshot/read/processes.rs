@@ -42,8 +42,11 @@ pub(super) struct OpenProcess {
 pub(super) fn candidates(proc: &ProcRoot, scope: &SnapshotScope) -> Result<Vec<Candidate>, TakeError> {
     let mut pids = proc.pids()?;
     pids.sort_unstable();
-    if let Some(missing) = scope.pids.iter().find(|pid| pids.binary_search(pid).is_err()) {
-        return Err(TakeError::NoSuchProcess(*missing));
+    // Processes can exit after they were selected.
+    if let Some(first) = scope.pids.first()
+        && scope.pids.iter().all(|pid| pids.binary_search(pid).is_err())
+    {
+        return Err(TakeError::NoSuchProcess(*first));
     }
     let candidate = |pid| {
         let directory = proc.process(pid);

@@ -24,6 +24,7 @@ use quell_linux::visible::{self, agree};
 use quell_mode::parse_duration;
 use quell_mode::profile::{Profile, ProfileError};
 
+use super::attach::ask;
 use crate::exit::{Exit, Failure};
 use crate::journals::{journal, revert_killed_runs};
 use crate::output;
@@ -45,6 +46,9 @@ pub(crate) struct ApplyArgs {
     /// Restore everything after this time unless `quell confirm` is run: 60s, 5m.
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with_all = ["dry_run", "reassert"])]
     confirm: Option<Duration>,
+    /// Do not ask for confirmation on a terminal if other programs are affected.
+    #[arg(short, long)]
+    yes: bool,
     /// Apply what is possible here, and skip the rest.
     #[arg(long)]
     skip_impossible: bool,
@@ -89,7 +93,8 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
         skip_impossible: args.skip_impossible,
     };
     let (observed, plan) = look(&request, args.wait_for_link)?;
-    finding_lines(&consequences_of_profile(&observed, &plan)).iter().for_each(|line| output::say(line));
+    let consequences = finding_lines(&consequences_of_profile(&observed, &plan));
+    consequences.iter().for_each(|line| output::say(line));
     say_what_programs_need(&profile, &name);
     if args.dry_run {
         show(&plan, args.json)?;
@@ -97,6 +102,9 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
             Err(ApplyError::AlreadyApplied { history, .. }) if is_of(&history, &request) => Ok(()),
             checked => checked.map_err(failure),
         };
+    }
+    if !consequences.is_empty() {
+        ask::on_terminal(args.yes, "apply?")?;
     }
     let applied = match transact(&request, args.confirm) {
         Err(ApplyError::AlreadyApplied { path, history }) if is_of(&history, &request) => {

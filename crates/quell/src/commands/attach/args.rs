@@ -1,83 +1,70 @@
 //! Options of `quell attach` that select the mode and the processes.
 
+use std::convert::Infallible;
 use std::str::FromStr;
 
 use clap::Args;
-use quell_host::attach::{AttachError, Selection, TargetError, Targets};
-use quell_linux::Pid;
-use quell_linux::cgroup::Cgroup;
-use quell_mode::DeliveryMode;
+use quell_host::attach::{AttachError, Targets};
+use quell_mode::{DeliveryMode, ParseModeError};
 
 use crate::commands::program_profiles;
+use crate::commands::programs_args::{ProgramWord, ProgramsArgs};
 use crate::exit::Failure;
 use crate::output;
 
-/// First positional argument: the mode, or with `--profile` the first process.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum ModeOrPid {
+/// First positional argument: the mode, or with `--profile` the first program.
+#[derive(Debug, Clone)]
+pub(super) enum ModeOrProgram {
     Mode(DeliveryMode),
-    Pid(Pid),
+    /// A PID or a name, and why it is no mode.
+    Program(ProgramWord, String),
 }
 
-impl FromStr for ModeOrPid {
-    type Err = Box<dyn std::error::Error + Send + Sync>;
+impl FromStr for ModeOrProgram {
+    type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.bytes().all(|byte| byte.is_ascii_digit()) && !text.is_empty() {
-            true => Ok(Self::Pid(text.parse()?)),
-            false => Ok(Self::Mode(text.parse()?)),
-        }
+        let program = || text.parse().unwrap_or_else(|never| match never {});
+        Ok(text.parse().map_or_else(|error: ParseModeError| Self::Program(program(), error.to_string()), Self::Mode))
     }
 }
 
-/// Selection of the mode and the processes.
+/// Selection of the mode and the programs.
 #[derive(Debug, Args)]
-pub(super) struct ProgramsArgs {
+pub(super) struct AttachProgramsArgs {
     /// Delivery mode: base, deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, sockpollN (N in µs).
     #[arg(value_name = "MODE", required_unless_present = "profile")]
-    first: Option<ModeOrPid>,
-    /// Processes to attach to, with their descendants.
-    #[arg(value_name = "PID", conflicts_with_all = ["unit", "cgroup"])]
-    pids: Vec<Pid>,
+    first: Option<ModeOrProgram>,
+    /// Programs to attach to, by PID or name, with their descendants.
+    #[arg(value_name = "PID|NAME", conflicts_with = "ProgramsArgs")]
+    words: Vec<ProgramWord>,
+    #[command(flatten)]
+    programs: ProgramsArgs,
     /// Take the mode from the `[program]` table of a profile: haproxy, memcached, nginx, redis, or a file.
     #[arg(long, value_name = "NAME|FILE")]
     profile: Option<String>,
-    /// Attach to the processes of this systemd unit, such as nginx.service.
-    #[arg(long, value_name = "NAME", conflicts_with = "cgroup")]
-    unit: Option<String>,
-    /// Attach to the processes of this cgroup, given by its path below /sys/fs/cgroup.
-    #[arg(long, value_name = "PATH")]
-    cgroup: Option<String>,
 }
 
-impl ProgramsArgs {
+impl AttachProgramsArgs {
     /// Returns the mode and the processes that the command line selects.
     pub(super) fn find(&self) -> Result<(DeliveryMode, Targets), Failure> {
-        let (mode, first) = match (&self.profile, self.first) {
-            (None, Some(ModeOrPid::Mode(mode))) => (mode, None),
+        let (mode, first) = match (&self.profile, self.first.clone()) {
+            (None, Some(ModeOrProgram::Mode(mode))) => (mode, None),
+            (None, Some(ModeOrProgram::Program(ProgramWord::Name(_), error))) => return Err(Failure::usage(error)),
             (None, _) => return Err(Failure::usage("specify a mode before the processes, or --profile")),
-            (Some(_), Some(ModeOrPid::Mode(mode))) => {
+            (Some(_), Some(ModeOrProgram::Mode(mode))) => {
                 return Err(Failure::usage(format!("--profile selects the mode, so {mode} cannot be specified too")));
             }
-            (Some(named), Some(ModeOrPid::Pid(pid))) => (of_profile(named)?, Some(pid)),
+            (Some(named), Some(ModeOrProgram::Program(word, _))) => (of_profile(named)?, Some(word)),
             (Some(named), None) => (of_profile(named)?, None),
         };
-        let pids: Vec<Pid> = first.into_iter().chain(self.pids.iter().copied()).collect();
-        let target = |error: TargetError| super::failure(AttachError::Target(error));
-        let cgroup =
-            |found: Result<Cgroup, _>| found.map(Selection::Cgroup).map_err(|error| target(TargetError::from(error)));
-        let selection = match (&self.unit, &self.cgroup) {
-            (None, None) if pids.is_empty() => {
-                return Err(Failure::usage("specify the programs: PID…, --unit NAME or --cgroup PATH"));
-            }
-            (None, None) => Selection::Processes(pids),
-            (_, _) if !pids.is_empty() => {
-                return Err(Failure::usage("specify either processes, or --unit or --cgroup"));
-            }
-            (Some(unit), _) => cgroup(Cgroup::of_unit(unit))?,
-            (None, Some(path)) => cgroup(Cgroup::at(path))?,
-        };
-        Ok((mode, Targets::find(selection).map_err(target)?))
+        let words: Vec<ProgramWord> = first.into_iter().chain(self.words.iter().cloned()).collect();
+        if words.is_empty() && !self.programs.is_given() {
+            return Err(Failure::usage("specify the programs: PID or NAME, --unit NAME or --cgroup PATH"));
+        }
+        self.programs.refuse_both(&words)?;
+        let targets = self.programs.selection(&words).and_then(Targets::find);
+        Ok((mode, targets.map_err(|error| super::failure(AttachError::Target(error)))?))
     }
 }
 

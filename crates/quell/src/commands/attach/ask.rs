@@ -1,10 +1,17 @@
-//! Asks for confirmation. Without a terminal, the user must give the option that confirms.
+//! Asks for confirmation.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
 use crate::exit::{Exit, Failure};
 
-/// Asks `question` unless `yes` is set. `option` is the command-line option that sets it.
+/// Asks `question` on a terminal, unless `yes` is set. Without a terminal goes on, so that units and scripts start.
+pub(crate) fn on_terminal(yes: bool, question: &str) -> Result<(), Failure> {
+    let has_terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
+    unless(yes || !has_terminal, question, "--yes")
+}
+
+/// Asks `question` unless `yes` is set. `option` is the command-line option that sets it. Without a terminal, the user
+/// must give it.
 pub(crate) fn unless(yes: bool, question: &str, option: &str) -> Result<(), Failure> {
     if yes {
         return Ok(());

@@ -1,5 +1,6 @@
 //! `quell detach`: makes the keepers undo attachments, and reports the outcome.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -8,9 +9,11 @@ use quell_change::persistent::PersistError;
 use quell_change::recovery::{Found, recover_one};
 use quell_host::attach::attachment::{Attached, attachments, waiting};
 use quell_host::attach::keeper::{Detached, detach};
-use quell_linux::Pid;
+use quell_host::attach::{Selection, TargetError, Targets};
+use quell_linux::{Pid, visible};
 
 use super::ask;
+use crate::commands::programs_args::{ProgramWord, ProgramsArgs};
 use crate::exit::{Exit, Failure};
 use crate::journals::journal;
 use crate::output;
@@ -20,11 +23,13 @@ use crate::render::status::waits;
 /// Options of `quell detach`.
 #[derive(Debug, Args)]
 pub(crate) struct DetachArgs {
-    /// Detach from these processes; each attachment is undone as a whole [default: all, after a prompt]
-    #[arg(value_name = "PID")]
-    pids: Vec<Pid>,
+    /// Detach from these programs, by PID or name; each attachment is undone as a whole [default: all, after a prompt]
+    #[arg(value_name = "PID|NAME")]
+    words: Vec<ProgramWord>,
+    #[command(flatten)]
+    programs: ProgramsArgs,
     /// Undo all attachments on this host without a prompt.
-    #[arg(long, conflicts_with = "pids")]
+    #[arg(long, conflicts_with_all = ["words", "ProgramsArgs"])]
     all: bool,
     /// Print JSON.
     #[arg(short, long)]
@@ -120,11 +125,12 @@ fn orphaned(journal: &Journal, chosen: &[Attached]) -> Result<Vec<(Attached, Det
     Ok(orphaned)
 }
 
-/// Selects the attachments of the given processes. Without PIDs, selects all of them after a confirmation, which settings
-/// that only wait for their queues do not need.
+/// Selects the attachments of the given programs. Without them, selects all after a confirmation, which settings that
+/// only wait for their queues do not need.
 fn choose(attached: Vec<Attached>, waiting: Vec<Attached>, args: &DetachArgs) -> Result<Vec<Attached>, Failure> {
-    let is_of = |attached: &Attached, pid: Pid| attached.history.targets.iter().any(|target| target.pid == pid);
-    if args.pids.is_empty() {
+    args.programs.refuse_both(&args.words)?;
+    let selects = args.programs.is_given() || !args.words.is_empty();
+    if !selects {
         if attached.is_empty() && waiting.is_empty() {
             const NONE: &str = "no program is attached";
             if !args.all {
@@ -139,19 +145,68 @@ fn choose(attached: Vec<Attached>, waiting: Vec<Attached>, args: &DetachArgs) ->
         }
     }
     let all: Vec<Attached> = attached.into_iter().chain(waiting).collect();
-    if args.pids.is_empty() {
+    if !selects {
         return Ok(all);
     }
-    if let Some(pid) = args.pids.iter().find(|pid| !all.iter().any(|attached| is_of(attached, **pid))) {
-        return Err(Failure::usage(format!("process {pid} is not attached; `quell status` lists attachments")));
+    let mut chosen = Vec::new();
+    for selected in selected(&all, args)? {
+        let of_it = |attached: &&Attached| attached.history.targets.iter().any(|it| selected.pids.contains(&it.pid));
+        let its: Vec<&Attached> = all.iter().filter(of_it).collect();
+        if its.is_empty() {
+            return Err(Failure::usage(format!("{} is not attached; `quell status` lists attachments", selected.name)));
+        }
+        if its.iter().any(|attached| attached.is_launched()) {
+            return Err(Failure::usage(format!(
+                "`quell run` started {}, and undoes the mode when it exits: end it; nothing was changed",
+                selected.name
+            )));
+        }
+        chosen.extend(its.into_iter().map(|attached| attached.path.clone()));
     }
-    let launched = |pid: &&Pid| all.iter().any(|attached| attached.is_launched() && is_of(attached, **pid));
-    if let Some(pid) = args.pids.iter().find(launched) {
-        return Err(Failure::usage(format!(
-            "`quell run` started process {pid}, and undoes the mode when it exits: end it; nothing was changed"
-        )));
+    Ok(all.into_iter().filter(|attached| chosen.contains(&attached.path)).collect())
+}
+
+/// Processes of one selected program, which may have exited.
+struct SelectedProgram {
+    name: String,
+    pids: BTreeSet<Pid>,
+}
+
+/// The selected programs, one for each word. A program that has exited is found in its attachment.
+fn selected(all: &[Attached], args: &DetachArgs) -> Result<Vec<SelectedProgram>, Failure> {
+    let refused = |error: TargetError| Failure::usage(error);
+    let running = |selection| Targets::find(selection).map(|targets| targets.pids());
+    let named = args.programs.name.iter().cloned().map(ProgramWord::Name);
+    let pids = args.programs.pid.iter().copied().map(ProgramWord::Pid);
+    let mut found = Vec::new();
+    for word in args.words.iter().cloned().chain(named).chain(pids) {
+        found.push(match word {
+            ProgramWord::Pid(pid) => {
+                let mut pids = running(Selection::Processes(vec![pid])).unwrap_or_default();
+                if pid.get() == 1 {
+                    // Every process descends from it.
+                    pids.clear();
+                }
+                pids.insert(pid);
+                SelectedProgram { name: format!("process {pid}"), pids }
+            }
+            ProgramWord::Name(name) => {
+                let pids = match Selection::named(&name).and_then(running) {
+                    Err(TargetError::NoSuchName(_)) => {
+                        let targets = all.iter().flat_map(|attached| &attached.history.targets);
+                        targets.filter(|target| target.name == name).map(|target| target.pid).collect()
+                    }
+                    found => found.map_err(refused)?,
+                };
+                SelectedProgram { name: visible::name(&name).into_owned(), pids }
+            }
+        });
     }
-    Ok(all.into_iter().filter(|attached| args.pids.iter().any(|pid| is_of(attached, *pid))).collect())
+    if let Some(name) = args.programs.unit.as_ref().or(args.programs.cgroup.as_ref()) {
+        let pids = args.programs.selection(&[]).and_then(running).map_err(refused)?;
+        found.push(SelectedProgram { name: visible::name(name).into_owned(), pids });
+    }
+    Ok(found)
 }
 
 #[cfg(test)]

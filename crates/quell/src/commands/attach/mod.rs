@@ -37,7 +37,7 @@ use quell_linux::{NapiId, Pid};
 use quell_mode::DeliveryMode;
 use tracing::{debug, info};
 
-use args::ProgramsArgs;
+use args::AttachProgramsArgs;
 
 use super::placement_args::PlacementArgs;
 use super::stalls;
@@ -56,11 +56,11 @@ const PLACEMENT_WATCHED: Duration = Duration::from_secs(2);
 /// Options of `quell attach`.
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "quell attach [OPTIONS] <MODE|--profile <NAME|FILE>> <PID...|--unit <NAME>|--cgroup <PATH>>"
+    override_usage = "quell attach [OPTIONS] <MODE|--profile <NAME|FILE>> <PID|NAME...|--unit <NAME>|--cgroup <PATH>>"
 )]
 pub(crate) struct AttachArgs {
     #[command(flatten)]
-    programs: ProgramsArgs,
+    programs: AttachProgramsArgs,
     /// Allow PID 1, and with it every visible process.
     #[arg(long)]
     all_processes: bool,
@@ -159,7 +159,8 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     if is_over() {
         return Err(reverted_after_stall(&targets));
     }
-    let printed = if args.json { output::json(&report) } else { show_what_was_set(&report, &groups, &placed) };
+    let printed =
+        if args.json { output::json(&report) } else { show_what_was_set(&report, &groups, &placed, (mode, &targets)) };
     // A closed pipe must not undo the mode.
     if let Some(attachment) = kept {
         follow::follow(attachment, placement, &interruption)?;
@@ -209,10 +210,16 @@ pub(in crate::commands) fn keep(
     Ok(())
 }
 
-fn show_what_was_set(report: &render::Report<'_>, groups: &Groups, placed: &PlacementResult) -> Result<(), Failure> {
+fn show_what_was_set(
+    report: &render::Report<'_>,
+    groups: &Groups,
+    placed: &PlacementResult,
+    (mode, targets): (DeliveryMode, &Targets),
+) -> Result<(), Failure> {
     output::data(&render::rings_left_alone(&report.rings_left_alone))?;
     output::data(&render::placement::placed(groups, placed))?;
-    output::data(&report.effect.as_ref().map(ToString::to_string).unwrap_or_default())
+    let Some(effect) = &report.effect else { return Ok(()) };
+    output::data(&format!("{effect}{}", effect.conclusion(&mode, targets.selection())))
 }
 
 /// Hands the attachment over to its keeper. Returns its journal.
@@ -429,7 +436,8 @@ fn restore(error: &AttachError, reverted: &Result<Reverted, JournalError>) -> Fa
 fn failure(error: AttachError) -> Failure {
     let exit = match &error {
         AttachError::Target(TargetError::Proc(_)) => Exit::KernelRefused,
-        AttachError::Target(_) | AttachError::AlreadyAttached { .. } => Exit::Usage,
+        AttachError::Target(_) => Exit::Usage,
+        AttachError::AlreadyAttached { .. } => Exit::KernelRefused,
         AttachError::Begin(ChangeError::Refused { .. }) => Exit::NotSupported,
         _ => return Failure::refused(error).unchanged(),
     };

@@ -17,7 +17,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "LIST")]
     pub(super) modes: Option<String>,
     /// Play a published experiment in a private lab, and print the published figures beside those of this machine.
-    #[arg(long, value_parser = played(), ignore_case = true, conflicts_with = "NamedSubject")]
+    #[arg(long, value_parser = played(), ignore_case = true, conflicts_with_all = ["ProgramsArgs", "on", "command"])]
     pub(super) experiment: Option<Experiment>,
     #[command(flatten)]
     pub(super) subject: SubjectArgs,
@@ -29,7 +29,8 @@ pub(crate) struct BenchArgs {
     /// command of --latency does.
     #[arg(long, value_name = "COMMAND", conflicts_with = "clients", help_heading = LOAD)]
     pub(super) beside_latency: Option<String>,
-    /// Compare three modes under two loads, in less than a minute.
+    /// Compare three modes under two loads, in less than a minute; on programs, in 30 s, or as long as the runs of
+    /// --latency or COMMAND need.
     #[arg(long, conflicts_with = "full", help_heading = TIME)]
     pub(super) quick: bool,
     /// Compare all modes that need no restart of the server, at 25, 50, 75, 90 % and max.

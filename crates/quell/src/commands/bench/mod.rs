@@ -36,9 +36,13 @@ use crate::render::{experiment, published as render_published};
 const MARGIN: f64 = 0.05;
 
 /// Modes of programs. They do not increase the CPU use of servers in production.
-const MODES_OF_PROGRAMS: [&str; 4] = ["base", "defer200", "suspend20", "suspend200"];
-/// Modes of a command. The last two need the preload library.
-const MODES_OF_COMMANDS: [&str; 5] = ["base", "defer200", "suspend200", "fullbusy", "sockpoll50"];
+const MODES_OF_PROGRAMS: [&str; 4] = ["base", "suspend20", "defer200", "suspend200"];
+/// Modes of a command. `sockpoll` needs the preload library.
+const MODES_OF_COMMANDS: [&str; 5] = ["base", "suspend200", "sockpoll50", "defer200", "fullbusy"];
+/// Number of these modes that `--quick` compares if slices are long.
+const QUICK_MODES: usize = 3;
+/// Maximum to which the budget grows if slices take longer than planned.
+const BUDGET_MAX_MS: u64 = 120_000;
 const MODES_OF_GUESTS: [&str; 3] = ["base", "defer20", "suspend20"];
 
 /// Runs the command.
@@ -95,14 +99,19 @@ fn offer_of_guest(newest: Option<&KernelName>, emulator: bool) -> String {
 }
 
 fn compare(args: &BenchArgs, place: Place) -> Result<ExperimentResult, Failure> {
-    let question = Question::Compare(Comparison { modes: modes(args, place)?, timing: timing(args, place) });
+    let timing = timing(args, place);
+    let grows = args.subject.budget.is_none() && has_long_slices(args, place);
+    let budget_max_ms = if grows { BUDGET_MAX_MS } else { timing.budget_ms };
+    let question = Question::Compare(Comparison { modes: modes(args, place)?, timing, budget_max_ms });
     let (subject, extent) = (&args.subject, extent(args));
     let spec = match place {
         Place::Programs => {
             let targets = subject.targets().map_err(|error| Failure::usage(error).unchanged())?;
-            SubjectSpec::Programs(subject.of_programs(targets, judges(args)?, false)?)
+            // The server can answer others, too.
+            SubjectSpec::Programs(subject.of_programs(targets, judges(args, false)?, false)?)
         }
-        Place::Command => SubjectSpec::Command(subject.of_command(judges(args)?)?),
+        // With --load, the server answers that load, too.
+        Place::Command => SubjectSpec::Command(subject.of_command(judges(args, subject.load.is_none())?)?),
         Place::Lab | Place::Published => {
             let beside = args.beside.as_deref().map(|command| server_command("--beside", command)).transpose()?;
             SubjectSpec::Lab(subject.of_lab(extent.loads(), beside)?)
@@ -123,11 +132,7 @@ fn compare(args: &BenchArgs, place: Place) -> Result<ExperimentResult, Failure> 
 
 /// Stores and prints a result. Fails if the experiment failed or was interrupted.
 fn finish(args: &BenchArgs, result: &ExperimentResult, destination: &OutputFile) -> Result<(), Failure> {
-    let text = || match args.details {
-        true => Ok(experiment::render(result) + &experiment::details(result)),
-        false => Ok(experiment::render(result)),
-    };
-    store_and_print(result, destination, args.subject.json, text)?;
+    store_and_print(result, destination, args.subject.json, || Ok(experiment::render(result, args.details)))?;
     match result.failure() {
         Some(why) => Err(Failure::new(Exit::RolledBack, format!("{why}; all settings were restored"))),
         None if result.was_interrupted() => Err(interrupted()),
@@ -183,7 +188,9 @@ fn check_counts(result: &ExperimentResult) -> Result<(), Failure> {
 /// Modes of an experiment. The first one is the reference.
 fn modes(args: &BenchArgs, place: Place) -> Result<Vec<DeliveryMode>, Failure> {
     let default = match place {
-        Place::Programs => &MODES_OF_PROGRAMS[..],
+        Place::Programs if args.quick && has_long_slices(args, place) => &MODES_OF_PROGRAMS[..QUICK_MODES],
+        Place::Command if args.quick => &MODES_OF_COMMANDS[..QUICK_MODES],
+        Place::Programs => &MODES_OF_PROGRAMS,
         Place::Command => &MODES_OF_COMMANDS,
         Place::Vm => &MODES_OF_GUESTS,
         Place::Lab | Place::Sim | Place::Published => extent(args).modes(),
@@ -193,16 +200,21 @@ fn modes(args: &BenchArgs, place: Place) -> Result<Vec<DeliveryMode>, Failure> {
 }
 
 /// The commands that measure each slice.
-fn judges(args: &BenchArgs) -> Result<Judges, Failure> {
+fn judges(args: &BenchArgs, counts_all_requests: bool) -> Result<Judges, Failure> {
     let (latency, beside) = (judge(args.subject.latency.as_deref())?, judge(args.beside_latency.as_deref())?);
-    Ok(Judges { latency, beside, ..Judges::default() })
+    Ok(Judges { latency, beside, counts_all_requests, ..Judges::default() })
+}
+
+/// Whether a command measures each slice, or is started for it.
+fn has_long_slices(args: &BenchArgs, place: Place) -> bool {
+    let is_judged = args.subject.latency.is_some() || args.beside_latency.is_some();
+    place == Place::Command || place == Place::Programs && is_judged
 }
 
 fn timing(args: &BenchArgs, place: Place) -> Timing {
-    let is_judged = args.subject.latency.is_some() || args.beside_latency.is_some();
     let (slice_ms, settle_ms) = match place {
         // Many load generators accept only whole seconds.
-        Place::Programs if is_judged => (1_000, 10),
+        Place::Programs if has_long_slices(args, place) => (1_000, 10),
         Place::Programs | Place::Lab => (200, 10),
         Place::Command => (1_000, 300),
         // A simulated run starts idle.

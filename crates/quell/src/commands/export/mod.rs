@@ -76,7 +76,8 @@ pub(crate) fn run(args: &ExportArgs) -> Result<(), Failure> {
     let refused = |error: std::io::Error| Failure::new(Exit::KernelRefused, error);
     let interruption = Interruption::listen().map_err(refused)?;
     let own_namespace = Namespace::current().map_err(Failure::refused)?.inode();
-    let mut observer = Observer::begin(args.scope.scope(), journal()).map_err(|error| not_taken(&error))?;
+    let (scope, programs) = args.scope.scope()?;
+    let mut observer = Observer::begin(scope, programs, journal()).map_err(|error| not_taken(&error))?;
     let mut totals = Totals::new(own_namespace);
     let mut journals = JournalReader::new(journal());
     let textfile = args.textfile.as_deref().map(|directory| Textfile { directory });

@@ -60,6 +60,9 @@ pub(crate) struct RunArgs {
     /// Print the settings and their sources before the command starts.
     #[arg(long)]
     details: bool,
+    /// Do not ask for confirmation on a terminal if other programs are affected.
+    #[arg(short, long)]
+    yes: bool,
     /// Print the plan; start nothing, change nothing.
     #[arg(long)]
     dry_run: bool,
@@ -141,7 +144,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     let mut queues = match args.no_queues {
         true => Queues::default(),
-        false => Queues::set(&launch.choice, launch.is_followed(), launch.placement.clone(), args.details)?,
+        false => Queues::set(&launch.choice, launch.is_followed(), launch.placement.clone(), (args.details, args.yes))?,
     };
     // From here on, signals are forwarded to the command. Until here, they end this process, and the keeper undoes
     // everything.

@@ -17,8 +17,8 @@ use quell_linux::visible::agree;
 use quell_mode::EpollParams;
 
 use super::verify::Verifier;
-use crate::commands::attach::keeper;
 use crate::commands::attach::watch::{QueueEvents, QueueWatch};
+use crate::commands::attach::{ask, keeper};
 use crate::commands::snapshot_scope::not_taken;
 use crate::commands::stalls::StallForecast;
 use crate::exit::{Exit, Failure};
@@ -68,7 +68,12 @@ impl Queues {
     ///
     /// # Errors
     /// When the queues cannot be set; all changes are undone.
-    pub(super) fn set(choice: &LaunchChoice, follows: bool, wanted: Wanted, details: bool) -> Result<Self, Failure> {
+    pub(super) fn set(
+        choice: &LaunchChoice,
+        follows: bool,
+        wanted: Wanted,
+        (details, yes): (bool, bool),
+    ) -> Result<Self, Failure> {
         let mode = choice.mode.value;
         let (plan, findings) = plan(choice, &wanted)?;
         plan.log();
@@ -78,6 +83,9 @@ impl Queues {
         }
         for line in render::affected_lines(&plan).into_iter().chain(finding_lines(&findings)) {
             output::say(&format!("quell: {line}"));
+        }
+        if !plan.affected_processes.is_empty() {
+            ask::on_terminal(yes, "quell: start the command with the mode?")?;
         }
         let journal = journal();
         // Without this, changes left by a killed run would be recorded as the host's own values.

@@ -4,15 +4,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum, value_parser};
-use quell_host::attach::{Selection, TargetError, Targets};
-use quell_linux::cgroup::Cgroup;
-use quell_linux::{Pid, visible};
+use quell_host::attach::{TargetError, Targets};
+use quell_linux::visible;
 use quell_load::OfferedLoad;
 use quell_vm::KernelName;
 
 use super::Place;
 use crate::commands::apply::duration;
 use crate::commands::placement_args::PlacementArgs;
+use crate::commands::programs_args::ProgramsArgs;
 use crate::commands::vm::NicName;
 use crate::exit::Failure;
 
@@ -40,22 +40,14 @@ pub(crate) enum LabProtocol {
 
 /// Exactly one subject.
 #[derive(Debug, Args)]
-#[group(multiple = false)]
 struct NamedSubject {
-    /// Measure these running processes and their children, on their own NIC and under their own traffic.
-    #[arg(long, value_name = "PID", value_delimiter = ',')]
-    pid: Vec<Pid>,
-    /// Measure the processes of a systemd unit, such as nginx.service.
-    #[arg(long, value_name = "NAME")]
-    unit: Option<String>,
-    /// Measure the processes of a control group, given by its path below /sys/fs/cgroup.
-    #[arg(long, value_name = "PATH")]
-    cgroup: Option<String>,
+    #[command(flatten)]
+    programs: ProgramsArgs,
     /// Measure a server in a private lab or in a guest, or the model of a host.
-    #[arg(long, value_enum, value_name = "WHERE")]
+    #[arg(long, value_enum, value_name = "WHERE", conflicts_with = "ProgramsArgs")]
     on: Option<Where>,
     /// Start this command under each mode. This also works for modes that need the preload library.
-    #[arg(last = true, value_name = "COMMAND")]
+    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["ProgramsArgs", "on"])]
     command: Vec<String>,
 }
 
@@ -72,8 +64,9 @@ pub(crate) struct SubjectArgs {
     /// --follow"
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["load", "latency"], help_heading = LOAD)]
     pub(crate) clients: Option<String>,
-    /// Run this command once per slice, for example "wrk -d 1 ...", and use the figures that it prints as `NAME VALUE` or
-    /// as a line of JSON: p50-us, p99-us, requests, errors, or others.
+    /// Run this command once per slice, for example "wrk --latency -d 1 ...", and use its results: those of wrk, oha, hey,
+    /// h2load, redis-benchmark, memtier_benchmark, dnsperf or fortio, or lines `NAME VALUE` or of JSON: p50-us, p99-us,
+    /// requests, errors, or others.
     #[arg(long, value_name = "COMMAND", help_heading = LOAD)]
     pub(crate) latency: Option<String>,
     /// Comma-separated loads: percentages of base's maximum throughput, requests per second, or max. `quell tune` answers
@@ -156,37 +149,33 @@ pub(crate) type Applies = (bool, &'static str, &'static [Place]);
 impl SubjectArgs {
     /// Where the user wants to measure. `None` if no subject is named.
     pub(crate) fn place(&self) -> Option<Place> {
-        let NamedSubject { pid, unit, cgroup, on, command } = &self.named;
+        let NamedSubject { programs, on, command } = &self.named;
         match on {
             Some(Where::Lab) => Some(Place::Lab),
             Some(Where::Sim) => Some(Place::Sim),
             Some(Where::Vm) => Some(Place::Vm),
             None if !command.is_empty() => Some(Place::Command),
-            None => (!pid.is_empty() || unit.is_some() || cgroup.is_some()).then_some(Place::Programs),
+            None => programs.is_given().then_some(Place::Programs),
         }
     }
 
-    /// Finds the programs of `--pid`, `--unit` or `--cgroup`.
+    /// The programs that are selected.
     ///
     /// # Errors
     /// When there are none.
     pub(crate) fn targets(&self) -> Result<Targets, TargetError> {
-        let selection = match (&self.named.unit, &self.named.cgroup) {
-            (Some(unit), _) => Selection::Cgroup(Cgroup::of_unit(unit)?),
-            (None, Some(path)) => Selection::Cgroup(Cgroup::at(path)?),
-            (None, None) => Selection::Processes(self.named.pid.clone()),
-        };
-        Targets::find(selection)
+        self.named.programs.selection(&[]).and_then(Targets::find)
     }
 
     /// The options that select these programs and place their workers, for a command that the user can paste.
     pub(crate) fn programs_text(&self) -> String {
-        let NamedSubject { pid, unit, cgroup, .. } = &self.named;
-        let named = match (unit, cgroup) {
-            (Some(unit), _) => ["--unit".to_owned(), unit.clone()],
-            (None, Some(path)) => ["--cgroup".to_owned(), path.clone()],
-            (None, None) if pid.is_empty() => ["--pid".to_owned(), "PID".to_owned()],
-            (None, None) => {
+        let ProgramsArgs { pid, name, unit, cgroup } = &self.named.programs;
+        let named = match (name, unit, cgroup) {
+            (Some(name), ..) => ["--name".to_owned(), name.clone()],
+            (None, Some(unit), _) => ["--unit".to_owned(), unit.clone()],
+            (None, None, Some(path)) => ["--cgroup".to_owned(), path.clone()],
+            (None, None, None) if pid.is_empty() => ["--pid".to_owned(), "PID".to_owned()],
+            (None, None, None) => {
                 let pids: Vec<String> = pid.iter().map(ToString::to_string).collect();
                 ["--pid".to_owned(), pids.join(",")]
             }

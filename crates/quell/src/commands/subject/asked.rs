@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 
 use quell_change::journal::Journal;
 use quell_change::transaction::ChangeError;
-use quell_host::attach::AttachError;
 use quell_host::switching::SwitchError;
 use quell_linux::Pid;
 use quell_linux::visible::{self, counted};
@@ -124,7 +123,7 @@ impl Shown {
                 );
             }
             SubjectStep::NotSettable { mode, reason } => {
-                progress.say(&format!("{} cannot be set on this host: {}", visible::name(mode), visible::name(reason)));
+                progress.say(&format!("{} is left out: {}", visible::name(mode), visible::name(reason)));
             }
             SubjectStep::Searching(tuner) => {
                 let percent = (tuner.spent() * 100.0).clamp(0.0, 100.0) as u64;
@@ -187,7 +186,7 @@ fn plan(planned: &Planned<'_>) -> String {
 fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> String {
     let modes: Vec<String> = comparison.modes.iter().map(ToString::to_string).collect();
     let (modes, timing) = (modes.join(", "), comparison.timing);
-    let (slice_ms, budget_s) = (timing.slice_ms + timing.settle_ms, timing.budget_ms / 1_000);
+    let (slice_ms, budget_s) = (timing.slice_ms + timing.settle_ms, comparison.budget_max_ms / 1_000);
     match subject {
         PlannedSubject::Command(facts) => format!(
             "starts `{}` for each slice of {slice_ms} ms, under {modes}, for at most {budget_s} s; its connections are closed \
@@ -369,9 +368,6 @@ fn exit_of_switching(error: &SwitchError) -> Exit {
         SwitchError::Change(ChangeError::Refused { .. })
         | SwitchError::NothingToSwitch
         | SwitchError::NotPossible(_) => Exit::NotSupported,
-        SwitchError::Attach(AttachError::AlreadyAttached { .. } | AttachError::AttachedWithOthers { .. }) => {
-            Exit::Usage
-        }
         _ => Exit::KernelRefused,
     }
 }

@@ -38,7 +38,7 @@ impl Place {
 
     fn words(self) -> &'static str {
         match self {
-            Self::Programs => "--pid, --unit, --cgroup",
+            Self::Programs => "--pid, --name, --unit, --cgroup",
             Self::Command => "-- COMMAND",
             Self::Lab => "--on lab",
             Self::Sim => "--on sim",

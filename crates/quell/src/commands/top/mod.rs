@@ -57,7 +57,8 @@ fn count(text: &str) -> Result<u64, String> {
 pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let refused = |error: std::io::Error| Failure::new(Exit::KernelRefused, error);
     let interruption = Interruption::listen().map_err(refused)?;
-    let mut observer = Observer::begin(args.scope.scope(), journal()).map_err(|error| not_taken(&error))?;
+    let (scope, programs) = args.scope.scope()?;
+    let mut observer = Observer::begin(scope, programs, journal()).map_err(|error| not_taken(&error))?;
     let on_screen = !(args.batch || args.json || args.count.is_some());
     if on_screen && std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
         return screen::run(&mut observer, interruption, args.interval);

@@ -16,8 +16,8 @@ pub(crate) struct TuneArgs {
     /// Objective and limits, such as "p99<=300us, least cpu" or "most requests".
     #[arg(long, value_name = "GOAL")]
     pub(super) goal: TuneGoal,
-    /// Abandon a mode after the first slice that violates this, such as "p99>1ms", stalls or "drops>100" (packets per
-    /// slice). Can be repeated.
+    /// Abandon a mode after the first slice that violates this, such as "p99>1ms", "p99>2x" (twice the present value),
+    /// stalls or "drops>100" (packets per slice). Can be repeated.
     #[arg(long, value_name = "GUARD")]
     pub(super) never: Vec<TuneGuard>,
     /// Leave the mode that was found applied to the programs, as `quell attach` does. `quell detach` undoes it.
@@ -28,8 +28,8 @@ pub(crate) struct TuneArgs {
     /// Print the plan and do nothing.
     #[arg(long)]
     pub(super) dry_run: bool,
-    /// Rank all modes by the model alone, and print how far to trust the ranking. Takes seconds. With --pid, --unit or
-    /// --cgroup, the model has the queues, connections and load of these programs; nothing is changed.
+    /// Rank all modes by the model alone, and print how far to trust the ranking. Takes seconds. With --pid, --name,
+    /// --unit or --cgroup, the model has the queues, connections and load of these programs; nothing is changed.
     #[arg(long, conflicts_with_all = ["dry_run", "never", "budget", "profile", "output"])]
     pub(super) advise: bool,
     /// Write the mode that was found to this profile, with the evidence as comments.
@@ -48,12 +48,12 @@ impl TuneArgs {
             None if self.advise => Place::Sim,
             Some(Place::Lab | Place::Vm | Place::Command) if self.advise => {
                 return Err(Failure::usage(
-                    "--advise asks the model: use it with --pid, --unit, --cgroup, --on sim or alone",
+                    "--advise asks the model: use it with --pid, --name, --unit, --cgroup, --on sim or alone",
                 ));
             }
             place => place.ok_or_else(|| {
                 Failure::usage(
-                    "name what to search on: --pid, --unit, --cgroup, --on lab, --on vm, --on sim, or -- COMMAND",
+                    "name what to search on: --pid, --name, --unit, --cgroup, --on lab, --on vm, --on sim, or -- COMMAND",
                 )
             })?,
         };

@@ -181,12 +181,19 @@ fn finish(
     of_profile.map_err(crate::exit::not_written)?;
     match (profile_file, found) {
         (Some(file), Some(_)) => output::say(&format!("\nprofile: {}", visible::path(file.path()))),
-        (Some(file), None) => output::say(&format!("\nno profile was written to {}", visible::path(file.path()))),
+        (Some(_), None) => {}
         (None, _) => {}
     }
     results::say_where(result_file);
     match &result.end {
-        TuneEnd::Answered => Ok(()),
+        TuneEnd::Answered => match profile_file.filter(|_| found.is_none()) {
+            None => Ok(()),
+            Some(file) => {
+                let text =
+                    format!("no profile was written to {}: no better mode was found", visible::path(file.path()));
+                Err(Failure::new(Exit::VerifyFailed, text))
+            }
+        },
         TuneEnd::Interrupted => {
             Err(Failure::new(Exit::Interrupted, "interrupted: the table contains what was observed so far"))
         }
@@ -196,6 +203,7 @@ fn finish(
         end @ (TuneEnd::GuardUnreadable { .. }
         | TuneEnd::MetricUnreadable { .. }
         | TuneEnd::BudgetSpent
+        | TuneEnd::PresentViolatesGuard { .. }
         | TuneEnd::NoModeLeft) => Err(Failure::new(Exit::VerifyFailed, render::end(end, &file.left_alone))),
         end @ (TuneEnd::SubjectFailed { .. } | TuneEnd::LoadChanged { .. }) => {
             Err(Failure::new(Exit::RolledBack, render::end(end, &file.left_alone)))

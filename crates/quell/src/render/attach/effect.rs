@@ -2,13 +2,16 @@
 
 use std::fmt;
 
-use quell_host::attach::AttachRequest;
-use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge};
+use quell_host::attach::effect::{CostlyPolls, EffectOnQueue, ModeVerdict, costly_polls, judge};
 use quell_host::attach::no_poll::NoPollCause;
 use quell_host::attach::plan::QueueStep;
-use quell_linux::NapiId;
+use quell_host::attach::{AttachRequest, Selection};
+use quell_linux::{NapiId, visible};
+use quell_mode::DeliveryMode;
 use quell_sampler::SamplerError;
 use serde::Serialize;
+
+use crate::render::conclusion;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -24,6 +27,8 @@ pub(crate) struct QueueEffect {
     observed: EffectOnQueue,
     #[serde(flatten)]
     verdict: ModeVerdict,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    costly: Option<CostlyPolls>,
 }
 
 impl Effect {
@@ -39,9 +44,62 @@ impl Effect {
             let rx = step.queues.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
             let name =
                 if rx.is_empty() { format!("NAPI {}", observed.napi) } else { format!("{} rx {rx}", step.device) };
-            Some(QueueEffect { name, observed, verdict: judge(&request.mode, &observed, || cause(observed.napi)) })
+            let costly = costly_polls(&request.mode, &observed);
+            Some(QueueEffect {
+                name,
+                observed,
+                verdict: judge(&request.mode, &observed, || cause(observed.napi)),
+                costly,
+            })
         };
         Self::Watched(observed.into_iter().filter_map(one).collect())
+    }
+
+    /// What to do now with the programs that `selection` selects.
+    pub(crate) fn conclusion(&self, mode: &DeliveryMode, selection: &Selection) -> String {
+        let (positional, by_option) = match selection {
+            Selection::Processes(pids) => {
+                let pids = |separator| pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator);
+                (pids(" "), format!("--pid {}", pids(",")))
+            }
+            Selection::Cgroup(cgroup) => {
+                let path = cgroup.path().to_string_lossy();
+                let option = format!("--cgroup {}", visible::name(&shell_words::quote(&path)));
+                (option.clone(), option)
+            }
+        };
+        let queues = match self {
+            Self::NotWatched(_) => {
+                let text = "whether the mode is in effect is unknown; look again";
+                return conclusion::line(text, Some(&format!("quell top {positional}")));
+            }
+            Self::Watched(queues) => queues,
+        };
+        let detach = format!("quell detach {positional}");
+        let is = |wanted: fn(&ModeVerdict) -> bool| queues.iter().any(|queue| wanted(&queue.verdict));
+        // Of several queues, the longest timer suits all.
+        let costly = queues.iter().filter_map(|queue| queue.costly);
+        let costly = costly.max_by_key(|costly| (costly.instead == DeliveryMode::default(), costly.per_packet));
+        match costly {
+            _ if is(|verdict| matches!(verdict, ModeVerdict::NotInEffect(_))) => {
+                conclusion::line("undo the mode, which is not in effect, or fix the cause", Some(&detach))
+            }
+            Some(CostlyPolls { per_packet, instead }) => {
+                let text = format!("{mode} costs more than it gives at this load ({per_packet} polls per packet)");
+                match instead == DeliveryMode::default() {
+                    true => conclusion::line(&format!("{text}: undo it"), Some(&detach)),
+                    false => conclusion::line(
+                        &format!("{text}: use {instead} instead"),
+                        Some(&format!("{detach} && quell attach {instead} {positional}")),
+                    ),
+                }
+            }
+            None if is(|verdict| matches!(verdict, ModeVerdict::InEffect(_))) => conclusion::line(
+                "keep the mode if it pays, which only a measurement shows",
+                Some(&format!("quell bench {by_option}")),
+            ),
+            None => conclusion::line("keep the mode, and look again under load", Some("quell status")),
+        }
     }
 
     pub(crate) fn blind(error: &SamplerError) -> Self {
@@ -66,5 +124,37 @@ impl fmt::Display for Effect {
                 writeln!(f, "{}: {verdict}: {why}", queue.name)
             }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quell_linux::Pid;
+
+    fn concluded(verdict: ModeVerdict, instead: Option<&str>) -> String {
+        let napi = NapiId::from_kernel(8_193).unwrap_or_else(|| unreachable!());
+        let observed = EffectOnQueue::of(napi, 1_000_000_000, &quell_sampler::QueueSample::default());
+        let mode = |text: &str| text.parse::<DeliveryMode>().unwrap_or_else(|why| panic!("{why}"));
+        let costly = instead.map(|instead| CostlyPolls { per_packet: 12, instead: mode(instead) });
+        let queue = QueueEffect { name: "eth0 rx 0".to_owned(), observed, verdict, costly };
+        let pid = Pid::new(812).unwrap_or_else(|| unreachable!());
+        Effect::Watched(vec![queue]).conclusion(&mode("suspend20"), &Selection::Processes(vec![pid]))
+    }
+
+    #[test]
+    fn a_mode_in_effect_is_not_said_to_be_good() {
+        let in_effect = || ModeVerdict::InEffect("290 of 300 polls".to_owned());
+        assert!(concluded(in_effect(), None).ends_with(":\n  quell bench --pid 812\n"));
+        let costly = concluded(in_effect(), Some("suspend500"));
+        assert!(
+            costly.contains("costs more than it gives at this load (12 polls per packet): use suspend500"),
+            "{costly}"
+        );
+        assert!(costly.ends_with("\n  quell detach 812 && quell attach suspend500 812\n"), "{costly}");
+        assert!(concluded(in_effect(), Some("base")).ends_with("\n  quell detach 812\n"));
+        let not = concluded(ModeVerdict::NotInEffect("none of 9 polls".to_owned()), Some("suspend500"));
+        assert!(not.contains("not in effect") && not.ends_with("\n  quell detach 812\n"), "{not}");
+        assert!(concluded(ModeVerdict::CannotTell("idle".to_owned()), None).ends_with("\n  quell status\n"));
     }
 }

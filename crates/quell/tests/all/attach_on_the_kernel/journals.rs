@@ -22,7 +22,7 @@ fn an_attachment_of_another_pid_namespace_belongs_to_an_invisible_process() {
     unshare.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", &script]);
     unshare.env("QUELL_JOURNAL_DIR", stage.journals()).stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::null());
     let Ok(mut inside) = unshare.spawn() else { return skip(Lacks::Tool("unshare"), "unshare is not installed") };
-    let count = || std::fs::read_dir(stage.journals()).map_or(0, Iterator::count);
+    let count = || crate::command::journals_in(&stage.journals()).len();
     let shows = || String::from_utf8(stage.quell(&["status"]).output().unwrap().stdout).unwrap();
     wait_until(|| count() > 0 && shows().contains("not visible here"), "the attachment in the namespace is not listed");
     for command in [&["detach", "--all"][..], &["revert"]] {

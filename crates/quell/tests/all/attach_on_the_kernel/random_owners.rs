@@ -147,7 +147,7 @@ impl Play {
         // A keeper may undo its journal at the same time, so that a single command does not see its end.
         let is_without_journals = || {
             self.run(&["revert"]);
-            std::fs::read_dir(self.stage.journals()).map_or(0, Iterator::count) == 0
+            crate::command::journals_in(&self.stage.journals()).is_empty()
         };
         wait_until(is_without_journals, &format!("seed {seed}: a journal remains after {said:#?}"));
         assert_eq!(self.state(), before, "seed {seed}: {said:#?}");

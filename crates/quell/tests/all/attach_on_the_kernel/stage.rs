@@ -129,8 +129,7 @@ impl Stage {
 
     /// Waits until everything is as before any attachment; fails on timeout.
     pub(crate) fn assert_back(&self) {
-        let count = || std::fs::read_dir(self.journals()).map_or(0, Iterator::count);
-        wait_until(|| count() == 0, "a journal remains");
+        wait_until(|| command::journals_in(&self.journals()).is_empty(), "a journal remains");
         assert!(!self.is_set());
     }
 
@@ -141,7 +140,7 @@ impl Stage {
 
     /// The process that the first of the journals names as keeper, if it runs.
     pub(crate) fn some_keeper(&self) -> Option<PidFd> {
-        let journal = std::fs::read_dir(self.journals()).ok()?.next()?.ok()?.path();
+        let journal = self.journals().join(command::journals_in(&self.journals()).first()?);
         let text = std::fs::read_to_string(journal).ok()?;
         let maintained_by = text.lines().rfind(|line| line.contains("maintained-by"))?;
         let record: Value = serde_json::from_str(maintained_by.split_once(' ')?.1).ok()?;

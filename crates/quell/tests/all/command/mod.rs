@@ -10,6 +10,13 @@ pub(crate) fn quell(journals: &Path, arguments: &[&str]) -> Command {
     command
 }
 
+/// Names of the journals in a directory, without the history of ends.
+pub(crate) fn journals_in(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| !name.ends_with(".journal-history")).collect()
+}
+
 /// Runs `command`, checks that it exits with `code`, and returns its output.
 pub(crate) fn says(code: i32, command: &mut Command) -> String {
     let Output { status, stdout, stderr } = command.output().unwrap();

@@ -108,8 +108,7 @@ impl Stage {
 
     /// Returns the names of the existing journals.
     pub(crate) fn journals(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(self.file("journal")).into_iter().flatten();
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        crate::command::journals_in(&self.file("journal"))
     }
 
     /// Kills the processes named `comm` that this test's quell process started.

@@ -190,7 +190,7 @@ fn a_search_compares_with_the_attached_mode_and_does_not_replace_it() {
     let (_, stdout, stderr) = end(attached.stage.start(&tune));
     assert_eq!(attached.stage.result()["search"]["plan"]["present"], ATTACHED, "{stdout}{stderr}");
     let (code, _, stderr) = end(attached.stage.start(&[&tune[..], &["--keep"]].concat()));
-    assert_eq!(code, Some(1), "{stderr}");
+    assert_eq!(code, Some(2), "{stderr}");
     assert!(stderr.contains("is already attached (attach suspend20)"), "{stderr}");
     attached.assert_attached_until_detached();
 }

@@ -50,6 +50,33 @@ fn figures_printed_by_a_command_are_compared() {
 }
 
 #[test]
+fn a_judge_without_latency_is_reported_and_costs_are_per_packet_because_others_can_send() {
+    let Some(stage) = Stage::enter("bp-wrk") else { return };
+    let wrk = "--latency=sh -c 'echo Running 1s test @ x; echo 10 requests in 1.00s; echo Requests/sec: 10'";
+    let (code, stdout, stderr) = run(&stage, &["--modes=base,suspend200", "--budget=3s", "--yes", wrk]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stderr.contains("prints no p99, only errors, requests, requests-per-s: add --latency to wrk"), "{stderr}");
+    assert!(stdout.contains("CPU/packet") && !stdout.contains("CPU/request"), "{stdout}");
+    stage.assert_as_before();
+}
+
+#[test]
+fn quick_with_a_judge_compares_three_modes_for_as_long_as_its_slices_need() {
+    let Some(stage) = Stage::enter("bp-quick") else { return };
+    let judge = "--latency=sh -c 'sleep 2; echo p99-us 7'";
+    let quell = start(&stage, &["--quick", "--yes", judge]);
+    stage.wait_until_switched();
+    quell.pidfd().signal(Signal::INT).unwrap();
+    let (code, _, stderr) = end(quell);
+    assert_eq!(code, Some(130), "{stderr}");
+    assert!(stderr.contains("a slice takes 20"), "{stderr}");
+    let design = &stage.result()["experiments"][0]["record"]["design"];
+    assert_eq!(design["treatments"].as_array().unwrap().len(), 2, "besides base");
+    assert!(design["budget-ms"].as_u64().unwrap() > 40_000, "{design}");
+    stage.assert_as_before();
+}
+
+#[test]
 fn a_failing_or_unparsable_command_ends_the_run_before_any_change() {
     let Some(stage) = Stage::enter("bp-wrong") else { return };
     for (judge, why) in [("--latency=false", "exit status: 1"), ("--latency=echo hello", "printed no usable figures")] {

@@ -275,7 +275,7 @@ impl Stage {
 
     pub(crate) fn assert_no_journal_remains(&self) {
         wait_until(|| {
-            let left: Vec<_> = std::fs::read_dir(self.dir.path().join("journal")).into_iter().flatten().collect();
+            let left = crate::command::journals_in(&self.dir.path().join("journal"));
             if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
         });
     }

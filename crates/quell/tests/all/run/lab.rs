@@ -104,8 +104,7 @@ impl RunLab {
     /// Names of the journals of `quell run`.
     pub(crate) fn journals(&self) -> Vec<String> {
         let [(_, dir)] = self.environment();
-        let entries = std::fs::read_dir(dir).into_iter().flatten();
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        crate::command::journals_in(dir.as_ref())
     }
 
     /// Whether the journal lists the process as a target of the mode.

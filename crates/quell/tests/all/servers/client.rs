@@ -1,10 +1,9 @@
-//! The real client of each server: its command, and a parser for its output. A figure that a client does not print is
-//! absent.
+//! The real client of each server: its command, and the figures that it prints. A figure that it does not print is absent.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use quell_load::LoadReport;
+use quell_subject::experiment::judge;
 
 /// Connections of every client.
 pub(crate) const CONNECTIONS: u32 = 64;
@@ -94,17 +93,22 @@ impl Client {
         }
     }
 
-    /// Parses the output of the client after a run with `effort`.
+    /// Parses the output of the client after a run with `effort`. Without a number of requests, it fails if one of the
+    /// requested ones is not answered.
     ///
     /// # Errors
     /// When the output does not have the format of this client.
     pub(crate) fn read(self, effort: Effort, printed: &str) -> Result<Found, String> {
-        let found = match self {
-            Self::QuellLoadMemcached | Self::QuellLoadEcho => read_quell_load(printed),
-            Self::RedisBenchmark => read_redis_benchmark(effort, printed),
-            Self::Wrk => read_wrk(printed),
-        };
-        found.ok_or_else(|| format!("unexpected output of {}: {printed}", self.name()))
+        let figures =
+            judge::parse(printed).map_err(|why| format!("{why} in the output of {}: {printed}", self.name()))?;
+        let figure = |name: &str| figures.get(name).copied();
+        let count = |name: &str| figure(name).map(|count| count as u64);
+        Ok(Found {
+            answered: count("requests").unwrap_or_else(|| redis_requests(effort)),
+            per_s: figure("requests-per-s").ok_or_else(|| format!("no rate in the output of {}", self.name()))?,
+            p50: figure("p50-us").map(|us| Duration::from_secs_f64(us / 1e6)),
+            failed: count("errors").unwrap_or(0),
+        })
     }
 }
 
@@ -129,7 +133,7 @@ fn quell_load(server: SocketAddr, effort: Effort, protocol: &str) -> Vec<String>
         Effort::Open { per_s, .. } => format!("{per_s:.0}"),
     };
     let mut words: Vec<String> =
-        [env!("CARGO_BIN_EXE_quell"), "load", "--json", "--warm-up=0"].map(str::to_owned).into();
+        [env!("CARGO_BIN_EXE_quell"), "load", "--figures", "--warm-up=0"].map(str::to_owned).into();
     words.extend([
         format!("--protocol={protocol}"),
         format!("--rate={rate}"),
@@ -180,50 +184,4 @@ fn wrk(server: SocketAddr, effort: Effort) -> Vec<String> {
     let words = ["wrk", "--latency", "-t1", &format!("-c{}", effort.connections()), &format!("-d{seconds}s")]
         .map(str::to_owned);
     words.into_iter().chain([format!("http://{server}/")]).collect()
-}
-
-fn read_quell_load(printed: &str) -> Option<Found> {
-    let document: serde_json::Value = serde_json::from_str(printed).ok()?;
-    let report: LoadReport = serde_json::from_value(document.get("report")?.clone()).ok()?;
-    let errors = &report.errors;
-    let lost = [errors.requests_lost, errors.timed_out, errors.server_errors, errors.malformed, errors.wrong_content];
-    Some(Found {
-        answered: report.answered_in_window,
-        per_s: report.qps,
-        p50: report.latency.p50(),
-        failed: report.unanswered + lost.iter().sum::<u64>(),
-    })
-}
-
-/// Parses the CSV output: the first line names the figures, the second contains those of the single test. The number of
-/// requests is the requested one, because redis-benchmark fails if one is not answered.
-fn read_redis_benchmark(effort: Effort, printed: &str) -> Option<Found> {
-    let fields = |line: &str| line.split(',').map(|field| field.trim_matches('"').to_owned()).collect::<Vec<_>>();
-    let mut lines = printed.lines().filter(|line| line.starts_with('"'));
-    let (names, values) = (fields(lines.next()?), fields(lines.next()?));
-    let figure = |wanted: &str| values.get(names.iter().position(|name| name == wanted)?)?.parse::<f64>().ok();
-    Some(Found {
-        answered: redis_requests(effort),
-        per_s: figure("rps")?,
-        p50: figure("p50_latency_ms").map(|ms| Duration::from_secs_f64(ms / 1e3)),
-        failed: 0,
-    })
-}
-
-fn read_wrk(printed: &str) -> Option<Found> {
-    let line = |start: &str| Some(printed.lines().find_map(|line| line.trim().strip_prefix(start))?.trim());
-    let answered = printed.lines().find_map(|line| line.split_once(" requests in "))?.0.trim().parse().ok()?;
-    let counts =
-        |text: &str| text.split(',').filter_map(|part| part.rsplit(' ').next()?.parse::<u64>().ok()).sum::<u64>();
-    let failed = line("Socket errors:").map_or(0, counts) + line("Non-2xx or 3xx responses:").map_or(0, counts);
-    let p50 = wrk_time(line("50%")?).filter(|_| answered > 0);
-    Some(Found { answered, per_s: line("Requests/sec:")?.parse().ok()?, p50, failed })
-}
-
-/// Parses times of wrk: `87.00us`, `1.23ms`, `2.00s`.
-fn wrk_time(text: &str) -> Option<Duration> {
-    let (number, unit_s) = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)]
-        .into_iter()
-        .find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, seconds)))?;
-    Duration::try_from_secs_f64(number.parse::<f64>().ok()? * unit_s).ok()
 }

@@ -124,8 +124,7 @@ impl ServersLab {
 
     /// Names of the journals of `quell`.
     pub(crate) fn journals(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(self.journal_dir()).into_iter().flatten();
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        crate::command::journals_in(&self.journal_dir())
     }
 
     /// Waits until the queues are as `before`, and no journal and no process of `quell` remains. `of` appears in the

@@ -4,7 +4,6 @@
 mod attached;
 #[allow(dead_code, reason = "the bench uses the rest")]
 mod client;
-mod client_output;
 mod fixtures;
 mod kills;
 #[allow(dead_code, reason = "the bench uses the rest")]

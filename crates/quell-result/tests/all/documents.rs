@@ -1,7 +1,5 @@
 //! Documents are read back as they were written, and their fields have names of one form.
 
-#![allow(clippy::unwrap_used, reason = "a document that cannot be read fails the test")]
-
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
@@ -18,8 +16,8 @@ use quell_sim::sweep::{Point, Setup};
 use quell_sim::{HostProfile, Load};
 use serde_json::Value;
 
-const EXPERIMENT: &str = include_str!("../../quell/tests/fixtures/result.json");
-const TUNE: &str = include_str!("../../quell/tests/fixtures/tune.json");
+const EXPERIMENT: &str = include_str!("../../../quell/tests/fixtures/result.json");
+const TUNE: &str = include_str!("../../../quell/tests/fixtures/tune.json");
 
 fn json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).unwrap()

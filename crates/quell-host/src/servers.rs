@@ -1,0 +1,300 @@
+//! The servers of a host, from snapshots and findings: programs that listen and receive packets from queues, with the
+//! present mode of each and its next step. Pure, except [`origins`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use quell_linux::proc::{ProcRoot, ProgramPlace};
+use quell_linux::{NapiId, Pid};
+use quell_mode::{DeliveryMode, NapiSettings, PartialNapiSettings};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::findings::{EPOLL_MIXES_NAPIS, Finding, Node, Severity, has_reuseport_group};
+use crate::snapshot::query::{EpollContext, SnapshotQuery};
+use crate::snapshot::{FileWait, Files, Process, Snapshot, SnapshotSocket, SocketState};
+
+/// A program that receives from queues.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct HostServer {
+    /// Its first process: the parent of the others.
+    pub pid: Pid,
+    /// Name of that process.
+    pub name: String,
+    /// Its processes that have sockets, in ascending order.
+    pub processes: Vec<Pid>,
+    /// Pod, container or unit; absent if it is in none, or unknown.
+    pub place: Option<ProgramPlace>,
+    /// How it waits for packets.
+    pub waits: ServerWait,
+    /// Mode of its attachment; absent if it is not attached.
+    pub attached: Option<DeliveryMode>,
+    /// Present setting of its queues and epolls; absent if it differs between them or is unknown.
+    pub present: Option<DeliveryMode>,
+    /// Number of queues from which it has received.
+    pub queues: usize,
+    /// Number of threads that wait for these packets; of epolls, if it is larger.
+    pub workers: usize,
+    /// CPUs that it used between the snapshots; absent with one snapshot.
+    pub cpus: Option<f64>,
+    /// Number of serious findings about it.
+    pub serious: usize,
+    /// Number of warnings about it.
+    pub warnings: usize,
+    /// Number of notes about it.
+    pub notes: usize,
+    /// What to do next.
+    pub next: NextStep,
+}
+
+/// How a server waits for packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ServerWait {
+    /// In `epoll_wait`: every mode applies.
+    Epoll,
+    /// By an AF_XDP socket.
+    Xdp,
+    /// By an io_uring.
+    IoUring,
+    /// In `poll` or `select`.
+    Poll,
+    /// In a blocking receive.
+    Receive,
+    /// In another call, or it did not wait when the snapshots were taken.
+    Unknown,
+}
+
+/// What to do next with a server: fix what prevents a benefit, measure, attach.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum NextStep {
+    /// Fix what this finding describes.
+    Fix {
+        /// ID of its rule.
+        finding: &'static str,
+    },
+    /// Compare modes on it.
+    Measure {
+        /// Whether its workers can get one queue each, which only `--steer` does.
+        steered: bool,
+    },
+    /// Attach the mode that a measurement has found better.
+    Attach {
+        /// The mode.
+        mode: DeliveryMode,
+    },
+    /// Leave it: a measurement has found no better mode.
+    Keep,
+    /// Check whether its attached mode is in effect.
+    Check,
+    /// Wait: nothing has arrived through a queue.
+    AwaitClients,
+}
+
+/// What an earlier measurement says about a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EarlierAnswer {
+    Use(DeliveryMode),
+    Keep,
+}
+
+/// Data of `/proc` that snapshots do not have.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ProcessOrigin {
+    pub parent: Option<Pid>,
+    pub place: Option<ProgramPlace>,
+}
+
+/// Parent and place of the processes of a snapshot that still run.
+#[must_use]
+pub fn origins(snapshot: &Snapshot) -> BTreeMap<Pid, ProcessOrigin> {
+    let of = |process: &Process| {
+        let dir = ProcRoot::default().process(process.pid);
+        let place = dir.place().ok().flatten();
+        let stat = dir.stat().ok().filter(|stat| stat.starttime.0 == process.start_time_ticks)?;
+        Some((process.pid, ProcessOrigin { parent: stat.ppid, place }))
+    };
+    snapshot.processes.iter().filter_map(of).collect()
+}
+
+/// What is known about a host besides its snapshots.
+#[derive(Debug, Clone, Copy)]
+pub struct Known<'a> {
+    pub findings: &'a [Finding],
+    pub origins: &'a BTreeMap<Pid, ProcessOrigin>,
+    /// Modes of attached processes.
+    pub attached: &'a BTreeMap<Pid, DeliveryMode>,
+    /// The newest answer of a measurement for a program of this name.
+    pub measured: &'a BTreeMap<String, EarlierAnswer>,
+}
+
+/// Servers of the host: first those that need a fix, then those that used the most CPU time. Programs that only have
+/// connections of the present SSH session are left out.
+#[must_use]
+pub fn servers(now: &Snapshot, before: Option<&Snapshot>, known: &Known<'_>) -> Vec<HostServer> {
+    let query = SnapshotQuery::new(now, before);
+    let managed: BTreeSet<u64> = now.management_sockets.known_elements().copied().collect();
+    let by_root = by_root(now, known.origins);
+    let is_managed = |processes: &[&Process]| {
+        let mut held = processes.iter().flat_map(|process| sockets(&query, process));
+        held.any(|socket| managed.contains(&socket.inode))
+    };
+    let of_root = |processes: Vec<&Process>| {
+        let is_server = processes.iter().any(|process| sockets(&query, process).any(is_served));
+        (is_server && !is_managed(&processes)).then(|| server(&query, &processes, known))
+    };
+    let mut servers: Vec<HostServer> = by_root.into_values().filter_map(of_root).collect();
+    let order = |server: &HostServer| (server.serious > 0, server.cpus.unwrap_or(0.0));
+    servers.sort_by(|one, other| {
+        let ((one_serious, one_cpus), (other_serious, other_cpus)) = (order(one), order(other));
+        other_serious.cmp(&one_serious).then(other_cpus.total_cmp(&one_cpus)).then(one.pid.cmp(&other.pid))
+    });
+    servers
+}
+
+/// Processes of each program by its first process: the last ancestor with the same name.
+fn by_root<'a>(now: &'a Snapshot, origins: &BTreeMap<Pid, ProcessOrigin>) -> BTreeMap<Pid, Vec<&'a Process>> {
+    let by_pid: BTreeMap<Pid, &Process> = now.processes.iter().map(|process| (process.pid, process)).collect();
+    let mut programs: BTreeMap<Pid, Vec<&Process>> = BTreeMap::new();
+    for process in &now.processes {
+        let parent = |of: &&'a Process| {
+            let parent = by_pid.get(&origins.get(&of.pid)?.parent?)?;
+            (parent.name == process.name).then_some(*parent)
+        };
+        // Bounds the walk, should parents form a cycle.
+        let root = std::iter::successors(Some(process), parent).take(now.processes.len()).last().unwrap_or(process);
+        programs.entry(root.pid).or_default().push(process);
+    }
+    programs
+}
+
+fn sockets<'a>(query: &SnapshotQuery<'a>, process: &Process) -> impl Iterator<Item = &'a SnapshotSocket> {
+    let held = process.files.known().into_iter().flat_map(|files| &files.sockets);
+    held.filter_map(|held| query.socket(held.inode)).collect::<Vec<_>>().into_iter()
+}
+
+/// Whether clients on other hosts can send to the socket first: it listens, or is an unconnected UDP socket with a port.
+fn is_served(socket: &SnapshotSocket) -> bool {
+    let accepts = socket.state == SocketState::Listen || socket.records_first_napi();
+    accepts && socket.local.is_some_and(|local| local.port() != 0 && !local.ip().is_loopback())
+}
+
+fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) -> HostServer {
+    let first = processes.iter().min_by_key(|process| process.start_time_ticks).unwrap_or(&processes[0]);
+    let pids: BTreeSet<Pid> = processes.iter().map(|process| process.pid).collect();
+    let epolls: Vec<&EpollContext<'_>> = query.epolls().filter(|epoll| pids.contains(&epoll.process.pid)).collect();
+    let receiving: Vec<&EpollContext<'_>> = epolls.iter().copied().filter(|epoll| !epoll.by_napi.is_empty()).collect();
+    let received = processes.iter().flat_map(|process| sockets(query, process));
+    let received = received.filter(|socket| socket.state != SocketState::Listen);
+    let queues: BTreeSet<NapiId> = received.flat_map(|socket| query.queues_of(socket)).collect();
+    let waiters: BTreeSet<Pid> =
+        receiving.iter().flat_map(|epoll| &epoll.waiters).map(|(thread, _)| thread.tid).collect();
+    let waits = if receiving.is_empty() { other_wait(query, processes, &epolls) } else { ServerWait::Epoll };
+    let attached = pids.iter().find_map(|pid| known.attached.get(pid)).copied();
+    let about: Vec<&Finding> =
+        known.findings.iter().filter(|finding| concerns(query, finding, processes, &queues)).collect();
+    let count = |severity| about.iter().filter(|finding| finding.severity == severity).count();
+    let cpu_ns = || processes.iter().map(|process| query.cpu_ns(process)).sum::<Option<u64>>();
+    let is_unknown = queues.is_empty();
+    let next = match known.measured.get(&first.name).copied() {
+        _ if about.iter().any(|finding| finding.severity >= Severity::Warning) => {
+            let worst = about.iter().max_by_key(|finding| finding.severity);
+            NextStep::Fix { finding: worst.map_or("", |finding| finding.id) }
+        }
+        _ if attached.is_some() => NextStep::Check,
+        _ if is_unknown => NextStep::AwaitClients,
+        Some(EarlierAnswer::Use(mode)) => NextStep::Attach { mode },
+        Some(EarlierAnswer::Keep) => NextStep::Keep,
+        None => {
+            let mixes = about.iter().any(|finding| finding.id == EPOLL_MIXES_NAPIS);
+            let can_steer = processes.iter().any(|process| has_reuseport_group(query, process));
+            match mixes && !can_steer {
+                true => NextStep::Fix { finding: EPOLL_MIXES_NAPIS },
+                false => NextStep::Measure { steered: mixes },
+            }
+        }
+    };
+    HostServer {
+        pid: first.pid,
+        name: first.name.clone(),
+        place: known.origins.get(&first.pid).and_then(|origin| origin.place.clone()),
+        waits,
+        attached,
+        present: present(query, &queues, &receiving),
+        queues: queues.len(),
+        workers: waiters.len().max(receiving.len()),
+        cpus: cpu_ns().zip(query.interval_ns()).map(|(ran, interval)| ran as f64 / interval as f64),
+        serious: count(Severity::Serious),
+        warnings: count(Severity::Warning),
+        notes: count(Severity::Note),
+        processes: pids.into_iter().collect(),
+        next,
+    }
+}
+
+/// How a program waits none of whose epolls has received from a queue.
+fn other_wait(query: &SnapshotQuery<'_>, processes: &[&Process], epolls: &[&EpollContext<'_>]) -> ServerWait {
+    let files = || processes.iter().filter_map(|process| process.files.known());
+    if files().any(|files| !files.xdp_sockets.is_empty()) {
+        return ServerWait::Xdp;
+    }
+    let watches = |epoll: &&&EpollContext<'_>| epoll.sockets().any(|inode| query.socket(inode).is_some());
+    if epolls.iter().any(|epoll| watches(&epoll)) {
+        return ServerWait::Epoll;
+    }
+    if files().flat_map(Files::receiving_rings).next().is_some() {
+        return ServerWait::IoUring;
+    }
+    let waits = processes.iter().flat_map(|process| process.threads.known_elements()).filter_map(|it| it.file_wait);
+    let by = |wait: FileWait| match wait {
+        FileWait::Poll | FileWait::Select => ServerWait::Poll,
+        FileWait::Receive { .. } | FileWait::Accept { .. } => ServerWait::Receive,
+    };
+    waits.map(by).min().unwrap_or(ServerWait::Unknown)
+}
+
+/// Whether the finding is about the program: its processes, threads and files, or its queues.
+fn concerns(query: &SnapshotQuery<'_>, finding: &Finding, processes: &[&Process], queues: &BTreeSet<NapiId>) -> bool {
+    let has_pid = |pid: Pid| processes.iter().any(|process| process.pid == pid);
+    let has_thread =
+        |tid: Pid| processes.iter().flat_map(|process| process.threads.known_elements()).any(|it| it.tid == tid);
+    let names_program = |node: &Node| match node {
+        Node::Process { pid, .. } | Node::Epoll { pid, .. } | Node::File { pid, .. } => Some(has_pid(*pid)),
+        Node::Thread { tid, .. } => Some(has_pid(*tid) || has_thread(*tid)),
+        _ => None,
+    };
+    let is_its_queue = |node: &Node| match node {
+        Node::Napi { id, .. } => queues.contains(id),
+        Node::RxQueue { device, queue } => queues.iter().any(|&id| {
+            let found = query.napi(id).filter(|(of, _)| of.name == *device);
+            found.is_some_and(|(of, _)| {
+                of.rx_queues.known_elements().any(|rx| rx.id == *queue && rx.napi_id() == Some(id))
+            })
+        }),
+        Node::Device { namespace, ifindex, .. } => queues
+            .iter()
+            .any(|&id| query.napi(id).is_some_and(|(of, _)| (of.namespace, of.ifindex) == (*namespace, *ifindex))),
+        Node::Irq { number } => {
+            queues.iter().any(|&id| query.napi(id).is_some_and(|(_, napi)| napi.irq_number() == Some(*number)))
+        }
+        _ => false,
+    };
+    let named: Vec<bool> = finding.nodes.iter().filter_map(names_program).collect();
+    match named.is_empty() {
+        // A finding about another program on the same queue is not about this one.
+        false => named.contains(&true),
+        true => finding.nodes.iter().any(is_its_queue),
+    }
+}
+
+/// Setting of all these queues and epolls, as a mode.
+fn present(query: &SnapshotQuery<'_>, queues: &BTreeSet<NapiId>, epolls: &[&EpollContext<'_>]) -> Option<DeliveryMode> {
+    let mut of_queues = queues.iter().map(|&id| Some(query.napi(id)?.1.settings()));
+    let napi: PartialNapiSettings = of_queues.next()??;
+    let mut params = epolls.iter().map(|epoll| epoll.params);
+    let epoll = params.next().unwrap_or_else(|| Some(Default::default()))?;
+    let is_equal = of_queues.all(|other| other == Some(napi)) && params.all(|other| other == Some(epoll));
+    let napi = PartialNapiSettings::from(NapiSettings::default()).changed_by(&napi).complete()?;
+    is_equal.then(|| DeliveryMode::recognised(napi, epoll))?
+}

@@ -1,0 +1,149 @@
+//! The servers of recorded snapshots, and the next step of each.
+
+use std::collections::BTreeMap;
+
+use crate::snapshots::{before, healthy, set, snapshot};
+use quell_host::findings::{Finding, examine};
+use quell_host::servers::{EarlierAnswer, HostServer, Known, NextStep, ProcessOrigin, ServerWait, servers};
+use quell_linux::Pid;
+use serde_json::{Value, json};
+
+#[derive(Default)]
+struct Facts {
+    parents: Vec<(i32, i32)>,
+    attached: Vec<i32>,
+    measured: Option<EarlierAnswer>,
+}
+
+fn pid(pid: i32) -> Pid {
+    Pid::new(pid).unwrap()
+}
+
+fn of(host: &Value, facts: &Facts) -> Vec<HostServer> {
+    let (now, earlier) = (snapshot(host), snapshot(&before()));
+    let findings: Vec<Finding> = examine(&now, Some(&earlier)).findings;
+    let origin = |&(child, parent): &(i32, i32)| (pid(child), ProcessOrigin { parent: Some(pid(parent)), place: None });
+    let known = Known {
+        findings: &findings,
+        origins: &facts.parents.iter().map(origin).collect(),
+        attached: &facts.attached.iter().map(|&one| (pid(one), "suspend20".parse().unwrap())).collect(),
+        measured: &facts.measured.iter().map(|answer| ("memcached".to_owned(), *answer)).collect::<BTreeMap<_, _>>(),
+    };
+    servers(&now, Some(&earlier), &known)
+}
+
+fn only(host: &Value, facts: &Facts) -> HostServer {
+    let mut found = of(host, facts);
+    assert_eq!(found.len(), 1, "{found:#?}");
+    found.remove(0)
+}
+
+/// Both queues deliver to the second epoll.
+fn mixing(reuseport: bool) -> Value {
+    let mut host = healthy();
+    set(&mut host, "/sockets/1/napi", json!(8194));
+    for epoll in [1, 2] {
+        let params = json!({"busy_poll_usecs": 0, "busy_poll_budget": 0, "prefer_busy_poll": false});
+        set(&mut host, &format!("/processes/0/files/epolls/{epoll}/params"), params);
+    }
+    for napi in [0, 1] {
+        for key in ["defer-hard-irqs", "gro-flush-timeout-ns", "irq-suspend-timeout-ns"] {
+            set(&mut host, &format!("/devices/0/napis/{napi}/{key}"), json!(0));
+        }
+    }
+    // memcached has an option of its own.
+    set(&mut host, "/processes/0/name", json!("nginx"));
+    if reuseport {
+        set(&mut host, "/sockets/0/reuseport", json!(true));
+        let mut second = host["sockets"][0].clone();
+        second["inode"] = json!(99);
+        set(&mut host, "/sockets/-", second);
+    }
+    host
+}
+
+#[test]
+fn a_server_has_its_present_mode_queues_workers_and_cpu_time() {
+    let server = only(&healthy(), &Facts::default());
+    assert_eq!((server.name.as_str(), server.pid, server.waits), ("memcached", pid(4242), ServerWait::Epoll));
+    assert_eq!(server.present.map(|mode| mode.to_string()).as_deref(), Some("suspend20"));
+    assert_eq!((server.queues, server.workers, server.serious + server.warnings), (2, 2, 0));
+    assert!(server.cpus.is_some_and(|cpus| cpus > 0.0));
+    assert_eq!(server.next, NextStep::Measure { steered: false });
+}
+
+#[test]
+fn children_of_a_program_with_its_name_belong_to_it() {
+    let mut host = healthy();
+    let mut child = host["processes"][0].clone();
+    child["pid"] = json!(4300);
+    child["start-time-ticks"] = json!(77_001);
+    for fd in 0..3 {
+        let epoll = [3, 5, 8][fd];
+        child["files"]["epolls"][fd]["same-as"] = json!({"pid": 4242, "fd": epoll});
+    }
+    set(&mut host, "/processes/-", child);
+    let parents = || vec![(4242, 1), (4300, 4242)];
+    let server = only(&host, &Facts { parents: parents(), ..Facts::default() });
+    assert_eq!((server.pid, server.processes), (pid(4242), vec![pid(4242), pid(4300)]));
+    set(&mut host, "/processes/1/name", json!("helper"));
+    assert_eq!(of(&host, &Facts { parents: parents(), ..Facts::default() }).len(), 2);
+}
+
+#[test]
+fn the_next_step_is_to_fix_then_to_measure_then_to_attach() {
+    let mut ill = healthy();
+    set(&mut ill, "/devices/0/napis/0/defer-hard-irqs", json!(0));
+    let answered = |measured| Facts { measured: Some(measured), ..Facts::default() };
+    let better = EarlierAnswer::Use("suspend50".parse().unwrap());
+    assert!(matches!(only(&ill, &answered(better)).next, NextStep::Fix { .. }));
+    let next = only(&healthy(), &answered(better)).next;
+    assert_eq!(next, NextStep::Attach { mode: "suspend50".parse().unwrap() });
+    assert_eq!(only(&healthy(), &answered(EarlierAnswer::Keep)).next, NextStep::Keep);
+    let attached = Facts { attached: vec![4242], ..answered(better) };
+    let server = only(&healthy(), &attached);
+    assert_eq!((server.attached.is_some(), server.next), (true, NextStep::Check));
+}
+
+#[test]
+fn connections_of_several_queues_in_one_epoll_are_fixed_or_steered_before_they_are_measured() {
+    assert_eq!(only(&mixing(true), &Facts::default()).next, NextStep::Measure { steered: true });
+    assert_eq!(only(&mixing(false), &Facts::default()).next, NextStep::Fix { finding: "epoll-mixes-napis" });
+}
+
+#[test]
+fn a_server_without_packets_waits_for_clients() {
+    let mut host = healthy();
+    for socket in 1..5 {
+        set(&mut host, &format!("/sockets/{socket}/napi"), json!(null));
+        set(&mut host, &format!("/sockets/{socket}/remote"), json!("127.0.0.1:40000"));
+    }
+    let server = only(&host, &Facts::default());
+    assert_eq!((server.waits, server.queues, server.next), (ServerWait::Epoll, 0, NextStep::AwaitClients));
+}
+
+#[test]
+fn clients_and_the_program_of_this_session_are_no_servers() {
+    let mut host = healthy();
+    set(&mut host, "/sockets/0/local", json!("127.0.0.1:11211"));
+    assert_eq!(of(&host, &Facts::default()), []);
+    let mut host = healthy();
+    set(&mut host, "/management-sockets", json!([101]));
+    assert_eq!(of(&host, &Facts::default()), []);
+}
+
+#[test]
+fn a_finding_about_another_program_on_the_queue_is_not_about_a_server() {
+    let mut host = healthy();
+    set(&mut host, "/processes/0/files/epolls/1/targets/0/file/other/ready", json!(true));
+    let mut other = healthy()["processes"][0].clone();
+    other["pid"] = json!(5_000);
+    other["name"] = json!("nginx");
+    other["files"]["epolls"] = json!([]);
+    other["threads"] = json!([]);
+    other["files"]["sockets"] = json!([{"fd": 26, "inode": 100}, {"fd": 3, "inode": 103}]);
+    set(&mut host, "/processes/-", other);
+    let found = of(&host, &Facts::default());
+    let notes = |name: &str| found.iter().find(|server| server.name == name).map(|server| server.notes);
+    assert!(notes("memcached") > notes("nginx"), "{found:#?}");
+}

@@ -1,0 +1,126 @@
+//! The conclusion of a result: use another mode, keep the present one, or measure longer.
+
+use quell_experiment::{
+    Criterion, ExperimentDesign, ExperimentRecord, SliceObservation, SliceRecord, StopReason, Treatment,
+};
+use quell_mode::DeliveryMode;
+use quell_result::Document as _;
+use quell_result::conclusion::{Conclusion, WhyKeep, WhyLonger};
+use quell_result::experiment::{EndOfExperiment, ExperimentResult, LoadExperiment, SubjectFacts};
+use quell_result::facts::ModelFacts;
+use quell_result::figures::{BUSY, Work};
+use quell_result::tune::TuneFile;
+use quell_tune::{TuneAnswer, TuneEnd};
+
+const BLOCKS: u32 = 40;
+
+fn mode(text: &str) -> DeliveryMode {
+    text.parse().unwrap()
+}
+
+fn treatment(text: &str) -> Treatment<DeliveryMode> {
+    Treatment { name: text.to_owned(), setting: mode(text) }
+}
+
+/// An experiment of `base`, twice, and other modes, each with its CPU time and interrupts per packet. Slices of one mode
+/// differ by `noise`.
+fn experiment(modes: &[(&str, f64, f64)], noise: f64) -> ExperimentResult {
+    let criteria: Vec<Criterion> = vec![Work::Packet.cpu(), Work::Packet.criterion(quell_result::figures::IRQS)];
+    let treatments = modes.iter().map(|(name, ..)| treatment(name)).collect();
+    let design = ExperimentDesign::new(treatment("base"), treatments, criteria, 1);
+    let arms: Vec<(f64, f64)> =
+        [(10.0, 1.0), (10.0, 1.0)].into_iter().chain(modes.iter().map(|&(_, cpu, irqs)| (cpu, irqs))).collect();
+    let mut slices = Vec::new();
+    for block in 0..BLOCKS {
+        for arm in design.order(block) {
+            // Alternates differently in each arm, so that the noise is not that of the whole block.
+            let factor = 1.0 + if (block >> (arm % 4)) & 1 == 0 { noise } else { -noise };
+            let (cpu, irqs) = arms[arm];
+            let observation =
+                SliceObservation { spent_ms: 210.0, foreign_cpu: Some(0.0), ..SliceObservation::default() }
+                    .with_metric(&Work::Packet.name(quell_result::figures::CPU), Some(cpu * factor))
+                    .with_metric(&Work::Packet.name(quell_result::figures::IRQS), Some(irqs * factor))
+                    .with_metric(BUSY, Some(0.03));
+            slices.push(SliceRecord { block, arm, observation });
+        }
+    }
+    let record = ExperimentRecord { design, slices, dropped: Default::default() };
+    let end = EndOfExperiment::Stopped(StopReason::BudgetSpent);
+    let subject = SubjectFacts::Model(ModelFacts {
+        profile: "host".to_owned(),
+        description: "a host".to_owned(),
+        queues: 1,
+        connections: 1,
+    });
+    let mut result = ExperimentResult::begin(subject).unwrap();
+    result.experiments.push(LoadExperiment { load: None, offered_per_s: None, record, end });
+    result
+}
+
+fn concluded(modes: &[(&str, f64, f64)], noise: f64) -> Conclusion {
+    experiment(modes, noise).conclusion().unwrap()
+}
+
+fn used(conclusion: &Conclusion) -> Option<String> {
+    match conclusion {
+        Conclusion::Use { mode, .. } => Some(mode.to_string()),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_mode_that_saves_without_a_cost_is_to_be_used() {
+    let conclusion = concluded(&[("suspend20", 7.0, 0.5), ("defer20", 12.0, 1.0)], 0.01);
+    let Conclusion::Use { mode: used, instead_of, saves, costs, .. } = conclusion else { panic!("{conclusion:?}") };
+    assert_eq!((used, instead_of, saves.len(), costs.len()), (mode("suspend20"), mode("base"), 2, 0));
+    assert!((saves[0].low - 0.7).abs() < 0.05, "{saves:?}");
+}
+
+#[test]
+fn a_mode_that_costs_much_is_not_recommended_for_what_it_saves() {
+    let conclusion = concluded(&[("fullbusy", 35.0, 0.01)], 0.01);
+    let Conclusion::Keep { mode: kept, because: WhyKeep::TradeOff { mode: other, saves, costs } } = conclusion else {
+        panic!("{conclusion:?}")
+    };
+    assert_eq!((kept, other.as_str(), saves.len(), costs.len()), (mode("base"), "fullbusy", 1, 1));
+    let with_cheaper = concluded(&[("fullbusy", 35.0, 0.01), ("suspend50", 9.0, 0.9)], 0.01);
+    assert_eq!(used(&with_cheaper).as_deref(), Some("suspend50"));
+}
+
+#[test]
+fn equal_modes_have_nothing_to_gain_at_this_load_and_worse_ones_are_worse() {
+    let equal = concluded(&[("suspend20", 10.0, 1.0)], 0.001);
+    let Conclusion::Keep { because: WhyKeep::NothingToGain { busy, .. }, .. } = equal else { panic!("{equal:?}") };
+    assert_eq!(busy, Some(0.03));
+    let worse = concluded(&[("suspend20", 20.0, 2.0)], 0.001);
+    assert!(matches!(worse, Conclusion::Keep { because: WhyKeep::OthersAreWorse, .. }), "{worse:?}");
+}
+
+#[test]
+fn modes_that_differ_less_than_the_slices_are_measured_longer() {
+    let conclusion = concluded(&[("suspend20", 10.0, 1.0)], 0.5);
+    let Conclusion::MeasureLonger { because, budget_ms } = conclusion else { panic!("{conclusion:?}") };
+    assert_eq!((because, budget_ms), (WhyLonger::TooWide, Some(240_000)));
+}
+
+#[test]
+fn an_experiment_that_failed_has_no_answer() {
+    let mut failed = experiment(&[("suspend20", 10.0, 1.0)], 0.5);
+    failed.experiments[0].end = EndOfExperiment::Failed("the program exited".to_owned());
+    let conclusion = failed.conclusion().unwrap();
+    let incomplete = Conclusion::MeasureLonger { because: WhyLonger::Incomplete, budget_ms: None };
+    assert_eq!(conclusion, incomplete);
+}
+
+#[test]
+fn a_search_concludes_its_answer() {
+    let mut file = TuneFile::from_json(include_str!("../../../quell/tests/fixtures/tune.json")).unwrap();
+    assert!(used(&file.conclusion()).is_some());
+    file.search.answer = TuneAnswer::NoSettingBetter;
+    assert!(matches!(file.conclusion(), Conclusion::Keep { because: WhyKeep::NotBeaten, .. }));
+    (file.search.answer, file.search.end) = (TuneAnswer::None, TuneEnd::BudgetSpent);
+    let budget = file.search.plan.budget_ms * 2;
+    assert!(matches!(file.conclusion(), Conclusion::MeasureLonger { budget_ms: Some(ms), .. } if ms == budget));
+    file.search.end = TuneEnd::NoModeLeft;
+    assert!(matches!(file.conclusion(), Conclusion::MeasureLonger { budget_ms: None, .. }));
+}

@@ -1,0 +1,6 @@
+//! Tests of quell-result from outside, in one binary: each binary costs seconds of linking and tens of megabytes.
+
+#![allow(clippy::unwrap_used, reason = "a document that cannot be read fails the test")]
+
+mod conclusions;
+mod documents;

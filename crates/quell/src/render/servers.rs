@@ -1,0 +1,264 @@
+//! The servers of a host as a table, one line each, and the conclusion: what to do first.
+
+use quell_host::servers::{HostServer, NextStep, ServerWait};
+use quell_linux::visible::{self, counted};
+
+use super::conclusion;
+use super::number::ABSENT;
+use super::terminal::Terminal;
+use quell_cli::table::{lines, new_table, set_gap};
+
+/// Maximum number of servers in the table; `--json` lists all.
+const SHOWN: usize = 20;
+/// Maximum number of programs in the line about those without epolls.
+const NAMED: usize = 6;
+
+/// Where the fixes of findings are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fixes {
+    /// Above the servers.
+    Above,
+    /// By `quell doctor`.
+    ByDoctor,
+}
+
+/// The servers, and a line about those whose waits no epoll mode changes.
+#[must_use]
+pub(crate) fn table(servers: &[HostServer], terminal: Terminal, fixes: Fixes) -> String {
+    let (by_epoll, others): (Vec<&HostServer>, Vec<&HostServer>) =
+        servers.iter().partition(|server| server.waits == ServerWait::Epoll);
+    let mut out = String::new();
+    if !by_epoll.is_empty() {
+        out.push_str(&of_epoll(&by_epoll, terminal, fixes));
+    }
+    if !others.is_empty() {
+        let named: Vec<String> = others.iter().take(NAMED).map(|server| other(server)).collect();
+        let more = others.len().saturating_sub(NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let text =
+            format!("without epoll, so only deferral, threaded and sockpoll modes apply: {}{more}", named.join(", "));
+        out.push_str(
+            &(textwrap::fill(&text, textwrap::Options::new(terminal.prose_columns()).subsequent_indent("  ")) + "\n"),
+        );
+    }
+    out
+}
+
+fn of_epoll(servers: &[&HostServer], terminal: Terminal, fixes: Fixes) -> String {
+    let shown = servers.len().min(SHOWN);
+    let steps: Vec<String> = servers[..shown].iter().map(|server| next(server, fixes)).collect();
+    let with = |below: bool| {
+        let mut table = new_table();
+        let heading = ["server", "PID", "in", "mode", "queues", "workers", "problems"];
+        table.set_header(heading.into_iter().chain((!below).then_some("next")));
+        for (server, step) in servers.iter().zip(&steps) {
+            table.add_row(cells(server).into_iter().chain((!below).then(|| step.clone())));
+        }
+        set_gap(&mut table, 2);
+        lines(&table)
+    };
+    let wide = with(false);
+    let is_fit = wide.lines().all(|line| terminal.fits(line.chars().count()));
+    let mut out = match is_fit {
+        true => wide,
+        false => {
+            let narrow = with(true);
+            let mut lines = narrow.lines();
+            let heading = lines.next().unwrap_or_default();
+            let rows = lines.zip(&steps).map(|(line, step)| format!("{line}\n    {step}\n"));
+            format!("{heading}\n{}", rows.collect::<String>())
+        }
+    };
+    if servers.len() > shown {
+        out.push_str(&format!("and {}; --json lists all\n", counted(servers.len() - shown, "more server")));
+    }
+    out
+}
+
+fn cells(server: &HostServer) -> [String; 7] {
+    let mode = match (server.attached, server.present) {
+        (Some(mode), _) => format!("{mode} (attached)"),
+        // Overrides are too long for a column; `quell show` has them.
+        (None, Some(mode)) if mode == mode.kind().into() => mode.to_string(),
+        (None, Some(_)) => "custom".to_owned(),
+        (None, None) if server.queues == 0 => ABSENT.to_owned(),
+        (None, None) => "differs".to_owned(),
+    };
+    let counts = [(server.serious, "serious"), (server.warnings, "warning"), (server.notes, "note")];
+    let word = |&(count, word): &(usize, &str)| match word {
+        "serious" => format!("{count} serious"),
+        _ => counted(count, word),
+    };
+    let problems: Vec<String> = counts.iter().filter(|(count, _)| *count > 0).map(word).collect();
+    let or_absent = |text: String| if text.is_empty() { ABSENT.to_owned() } else { text };
+    let place = server.place.as_ref().map(|place| visible::name(&place.to_string()).into_owned());
+    [
+        visible::name(&server.name).into_owned(),
+        server.pid.to_string(),
+        or_absent(place.unwrap_or_default()),
+        mode,
+        server.queues.to_string(),
+        server.workers.to_string(),
+        or_absent(problems.join(", ")),
+    ]
+}
+
+fn other(server: &HostServer) -> String {
+    let wait = match server.waits {
+        ServerWait::Epoll => "epoll",
+        ServerWait::Xdp => "AF_XDP",
+        ServerWait::IoUring => "io_uring",
+        ServerWait::Poll => "poll",
+        ServerWait::Receive => "blocking receive",
+        ServerWait::Unknown => "unknown",
+    };
+    format!("{} {} ({wait})", visible::name(&server.name), server.pid)
+}
+
+/// The next step and its command.
+fn next(server: &HostServer, fixes: Fixes) -> String {
+    let step = match &server.next {
+        NextStep::Fix { finding } => format!("fix {finding}"),
+        NextStep::Measure { .. } => "measure".to_owned(),
+        NextStep::Attach { mode } => format!("attach {mode}, measured better"),
+        NextStep::Keep => "keep: measured, nothing is better".to_owned(),
+        NextStep::Check => "check".to_owned(),
+        NextStep::AwaitClients => "no packet through a queue yet".to_owned(),
+    };
+    command(server, fixes).map_or_else(|| step.clone(), |command| format!("{step}: {command}"))
+}
+
+/// Command of the next step.
+fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
+    let pid = server.pid;
+    match &server.next {
+        NextStep::Fix { .. } => (fixes == Fixes::ByDoctor).then(|| format!("quell doctor {pid}")),
+        NextStep::Measure { steered } => {
+            let steered = if *steered && bench_can_steer() { " --steer" } else { "" };
+            Some(format!("quell bench --pid {pid}{steered}"))
+        }
+        NextStep::Attach { mode } => Some(format!("quell attach {mode} {pid}")),
+        NextStep::Check => Some("quell status".to_owned()),
+        NextStep::Keep | NextStep::AwaitClients => None,
+    }
+}
+
+fn bench_can_steer() -> bool {
+    let command = crate::cli::command();
+    command.find_subcommand("bench").is_some_and(|bench| bench.get_arguments().any(|option| option.get_id() == "steer"))
+}
+
+/// What to do first on this host: fix, else measure, else attach. `is_root` is whether commands that change settings
+/// can be run.
+#[must_use]
+pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) -> String {
+    let rank = |step: &NextStep| match step {
+        NextStep::Fix { .. } => 0,
+        NextStep::Measure { .. } => 1,
+        NextStep::Attach { .. } => 2,
+        NextStep::Check => 3,
+        NextStep::Keep => 4,
+        NextStep::AwaitClients => 5,
+    };
+    let by_epoll = servers.iter().filter(|server| server.waits == ServerWait::Epoll);
+    let Some(first) = by_epoll.min_by_key(|server| rank(&server.next)) else {
+        let text = "no server with an epoll listens here; measure one in a private lab";
+        return conclusion::line(text, Some("quell bench"));
+    };
+    let (name, pid) = (visible::name(&first.name), first.pid);
+    let text = match &first.next {
+        NextStep::Fix { finding } => format!("fix first what prevents a benefit for {name} {pid} ({finding})"),
+        NextStep::Measure { steered } => {
+            let steered =
+                if *steered { "; clients have to reconnect to be steered to one queue per worker" } else { "" };
+            format!("nothing prevents a benefit for {name} {pid}: measure which mode is better{steered}")
+        }
+        NextStep::Attach { mode } => format!("use {mode} for {name} {pid}: a measurement has found it better"),
+        NextStep::Check => format!("keep the mode of {name} {pid} if it is in effect; `quell detach {pid}` undoes it"),
+        NextStep::Keep => format!("keep the settings of {name} {pid}: a measurement has found no better mode"),
+        NextStep::AwaitClients => format!(
+            "{name} {pid} has received nothing through a queue: send requests from another machine (loopback has no \
+             queue), then run this again"
+        ),
+    };
+    let changes = matches!(first.next, NextStep::Measure { .. } | NextStep::Attach { .. });
+    let root = if changes && !is_root { " (as root)" } else { "" };
+    conclusion::line(&format!("{text}{root}"), command(first, fixes).as_deref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quell_linux::Pid;
+    use quell_linux::proc::ProgramPlace;
+
+    const PLAIN: Terminal = Terminal { columns: None, colour: false };
+
+    fn server(name: &str, next: NextStep) -> HostServer {
+        let pid = Pid::of_this_process();
+        HostServer {
+            pid,
+            name: name.to_owned(),
+            processes: vec![pid],
+            place: Some(ProgramPlace::Unit("nginx.service".to_owned())),
+            waits: ServerWait::Epoll,
+            attached: None,
+            present: Some(quell_mode::DeliveryMode::default()),
+            queues: 2,
+            workers: 2,
+            cpus: None,
+            serious: 0,
+            warnings: 1,
+            notes: 0,
+            next,
+        }
+    }
+
+    #[test]
+    fn a_server_has_one_line_and_its_next_command_below_it_on_a_narrow_terminal() {
+        let servers = [server("nginx", NextStep::Measure { steered: false })];
+        let pid = servers[0].pid;
+        let wide = table(&servers, PLAIN, Fixes::ByDoctor);
+        let line = wide.lines().nth(1).unwrap_or_default();
+        assert!(line.contains("unit nginx.service  base") && line.contains("1 warning"), "{wide}");
+        assert!(line.ends_with(&format!("measure: quell bench --pid {pid}")), "{wide}");
+        let narrow = table(&servers, Terminal { columns: Some(80), colour: false }, Fixes::ByDoctor);
+        assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
+        assert_eq!(narrow.lines().nth(2), Some(&*format!("    measure: quell bench --pid {pid}")), "{narrow}");
+    }
+
+    #[test]
+    fn the_conclusion_is_to_fix_before_to_measure_before_to_attach() {
+        let attach = || NextStep::Attach { mode: quell_mode::DeliveryMode::default() };
+        let fix = || NextStep::Fix { finding: "stalled-queue" };
+        let all = [attach(), NextStep::Measure { steered: false }, fix()].map(|next| server("nginx", next));
+        assert!(conclusion(&all, true, Fixes::Above).contains("(stalled-queue)"));
+        assert!(conclusion(&all[..2], true, Fixes::Above).contains("quell bench --pid"));
+        assert!(conclusion(&all[..1], false, Fixes::Above).contains("(as root)"));
+        assert!(conclusion(&[], true, Fixes::Above).ends_with("\n  quell bench\n"));
+    }
+
+    #[test]
+    fn every_next_command_is_valid() {
+        let attach = NextStep::Attach { mode: quell_mode::DeliveryMode::default() };
+        let measure = |steered| NextStep::Measure { steered };
+        for next in [NextStep::Fix { finding: "nested-epoll" }, measure(true), measure(false), attach, NextStep::Check]
+        {
+            let command = command(&server("nginx", next), Fixes::ByDoctor).unwrap_or_default();
+            let parsed = crate::cli::command().try_get_matches_from(command.split(' '));
+            assert!(parsed.is_ok(), "{command}: {parsed:?}");
+        }
+    }
+
+    #[test]
+    fn programs_without_epoll_share_a_line() {
+        let one = |name: &str, waits| HostServer { waits, ..server(name, NextStep::AwaitClients) };
+        let text = table(
+            &[one("dnsmasq", ServerWait::Poll), one("evil\n\u{1b}[2J", ServerWait::Receive)],
+            PLAIN,
+            Fixes::ByDoctor,
+        );
+        assert!(text.starts_with("without epoll, so only deferral") && text.contains("dnsmasq"), "{text}");
+        assert!(!text.contains('\u{1b}') && !text.trim_end().contains("evil\n"), "{text}");
+    }
+}

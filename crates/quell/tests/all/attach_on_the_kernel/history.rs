@@ -1,0 +1,31 @@
+//! What `quell status` says of modes that have ended.
+
+use quell_test_support::lab::ARRIVES_WITHIN;
+use serde_json::Value;
+
+use super::stage::{MODE, Stage, wait_until};
+use crate::command;
+
+fn history(stage: &Stage) -> Vec<Value> {
+    let text = command::says(0, &mut stage.quell(&["status", "--json"]));
+    let status: Value = serde_json::from_str(&text).unwrap();
+    status["history"].as_array().cloned().unwrap_or_default()
+}
+
+#[test]
+fn a_mode_that_ended_is_in_the_history_with_the_time_and_the_reason() {
+    let Some(mut stage) = Stage::enter("history") else { return };
+    let pid = stage.pid();
+    stage.says(0, &["attach", MODE, &pid, "--yes", "--seconds", "0"]);
+    assert!(history(&stage).is_empty());
+    stage.says(0, &["detach", &pid]);
+    stage.assert_back();
+    let said = stage.says(0, &["status"]);
+    assert!(said.starts_with("nothing is applied\nhistory:\n  attach suspend200 to memcached"), "{said}");
+    assert!(said.contains(": rolled back at 20") && said.contains(" UTC, by `quell detach`"), "{said}");
+
+    stage.says(0, &["attach", "base", &pid, "--yes", "--seconds", "0"]);
+    stage.server.terminate(ARRIVES_WITHIN).unwrap();
+    wait_until(|| history(&stage).len() == 2, "the keeper does not record the end");
+    assert_eq!(history(&stage)[0]["by"], "its keeper: the programs exited");
+}
