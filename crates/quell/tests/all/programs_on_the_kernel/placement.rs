@@ -115,7 +115,7 @@ fn a_command_is_steered_by_its_launcher_in_each_slice() {
     let Some(stage) = Stage::of_workers("bps-command") else { return };
     let (output, load) = (stage.file(), stage.load_of_workers().replace(":7000", ":7001"));
     let load = format!("--load={load}");
-    let fixed = ["bench", "--modes=base,suspend200", "--slice=100", "--settle=100", "--budget=20s", "--yes", "--steer"];
+    let fixed = ["bench", "--modes=base,suspend200", "--slice=100", "--settle=100", "--budget=60s", "--yes", "--steer"];
     let output = ["--output", output.to_str().unwrap(), &load];
     let command = ["--", env!("CARGO_BIN_EXE_quell"), "respond", "192.0.2.1:7001", "--workers", "2"];
     let words = [&fixed[..], &output, &command].concat();
