@@ -3,7 +3,7 @@
 use quell_linux::visible;
 use quell_result::conclusion::{Conclusion, Quantity, QuantityChange, WhyKeep, WhyLonger};
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
-use quell_result::facts::ProgramsFacts;
+use quell_result::facts::{PRESENT, ProgramsFacts};
 use quell_result::tune::TuneFile;
 
 use super::number;
@@ -25,7 +25,10 @@ pub(crate) fn line(sentence: &str, command: Option<&str>) -> String {
 #[must_use]
 pub(crate) fn of_experiment(result: &ExperimentResult) -> String {
     let Some(conclusion) = result.conclusion() else { return String::new() };
-    let modes = result.experiments.first().map(|first| experiment::treatments(first).collect::<Vec<_>>().join(","));
+    let modes = result.experiments.first().map(|first| {
+        // The attached mode is a row of the next result, too.
+        experiment::treatments(first).filter(|mode| *mode != PRESENT).collect::<Vec<_>>().join(",")
+    });
     let measure = |pids: &str| format!("quell bench --pid {pids} --modes {}", modes.unwrap_or_default());
     of(&conclusion, &result.subject, measure, &[])
 }
@@ -45,11 +48,17 @@ fn of(
 ) -> String {
     let said = sentence(conclusion, left_alone);
     match (conclusion, subject) {
+        (Conclusion::Use { mode, .. }, SubjectFacts::Programs(facts)) if facts.attached == Some(*mode) => {
+            line(&format!("{said}. It is attached already"), None)
+        }
         (Conclusion::Use { mode, .. }, SubjectFacts::Programs(facts)) => {
-            line(&said, Some(&format!("quell attach {mode} {}", pids(facts, " "))))
+            let pids = pids(facts, " ");
+            let detach = if facts.attached.is_some() { format!("quell detach {pids} && ") } else { String::new() };
+            line(&said, Some(&format!("{detach}quell attach {mode}{} {pids}", placement_options(subject))))
         }
         (Conclusion::Use { mode, .. }, SubjectFacts::Command(facts)) => {
-            line(&said, Some(&format!("quell run {mode} -- {}", experiment::command_line(&facts.command))))
+            let (placement, command) = (placement_options(subject), experiment::command_line(&facts.command));
+            line(&said, Some(&format!("quell run {mode}{placement} -- {command}")))
         }
         (Conclusion::Use { mode, instead_of, .. }, _) => {
             let measured = format!("{said}. Before you use it, measure it on your server");
@@ -59,7 +68,8 @@ fn of(
             let again = commands_of(facts)
                 .into_iter()
                 .map(|(option, words)| format!(" {option} {}", shell_words::quote(&experiment::command_line(&words))));
-            let command = format!("{}{}", measure(&pids(facts, ",")), again.collect::<String>());
+            let measure = measure(&pids(facts, ","));
+            let command = format!("{measure}{}{}", placement_options(subject), again.collect::<String>());
             line(&said, Some(&format!("{command} --budget {}", budget(*budget_ms))))
         }
         (Conclusion::MeasureLonger { budget_ms: Some(budget_ms), .. }, _) => {
@@ -67,6 +77,16 @@ fn of(
         }
         _ => line(&said, None),
     }
+}
+
+/// Options with which connections were steered and workers pinned, each after a space.
+pub(crate) fn placement_options(subject: &SubjectFacts) -> String {
+    let options = match subject {
+        SubjectFacts::Programs(facts) => facts.placement.as_ref().map_or(&[][..], |placement| &placement.options),
+        SubjectFacts::Command(facts) => &facts.placement,
+        _ => &[],
+    };
+    options.iter().map(|option| format!(" {option}")).collect()
 }
 
 fn pids(facts: &ProgramsFacts, separator: &str) -> String {

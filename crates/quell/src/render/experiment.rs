@@ -184,11 +184,11 @@ pub(crate) fn placement(placement: Option<&PlacementFacts>) -> String {
         let SteeredFacts { group, sockets, connections_before, aligned_before, new_connections } = steered;
         let arrived = match new_connections {
             None => "; existing connections stay with their workers until their clients reconnect".to_owned(),
-            Some(0) => {
-                "; no client has reconnected: the result is that of the connections from before, so let the clients \
-                 reconnect and run the command again"
-                    .to_owned()
-            }
+            Some(0) => format!(
+                "; no client has reconnected, so the result is that of the connections from before. To measure steered \
+                 ones, run `quell attach base PID {} --follow`, let the clients reconnect, and run this command again",
+                visible::name(&placement.options.join(" "))
+            ),
             Some(count) => format!("; {} arrived through the filter", counted(*count, "new connection")),
         };
         let text = format!(
@@ -198,6 +198,9 @@ pub(crate) fn placement(placement: Option<&PlacementFacts>) -> String {
             counted(*connections_before, "connection"),
         );
         out.push_str(&format!("{}\n", wrapped(&text)));
+    }
+    if placement.steered.is_empty() && placement.options.iter().any(|option| option.starts_with("--steer")) {
+        out.push_str("the attachment of the programs steers their connections, under every mode\n");
     }
     if placement.pinned > 0 {
         out.push_str(&format!("pinned to the CPUs of their queues: {}\n", counted(placement.pinned, "thread")));

@@ -134,18 +134,13 @@ fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
     match &server.next {
         NextStep::Fix { .. } => (fixes == Fixes::ByDoctor).then(|| format!("quell doctor {pid}")),
         NextStep::Measure { steered } => {
-            let steered = if *steered && bench_can_steer() { " --steer" } else { "" };
+            let steered = if *steered { " --steer" } else { "" };
             Some(format!("quell bench --pid {pid}{steered}"))
         }
         NextStep::Attach { mode } => Some(format!("quell attach {mode} {pid}")),
         NextStep::Check => Some("quell status".to_owned()),
         NextStep::Keep | NextStep::AwaitClients => None,
     }
-}
-
-fn bench_can_steer() -> bool {
-    let command = crate::cli::command();
-    command.find_subcommand("bench").is_some_and(|bench| bench.get_arguments().any(|option| option.get_id() == "steer"))
 }
 
 /// What to do first on this host: fix, else measure, else attach. `is_root` is whether commands that change settings

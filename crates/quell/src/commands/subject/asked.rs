@@ -271,7 +271,8 @@ fn loads(loads: &[OfferedLoad]) -> String {
 
 /// What the programs have or get besides the modes, and which problems the modes cause.
 fn notes(facts: &ProgramsFacts) -> String {
-    let attached = |mode| format!("the programs are attached: {mode} pauses meanwhile, and is back at the end\n");
+    let attached =
+        |mode| format!("the programs are attached ({mode}): this pauses meanwhile, and is back at the end\n");
     let attached = facts.attached.map_or_else(String::new, attached);
     attached + &experiment::placement(facts.placement.as_ref()) + &experiment::problems(&facts.problems)
 }

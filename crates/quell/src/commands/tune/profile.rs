@@ -8,6 +8,8 @@ use quell_mode::{DeliveryMode, ProgramWait, Requirement};
 use quell_result::experiment::SubjectFacts;
 use quell_result::facts::QueueFacts;
 
+use crate::render::conclusion::placement_options;
+
 /// Text of the profile. `report` is the result as text, `show` the command that prints it again.
 pub(super) fn text(report: &str, subject: &SubjectFacts, mode: DeliveryMode, show: &str) -> String {
     let queues = queues(subject, mode);
@@ -16,7 +18,7 @@ pub(super) fn text(report: &str, subject: &SubjectFacts, mode: DeliveryMode, sho
          All evidence: {show}\n\
          {}",
         report.trim_end(),
-        usage(mode, &queues, &placement(subject))
+        usage(mode, &queues, &placement_options(subject))
     );
     let comments = evidence.lines().map(|line| format!("# {}", visible::name(line)));
     let comments: Vec<String> = comments.map(|line| line.trim_end().to_owned()).collect();
@@ -61,16 +63,6 @@ fn queues(subject: &SubjectFacts, mode: DeliveryMode) -> BTreeMap<&str, BTreeSet
         }
     }
     by_device
-}
-
-/// Options with which connections were steered and workers pinned, each after a space.
-fn placement(subject: &SubjectFacts) -> String {
-    let options = match subject {
-        SubjectFacts::Programs(facts) => facts.placement.as_ref().map_or(&[][..], |placement| &placement.options),
-        SubjectFacts::Command(facts) => &facts.placement,
-        _ => &[],
-    };
-    options.iter().map(|option| format!(" {option}")).collect()
 }
 
 fn usage(mode: DeliveryMode, queues: &BTreeMap<&str, BTreeSet<u32>>, placement: &str) -> String {

@@ -67,7 +67,7 @@ fn the_attached_mode_is_a_row_of_the_result_and_is_back_at_the_end() {
     let Some(attached) = Attached::enter("bpa-end") else { return };
     let (code, stdout, stderr) = end(attached.bench(&["--budget=4s"]));
     assert_eq!(code, Some(0), "{stderr}");
-    assert!(stderr.contains("the programs are attached: suspend20 pauses meanwhile"), "{stderr}");
+    assert!(stderr.contains("the programs are attached (suspend20)"), "{stderr}");
     assert!(stdout.contains("attached: suspend20") && stdout.contains("present"), "{stdout}");
     let result = attached.stage.result();
     assert_eq!(result["subject"]["attached"], ATTACHED);
