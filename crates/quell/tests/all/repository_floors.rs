@@ -126,6 +126,7 @@ const WALL_CLOCK: &[&str] = &[
     "quell/src/commands/tune/mod.rs",
     "quell/src/logging.rs",
     "quell/src/render/status.rs",
+    "quell-change/src/journal/ends.rs",
     "quell-change/src/journal/store.rs",
     "quell-host/src/snapshot/read/mod.rs",
     "quell-linux/src/clock.rs",

@@ -112,6 +112,16 @@ fn the_pid_of_a_parent_means_its_children_in_every_command() {
 }
 
 #[test]
+fn without_arguments_quell_lists_a_server_of_another_namespace_with_its_next_command() {
+    let Some(nginx) = Nginx::start("overview") else { return };
+    let said = nginx.says(0, &[]);
+    let line = said.lines().find(|line| line.starts_with(&nginx.name)).unwrap_or_else(|| panic!("{said}"));
+    assert!(line.contains("base  2       2") && line.contains("note"), "{line}");
+    let measure = format!("measure: quell bench --pid {}", nginx.master.pid());
+    assert!(line.contains(&measure) && said.contains("conclusion: "), "{said}");
+}
+
+#[test]
 fn a_name_without_a_program_is_refused_in_the_same_words_by_every_command() {
     let journals = tempfile::tempdir().unwrap();
     let name = "qt-no-such-program";
