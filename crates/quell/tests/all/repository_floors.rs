@@ -123,7 +123,6 @@ fn places_with(words: &[&str], but: &[&str]) -> Vec<String> {
 const WALL_CLOCK: &[&str] = &[
     "quell/src/commands/apply/watchdog.rs",
     "quell/src/commands/bench/mod.rs",
-    "quell/src/commands/tune/mod.rs",
     "quell/src/logging.rs",
     "quell/src/render/status.rs",
     "quell-change/src/journal/ends.rs",
