@@ -213,7 +213,7 @@ impl SubjectArgs {
         }
     }
 
-    fn applies(&self) -> [Applies; 17] {
+    fn applies(&self) -> [Applies; 16] {
         const SERVERS: &[Place] = &[Place::Programs, Place::Command];
         const MODELLED: &[Place] = &[Place::Lab, Place::Sim];
         [
@@ -223,7 +223,6 @@ impl SubjectArgs {
             (self.placement.steers(), "--steer", &[Place::Programs, Place::Command, Place::Lab]),
             // The workers of a lab are always pinned.
             (self.placement.pins(), "--pin", SERVERS),
-            (self.yes, "--yes", SERVERS),
             (self.accept_stalls, "--accept-stalls", &[Place::Programs]),
             (self.loads.is_some(), "--loads", MODELLED),
             (self.queues.is_some(), "--queues", MODELLED),
