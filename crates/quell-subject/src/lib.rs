@@ -1,5 +1,5 @@
 //! Compares delivery modes: labs, the server under test, and subjects of experiments. [`run::run`] measures a server in
-//! a lab. [`question`] asks programs of this host and commands. [`experiment::model::run_model`] simulates a server.
+//! a lab. [`subjects`] answer a [`question::Question`]. [`experiment::model::run_model`] simulates a server.
 //! [`replay`] plays published experiments. This crate prints nothing.
 
 #![forbid(unsafe_code)]
@@ -18,5 +18,6 @@ pub mod replay;
 pub mod requirements;
 pub mod run;
 pub mod server;
+pub mod subjects;
 pub mod unsuitable;
 pub mod vm;

@@ -34,10 +34,10 @@ use crate::experiment::program::{GeneratorTraffic, Programs, Traffic};
 use crate::experiment::{ComparisonError, Preview, compare, needs_launch, one_per_load};
 use crate::lab::napi::Queues;
 use crate::lab::veth::{LabError, SERVER_DEVICE, VethLab, VethPlan, unique_name};
-use crate::question::NothingSteered;
 use crate::question::{Comparison, Follow, SubjectStep, report_slice};
 use crate::requirements::{Missing, missing};
 use crate::server::{BESIDE_PORT, PORT, Server, ServerCommand, ServerError};
+use crate::subjects::NothingSteered;
 use crate::unsuitable::{Maximum, Unsuitable, other_programs};
 use crate::{bench_load, checks};
 

@@ -12,7 +12,7 @@ pub mod server_side;
 
 use std::ops::ControlFlow;
 
-use crate::question::{Comparison, Follow, SubjectStep, report_slice};
+use crate::question::{Comparison, Follow, SubjectStep, Timing, report_slice};
 use clients::{ClientsError, RemoteClients};
 use command::{CommandRunner, CommandSubjectError, LabClient, StartedCommand};
 use judge::{Judge, JudgeError, Judges};
@@ -31,26 +31,9 @@ use quell_mode::{DeliveryMode, Requirement};
 use quell_result::experiment::{EndOfExperiment, ExperimentResult, LoadExperiment, SubjectFacts};
 use quell_result::facts::{CommandFacts, ProcessFacts, ProgramsFacts, QueueFacts};
 use quell_result::figures::{REQUESTS, Work};
-use serde::{Deserialize, Serialize};
 
 /// How much longer than the first slice others may take.
 const SLICES_VARY: f64 = 1.1;
-
-/// Durations and limits of an experiment.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Timing {
-    /// Maximum duration of the experiment, in milliseconds.
-    pub budget_ms: u64,
-    /// Measured time of a slice, in milliseconds.
-    pub slice_ms: u32,
-    /// Time between setting a mode and the start of the measurement, in milliseconds.
-    pub settle_ms: u32,
-    /// Smallest relevant difference, as a share: 0.05 means 5 %.
-    pub margin: f64,
-    /// Seed of the random order of modes.
-    pub seed: u64,
-}
 
 /// An experiment on a command that is started under each mode.
 #[derive(Debug, Clone)]

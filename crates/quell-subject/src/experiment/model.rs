@@ -16,8 +16,8 @@ use rand_pcg::Pcg64;
 use super::program::SubjectError;
 use super::{ComparisonError, compare, figures, one_per_load};
 use crate::counters::{CpuUse, TrialCounters};
-use crate::question::model::ModelSpec;
 use crate::question::{Comparison, Follow, report_slice};
+use crate::subjects::model::ModelSpec;
 use quell_load::OfferedLoad;
 
 /// Reason why a result of the model is not a measurement.

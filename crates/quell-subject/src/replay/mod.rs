@@ -6,8 +6,6 @@ mod table;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use quell_linux::CpuList;
-use quell_linux::netns::Namespace;
 use quell_linux::perf_event::HardwareCounters;
 use quell_linux::proc::ProcRoot;
 use quell_load::{LoadSpec, OfferedLoad, Polling, RequestResponse, ServeShape, Transport, Workload};
@@ -22,13 +20,13 @@ use quell_result::published::{INTERRUPTED, PublishedPart, PublishedRun, part_nam
 use crate::bench_load;
 use crate::experiment::command::LabClient;
 use crate::experiment::judge::Judges;
-use crate::experiment::{CommandRequest, ComparisonError, Timing, run_command};
+use crate::experiment::{CommandRequest, ComparisonError, run_command};
 use crate::lab::veth::VethLab;
-use crate::question::Tools;
-use crate::question::command::Runner;
-use crate::question::{Follow, SubjectStep};
+use crate::question::{Follow, SubjectStep, Timing};
 use crate::run::{LabRunError, LabSpec, in_empty_lab};
 use crate::server::ServerCommand;
+use crate::subjects::Tools;
+use crate::subjects::command::{Runner, ServerPlace};
 
 pub use table::{PLAYED, offered};
 
@@ -74,13 +72,6 @@ pub struct ReplayRequest {
     pub timing: Timing,
     /// Whether to measure although there are too few CPUs.
     pub insist: bool,
-}
-
-/// Network namespace and CPUs of a server.
-#[derive(Debug, Clone)]
-pub struct ServerPlace {
-    pub namespace: Arc<Namespace>,
-    pub cpus: CpuList,
 }
 
 impl ReplayPart {

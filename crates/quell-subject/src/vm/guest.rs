@@ -437,8 +437,8 @@ fn answers(probe: &UdpSocket) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::Timing;
     use crate::question::Comparison;
+    use crate::question::Timing;
 
     /// A server whose queue stalls under one mode.
     #[derive(Default)]

@@ -4,7 +4,7 @@ use quell_change::journal::Journal;
 use quell_load::Workload;
 use quell_result::experiment::ExperimentResult;
 use quell_subject::bench_load;
-use quell_subject::experiment::Timing;
+use quell_subject::question::Timing;
 use quell_subject::question::{Comparison, SubjectStep};
 use quell_subject::requirements::missing;
 use quell_subject::run::{LabRequest, LabRunError, LabSpec, run};

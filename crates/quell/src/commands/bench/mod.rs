@@ -14,11 +14,12 @@ use quell_result::facts::Check;
 use quell_result::guest_checks as checks;
 use quell_result::published::{INTERRUPTED, PublishedRun};
 use quell_result::store::ResultStore;
-use quell_subject::experiment::Timing;
 use quell_subject::experiment::judge::Judges;
 use quell_subject::extent::Extent;
-use quell_subject::question::{Answer, Comparison, Question, SubjectSpec};
+use quell_subject::question::Timing;
+use quell_subject::question::{Comparison, Question};
 use quell_subject::run::{LabRunError, check_possible};
+use quell_subject::subjects::{Answer, SubjectSpec};
 use quell_vm::KernelName;
 use quell_vm::machine::Emulator;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use quell_linux::signal::Interruption;
 use quell_published::Experiment;
 use quell_result::published::PublishedRun;
-use quell_subject::experiment::Timing;
 use quell_subject::question::SubjectStep;
+use quell_subject::question::Timing;
 use quell_subject::replay::{Replay, ReplayRequest, play};
 
 use super::args::BenchArgs;

@@ -12,14 +12,12 @@ use quell_load::OfferedLoad;
 use quell_result::experiment::SubjectFacts;
 use quell_result::facts::ProgramsFacts;
 use quell_subject::experiment::ComparisonError;
-use quell_subject::question::model::ModelSpec;
-use quell_subject::question::{
-    Answer, Comparison, HelperError, Operator, Planned, PlannedSubject, Question, SubjectSpec, SubjectStep, Tools,
-    Unanswered,
-};
+use quell_subject::question::{Comparison, Question, SubjectStep};
 use quell_subject::requirements::Missing;
 use quell_subject::run::{LabRequest, LabRunError};
 use quell_subject::server::ServerError;
+use quell_subject::subjects::model::ModelSpec;
+use quell_subject::subjects::{Answer, HelperError, Operator, Planned, PlannedSubject, SubjectSpec, Tools, Unanswered};
 use quell_subject::vm::VmLabError;
 use quell_tune::{TunePlan, TunePlanError};
 

@@ -16,7 +16,8 @@ use quell_mode::DeliveryMode;
 use quell_result::store::ResultStore;
 use quell_result::tune::TuneFile;
 use quell_subject::experiment::judge::Judges;
-use quell_subject::question::{Answer, GUEST_ARMS, Question, SubjectSpec, guarded_run_max};
+use quell_subject::question::Question;
+use quell_subject::subjects::{Answer, GUEST_ARMS, SubjectSpec, guarded_run_max};
 use quell_tune::{TuneEnd, TuneGoal, TuneMetric, TunePlan, TuneSpace};
 
 use super::subject::asked::{Consent, answered};

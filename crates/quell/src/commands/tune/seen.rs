@@ -11,7 +11,7 @@ use quell_result::figures;
 use quell_subject::counters::Instruments;
 use quell_subject::experiment::judge::Judges;
 use quell_subject::experiment::{Preview, server_side};
-use quell_subject::question::programs::preview;
+use quell_subject::subjects::programs::preview;
 use quell_tune::TuneSpace;
 
 use crate::commands::attach::refuse_every_process;

@@ -2,15 +2,17 @@
 //! library.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use quell_host::attach::placement::Wanted;
 use quell_host::attach::{Attached, attachments};
 use quell_host::snapshot::Snapshot;
+use quell_linux::netns::Namespace;
 use quell_linux::process::Spawn;
 use quell_linux::signal::Interruption;
-use quell_linux::{Pid, visible};
+use quell_linux::{CpuList, Pid, visible};
 use quell_mode::DeliveryMode;
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
 use quell_result::facts::CommandFacts;
@@ -20,13 +22,12 @@ use quell_tune::{TuneEnd, TunePlan};
 use super::helper_command::load_ended;
 use super::load_source::LOAD_ENDS_WITHIN;
 use super::{
-    Answer, Follow, HelperCommand, HelperError, Operator, Planned, PlannedSubject, Question, SubjectStep, Tools,
-    Unanswered, metrics, search,
+    Answer, HelperCommand, HelperError, Operator, Planned, PlannedSubject, Tools, Unanswered, metrics, search,
 };
 use crate::experiment::command::{CommandFailure, CommandRunner, StartedCommand};
 use crate::experiment::judge::{Judge, Judges};
 use crate::experiment::{CommandRequest, ComparisonError, run_command};
-use crate::replay::ServerPlace;
+use crate::question::{Follow, Question, SubjectStep};
 
 /// Time limit for `quell run` to steer the connections of the command once it listens.
 const STEERED_WITHIN: Duration = Duration::from_secs(10);
@@ -127,6 +128,13 @@ fn search_on_command(
         result.end = TuneEnd::SubjectFailed { reason };
     }
     Ok(TuneFile::of(begun, result, Vec::new()))
+}
+
+/// Network namespace and CPUs of a server.
+#[derive(Debug, Clone)]
+pub struct ServerPlace {
+    pub namespace: Arc<Namespace>,
+    pub cpus: CpuList,
 }
 
 /// Starts a command with `quell run`, which sets the mode and restores the queues when the command exits.

@@ -9,7 +9,8 @@ use quell_vm::KernelName;
 use quell_vm::machine::{Emulator, Machine, Nic};
 use quell_vm::store::Store;
 
-use super::{Answer, Operator, Planned, PlannedSubject, Question, SubjectStep, Unanswered, metrics};
+use super::{Answer, Operator, Planned, PlannedSubject, Unanswered, metrics};
+use crate::question::{Question, SubjectStep};
 use crate::vm::{VmLabError, cpus, design, run_guest, search_in_guest, set_modes};
 
 /// Modes that a search in a guest tries: values of each kind that two virtual CPUs can run and that needs no restart of

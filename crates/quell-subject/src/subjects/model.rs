@@ -10,9 +10,10 @@ use quell_sim::{Load, RunError};
 use quell_tune::{ModelPrior, RankedMode, TunePlan};
 
 use super::search::search;
-use super::{Answer, Operator, Planned, PlannedSubject, Question, SubjectStep, Unanswered, metrics};
+use super::{Answer, Operator, Planned, PlannedSubject, Unanswered, metrics};
 use crate::experiment::model::{Model, base_reaches, run_model};
 use crate::experiment::{ComparisonError, check_designs};
+use crate::question::{Question, SubjectStep};
 
 /// A host and a server to simulate.
 #[derive(Debug, Clone)]

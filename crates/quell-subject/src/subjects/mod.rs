@@ -18,9 +18,8 @@ use std::io;
 use std::path::Path;
 
 use quell_change::journal::{Journal, JournalError, Keeper};
-use quell_change::recovery::Found;
 use quell_change::transaction::ChangeError;
-use quell_experiment::{DesignError, SliceStage, Switchback};
+use quell_experiment::DesignError;
 use quell_host::findings::Finding;
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::steer::LookError;
@@ -28,14 +27,12 @@ use quell_host::switching::SwitchError;
 use quell_linux::Pid;
 use quell_linux::process::ProcessError;
 use quell_linux::visible;
-use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
 use quell_result::experiment::{EndOfExperiment, ExperimentResult};
 use quell_result::facts::{CommandFacts, ProgramsFacts};
 use quell_result::tune::TuneFile;
-use quell_tune::{RefusedMode, TunePlan, TunePlanError, TuneSpace, Tuner};
+use quell_tune::{RefusedMode, TunePlan, TunePlanError};
 use quell_vm::store::{StoreError, StoredKernel};
-use serde::{Deserialize, Serialize};
 
 pub use guest::{GUEST_ARMS, GuestSpec};
 pub use helper_command::HelperCommand;
@@ -43,11 +40,12 @@ pub use load_source::LoadSource;
 pub use placed::NothingSteered;
 pub use search::{GuardError, guarded_run_max};
 
+use crate::experiment::ComparisonError;
 use crate::experiment::clients::ClientsError;
 use crate::experiment::command::CommandSubjectError;
 use crate::experiment::judge::JudgeError;
 use crate::experiment::program::SubjectError;
-use crate::experiment::{ComparisonError, Timing};
+use crate::question::{Question, SubjectStep};
 use crate::run::{LabRequest, LabRunError};
 use crate::vm::VmLabError;
 use command::CommandSpec;
@@ -84,45 +82,6 @@ impl SubjectSpec {
             Self::Lab(request) => lab::answer(request, question, tools, operator),
             Self::Guest(spec) => guest::answer(spec, question, operator),
             Self::Model(spec) => model::answer(spec, question, operator),
-        }
-    }
-}
-
-/// What is asked of a subject.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Question {
-    /// Which of these modes is best.
-    Compare(Comparison),
-    /// Which mode is best for a goal.
-    Search(Box<TunePlan>),
-}
-
-/// Modes to compare.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Comparison {
-    /// Delivery modes. The first one is the reference.
-    pub modes: Vec<DeliveryMode>,
-    pub timing: Timing,
-    /// Up to where the budget grows, in ms, if the commands that measure slices take longer than these.
-    pub budget_max_ms: u64,
-}
-
-impl Question {
-    /// Modes that can be set.
-    #[must_use]
-    pub fn modes(&self) -> Vec<DeliveryMode> {
-        match self {
-            Self::Compare(comparison) => comparison.modes.clone(),
-            Self::Search(_) => TuneSpace::default().all(),
-        }
-    }
-
-    fn slice_ms(&self) -> u32 {
-        match self {
-            Self::Compare(comparison) => comparison.timing.slice_ms,
-            Self::Search(plan) => plan.slice_ms,
         }
     }
 }
@@ -171,51 +130,6 @@ pub enum PlannedSubject<'a> {
     Lab(&'a LabRequest),
     Guest(&'a StoredKernel),
     Model(&'a ModelSpec),
-}
-
-/// What a subject does.
-#[derive(Debug)]
-pub enum SubjectStep<'a> {
-    /// Something that takes a while.
-    Doing(&'static str),
-    /// Changes left by killed runs were searched for and reverted, because they would disturb the measurement.
-    Recovered(&'a [Found]),
-    /// Something that the operator should know.
-    Note(&'a str),
-    /// A part of a published experiment begins; its number is from 1.
-    PartBegins { number: usize, of: usize, name: &'a str },
-    /// A slice of a comparison begins.
-    Slice {
-        /// Offered load. `None` if Quell does not generate it.
-        load: Option<OfferedLoad>,
-        /// Share of the budget that is used, 0 to 1.
-        spent: f64,
-        block: u32,
-        mode: &'a str,
-    },
-    /// A mode cannot be set, and is left out.
-    NotSettable { mode: &'a str, reason: &'a str },
-    /// A slice of a search was recorded.
-    Searching(&'a Tuner),
-}
-
-/// Receives the steps of a subject.
-pub type Follow<'a> = dyn FnMut(SubjectStep<'_>) + 'a;
-
-/// Reports what happens to the next slice of a comparison.
-pub(crate) fn report_slice(
-    follow: &mut Follow<'_>,
-    load: Option<OfferedLoad>,
-    experiment: &Switchback<DeliveryMode>,
-    stage: SliceStage<'_>,
-) {
-    let Some(slice) = experiment.next_slice() else { return };
-    let mode = &slice.treatment.name;
-    match stage {
-        SliceStage::Begins => follow(SubjectStep::Slice { load, spent: experiment.spent(), block: slice.block, mode }),
-        SliceStage::NotSettable(reason) => follow(SubjectStep::NotSettable { mode, reason }),
-        SliceStage::Recorded => {}
-    }
 }
 
 /// Whoever asks.

@@ -7,8 +7,9 @@ use quell_result::tune::TuneFile;
 use quell_tune::{TunePlan, TuneSpace};
 
 use super::search::{refused_kinds, search};
-use super::{Answer, Operator, Planned, PlannedSubject, Question, SubjectStep, Tools, Unanswered, metrics};
+use super::{Answer, Operator, Planned, PlannedSubject, Tools, Unanswered, metrics};
 use crate::experiment::{ComparisonError, check_designs};
+use crate::question::{Question, SubjectStep};
 use crate::run::{LabRequest, check_possible, in_lab, run};
 
 /// Answers a question in a lab.

@@ -8,8 +8,9 @@ use quell_linux::process::{Output, Spawn};
 use quell_linux::signal::Interruption;
 
 use super::helper_command::{EndedCommand, clients_ended, load_ended};
-use super::{HelperCommand, HelperError, Operator, SubjectStep, Tools, Unanswered};
+use super::{HelperCommand, HelperError, Operator, Tools, Unanswered};
 use crate::experiment::clients::RemoteClients;
+use crate::question::SubjectStep;
 
 /// Time limit for a load to end.
 pub(super) const LOAD_ENDS_WITHIN: Duration = Duration::from_secs(2);

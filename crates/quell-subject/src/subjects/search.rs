@@ -9,7 +9,8 @@ use quell_linux::visible;
 use quell_mode::DeliveryMode;
 use quell_tune::{RefusedMode, TuneEnd, TunePlan, TuneResult, Tuner, tune};
 
-use super::{Follow, SubjectStep, Unanswered};
+use super::Unanswered;
+use crate::question::{Follow, SubjectStep};
 
 /// Longest time for which a mode that violates a guard is set, in ms: the slice, and the time to evaluate it.
 const GUARDED_MS: u64 = 1_000;

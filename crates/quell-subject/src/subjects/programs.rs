@@ -25,10 +25,7 @@ use quell_tune::{RefusedMode, TuneMetric, TunePlan, TuneSpace};
 
 use super::load_source::{UnderLoad, under_load};
 use super::search::{refused_kinds, search};
-use super::{
-    Answer, Follow, HelperError, LoadSource, Operator, Planned, PlannedSubject, Question, SubjectStep, Tools,
-    Unanswered, metrics, placed, report_slice,
-};
+use super::{Answer, HelperError, LoadSource, Operator, Planned, PlannedSubject, Tools, Unanswered, metrics, placed};
 use crate::experiment::clients::RemoteClients;
 use crate::experiment::figures;
 use crate::experiment::judge::{JudgeOutcome, Judges};
@@ -36,6 +33,7 @@ use crate::experiment::program::{Programs, Traffic};
 use crate::experiment::{
     ComparisonError, Preview, compare, criteria, design, programs_facts, server_side, with_enough_blocks,
 };
+use crate::question::{Follow, Question, SubjectStep, report_slice};
 
 /// Time limit for the first packets of the load to arrive at the programs.
 const TRAFFIC_WITHIN: Duration = Duration::from_secs(10);
