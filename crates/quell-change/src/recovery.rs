@@ -136,7 +136,15 @@ pub fn recover_except(journal: &Journal, tried: &BTreeSet<PathBuf>) -> Result<Ve
         let file = if was_tried { file } else { unless_strangers_hold_it(journal, file, &proc) };
         recover_file(file, boot_id, &proc)
     };
-    Ok(journal.files()?.into_iter().map(recover).collect())
+    let mut files = journal.files()?;
+    // The namespaces of a lab contain the devices on which other journals have set something.
+    files.sort_by_key(removes_a_namespace);
+    Ok(files.into_iter().map(recover).collect())
+}
+
+fn removes_a_namespace(file: &JournalFile) -> bool {
+    let creates = |entry: &Entry| matches!(entry.change, Change::NetworkNamespace(_));
+    matches!(file, JournalFile::Abandoned(owned) if owned.history().pending().any(|(_, entry)| creates(entry)))
 }
 
 /// Like [`recover`], for the journal at `path` only. Returns `None` if there is no such journal.

@@ -12,10 +12,10 @@ use quell_result::facts::CpuLayout;
 pub enum CpuError {
     /// This process may use too few CPUs.
     #[error(
-        "{} and {} need {} CPUs, but this process may use only \
+        "{} and {} need {}, but this process may use only \
          {available}. On shared CPUs, the figures would measure the scheduler. Request fewer queues, or pass --insist \
          to measure anyway (the result is then marked as not a measurement)",
-        counted(*workers, "server worker"), counted(*generators, "generator thread"), workers + generators
+        counted(*workers, "server worker"), counted(*generators, "generator thread"), counted(workers + generators, "CPU")
     )]
     TooFew {
         /// Requested number of server workers, one per queue.

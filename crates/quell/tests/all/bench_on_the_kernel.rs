@@ -274,7 +274,7 @@ fn more_workers_than_cpus_are_refused_before_any_change() {
     let Some(stage) = Stage::enter() else { return };
     let ended = stage.run(&["bench", "--queues=1000"]);
     assert_eq!(ended.code, Some(5), "{ended:?}");
-    assert!(ended.stderr.contains("1000 server workers and 1 generator thread need 1001 CPUs"), "{ended:?}");
+    assert!(ended.stderr.contains("1,000 server workers and 1 generator thread need 1,001 CPUs"), "{ended:?}");
     assert!(!stage.file("journal").exists(), "no journal was created");
     stage.assert_as_before();
 }
