@@ -433,7 +433,7 @@ fn restore(error: &AttachError, reverted: &Result<Reverted, JournalError>) -> Fa
 }
 
 /// Converts an error that occurred before anything was changed.
-fn failure(error: AttachError) -> Failure {
+pub(in crate::commands) fn failure(error: AttachError) -> Failure {
     let exit = match &error {
         AttachError::Target(TargetError::Proc(_)) => Exit::KernelRefused,
         AttachError::Target(_) => Exit::Usage,

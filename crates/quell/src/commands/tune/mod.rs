@@ -51,7 +51,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
     }
     if let Some(targets) = targets.as_ref().filter(|_| args.keep) {
         // Otherwise the search would end with a mode that cannot be attached.
-        refuse_what_is_attached(&journal(), targets).map_err(|error| Failure::usage(error).unchanged())?;
+        refuse_what_is_attached(&journal(), targets).map_err(attach::failure)?;
     }
     let store = ResultStore::of_user();
     let result_file = match args.dry_run {
