@@ -1,8 +1,9 @@
 //! Configures the load generator of a lab run.
 
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 
-use quell_load::{KeyValues, LoadSpec, Transport, Workload};
+use quell_load::{Distribution, KeyValues, LoadSpec, RunObserver, RunProgress, Schedule, Transport, Workload};
 use quell_result::facts::CpuLayout;
 
 /// Share of reads. The published experiment sends 3 % sets.
@@ -23,4 +24,21 @@ pub fn spec(address: SocketAddr, workload: Workload, connections: u32, cpus: &Cp
     let threads = u32::try_from(cpus.client.len()).unwrap_or(u32::MAX);
     let cpus = cpus.client.clone();
     LoadSpec { connections, threads, cpus, seed, ..LoadSpec::new(address, Transport::Tcp, workload) }
+}
+
+/// Schedule of requests at a rate per second; without a rate, a closed loop.
+pub(crate) fn schedule(rate_per_s: Option<f64>) -> Schedule {
+    match rate_per_s {
+        Some(rate_per_s) => Schedule::Open { rate_per_s, gaps: Distribution::FACEBOOK_GAPS },
+        None => Schedule::Closed,
+    }
+}
+
+/// Stops the generator when the function returns true.
+pub(crate) struct UntilStopped<'a>(pub(crate) &'a dyn Fn() -> bool);
+
+impl RunObserver for UntilStopped<'_> {
+    fn progress(&mut self, _: &RunProgress) -> ControlFlow<()> {
+        if (self.0)() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
 }

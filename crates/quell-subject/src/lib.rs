@@ -18,6 +18,7 @@ pub mod replay;
 pub mod requirements;
 pub mod run;
 pub mod server;
+pub mod steering;
 pub mod subjects;
 pub mod unsuitable;
 pub mod vm;

@@ -1,7 +1,6 @@
 //! Runs `quell bench` in the veth lab: sets up the lab, starts the server and the load, and runs an experiment for each
 //! load. Events are reported to the caller.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use quell_change::journal::{Journal, JournalError, Purpose};
@@ -16,17 +15,16 @@ use quell_host::switching::{SwitchError, Switching};
 use quell_linux::proc::{ProcError, ProcRoot};
 use quell_linux::sched::SchedError;
 use quell_linux::{CpuList, kernel};
-use quell_load::{
-    Distribution, Generator, LoadError, OfferedLoad, Polling, RunObserver, RunProgress, RunSpec, RunningLoad, Schedule,
-    Workload,
-};
+use quell_load::{Generator, LoadError, OfferedLoad, Polling, RunSpec, RunningLoad, Schedule, Workload};
 use quell_mode::{DeliveryMode, NapiSettings, Threaded};
 use quell_result::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
 use quell_result::facts::CpuLayout;
 use quell_result::facts::{Check, HostFacts, LabFacts, WorkerFacts};
 use tracing::info;
 
+use crate::bench_load::{self, UntilStopped, schedule};
 use crate::beside::{BesideClient, BesideError};
+use crate::checks;
 use crate::counters::Watched;
 use crate::cpus::{self, CpuError, PinnedTo};
 use crate::experiment::figures::criteria_of_beside;
@@ -37,9 +35,8 @@ use crate::lab::veth::{LabError, SERVER_DEVICE, VethLab, VethPlan, unique_name};
 use crate::question::{Comparison, Follow, SubjectStep, report_slice};
 use crate::requirements::{Missing, missing};
 use crate::server::{BESIDE_PORT, PORT, Server, ServerCommand, ServerError};
-use crate::subjects::NothingSteered;
+use crate::steering::NothingSteered;
 use crate::unsuitable::{Maximum, Unsuitable, other_programs};
-use crate::{bench_load, checks};
 
 /// Number of attempts after which a lab check counts as failed.
 const LOOKS_MAX: u32 = 4;
@@ -438,14 +435,6 @@ impl<'a> LabServer<'a> {
     }
 }
 
-/// Schedule of requests at a rate per second; without a rate, a closed loop.
-pub(crate) fn schedule(rate_per_s: Option<f64>) -> Schedule {
-    match rate_per_s {
-        Some(rate_per_s) => Schedule::Open { rate_per_s, gaps: Distribution::FACEBOOK_GAPS },
-        None => Schedule::Closed,
-    }
-}
-
 /// A second server on the same queues and CPUs, with its client.
 struct Beside {
     server: Server,
@@ -511,15 +500,6 @@ fn preload(generator: &mut Generator, server: &mut Server, stopped: &dyn Fn() ->
         Err(LoadError::Cancelled) => Err(LabRunError::Interrupted),
         Err(_) if !server.is_running()? => Err(LabRunError::ServerEnded),
         Err(error) => Err(error.into()),
-    }
-}
-
-/// Stops the generator when the function returns true.
-pub(crate) struct UntilStopped<'a>(pub(crate) &'a dyn Fn() -> bool);
-
-impl RunObserver for UntilStopped<'_> {
-    fn progress(&mut self, _: &RunProgress) -> ControlFlow<()> {
-        if (self.0)() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 }
 

@@ -15,9 +15,9 @@ use quell_mode::DeliveryMode;
 use super::judge::{JudgeError, JudgeOutcome, Judges};
 use super::program::{Observer, observation};
 use super::{ComparisonError, server_side};
+use crate::bench_load::{UntilStopped, schedule};
 use crate::counters::{Instruments, Watched};
 use crate::lab::veth::VethLab;
-use crate::run::{UntilStopped, schedule};
 
 /// Time limit for the command to open a listening socket.
 const LISTENS_WITHIN: Duration = Duration::from_secs(30);

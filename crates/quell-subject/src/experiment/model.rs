@@ -17,11 +17,29 @@ use super::program::SubjectError;
 use super::{ComparisonError, compare, figures, one_per_load};
 use crate::counters::{CpuUse, TrialCounters};
 use crate::question::{Comparison, Follow, report_slice};
-use crate::subjects::model::ModelSpec;
 use quell_load::OfferedLoad;
 
 /// Reason why a result of the model is not a measurement.
 const SIMULATED: &str = "the server was simulated on a model of another machine";
+
+/// A host and a server to simulate.
+#[derive(Debug, Clone)]
+pub struct ModelSpec {
+    /// Its warm-up and measured time are replaced by those of the question.
+    pub setup: Setup,
+    /// Offered loads, in percent of `base`'s maximum on the model or in requests per second.
+    pub loads: Vec<OfferedLoad>,
+    /// Number of threads that simulate. The result does not depend on it.
+    pub threads: usize,
+}
+
+impl ModelSpec {
+    /// The set-up of a run that is a slice.
+    pub(crate) fn slice(&self, slice_ms: u32, settle_ms: u32) -> Setup {
+        let ns = |ms: u32| u64::from(ms) * 1_000_000;
+        Setup { measured_ns: ns(slice_ms), warm_up_ns: ns(settle_ms), ..self.setup.clone() }
+    }
+}
 
 /// Compares modes on the model. Calls `stopped` before each slice; when it returns true, the result contains the slices
 /// simulated so far.

@@ -20,9 +20,9 @@ use quell_stats::LatencyHistogram;
 use super::clients::{ClientsError, RemoteClients, RemoteWindow};
 use super::judge::{JudgeError, Judges};
 use super::{figures, server_side};
+use crate::bench_load::schedule;
 use crate::beside::{BesideClient, BesideError};
 use crate::counters::{CounterReading, Instruments, TrialCounters, Watched};
-use crate::run::schedule;
 
 /// Maximum number of windows in which the counters of a slice are read, if they are read too late. After that their metrics
 /// are absent.

@@ -8,7 +8,7 @@ mod helper_command;
 mod lab;
 mod load_source;
 pub mod metrics;
-pub mod model;
+mod model;
 mod placed;
 pub mod programs;
 mod search;
@@ -37,20 +37,20 @@ use quell_vm::store::{StoreError, StoredKernel};
 pub use guest::{GUEST_ARMS, GuestSpec};
 pub use helper_command::HelperCommand;
 pub use load_source::LoadSource;
-pub use placed::NothingSteered;
 pub use search::{GuardError, guarded_run_max};
 
 use crate::experiment::ComparisonError;
 use crate::experiment::clients::ClientsError;
 use crate::experiment::command::CommandSubjectError;
 use crate::experiment::judge::JudgeError;
+use crate::experiment::model::ModelSpec;
 use crate::experiment::program::SubjectError;
 use crate::question::{Question, SubjectStep};
 use crate::run::{LabRequest, LabRunError};
+use crate::steering::NothingSteered;
 use crate::vm::VmLabError;
 use command::CommandSpec;
 use metrics::MetricError;
-use model::ModelSpec;
 use programs::ProgramsSpec;
 
 /// A subject, and what loads and measures it.

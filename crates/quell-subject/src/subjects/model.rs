@@ -11,28 +11,11 @@ use quell_tune::{ModelPrior, RankedMode, TunePlan};
 
 use super::search::search;
 use super::{Answer, Operator, Planned, PlannedSubject, Unanswered, metrics};
-use crate::experiment::model::{Model, base_reaches, run_model};
+use crate::experiment::model::{Model, ModelSpec, base_reaches, run_model};
 use crate::experiment::{ComparisonError, check_designs};
 use crate::question::{Question, SubjectStep};
 
-/// A host and a server to simulate.
-#[derive(Debug, Clone)]
-pub struct ModelSpec {
-    /// Its warm-up and measured time are replaced by those of the question.
-    pub setup: Setup,
-    /// Offered loads, in percent of `base`'s maximum on the model or in requests per second.
-    pub loads: Vec<OfferedLoad>,
-    /// Number of threads that simulate. The result does not depend on it.
-    pub threads: usize,
-}
-
 impl ModelSpec {
-    /// The set-up of a run that is a slice.
-    pub(crate) fn slice(&self, slice_ms: u32, settle_ms: u32) -> Setup {
-        let ns = |ms: u32| u64::from(ms) * 1_000_000;
-        Setup { measured_ns: ns(slice_ms), warm_up_ns: ns(settle_ms), ..self.setup.clone() }
-    }
-
     /// The loads of a search. Measures on the model which rate `base` reaches if a load is a percentage of it.
     fn rates(&self, setup: &Setup, seed: u64) -> Result<Vec<Load>, ComparisonError> {
         let needs_reach = self.loads.iter().any(|load| matches!(load, OfferedLoad::Percent(_)));

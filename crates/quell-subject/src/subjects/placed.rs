@@ -14,27 +14,16 @@ use quell_host::attach::Targets;
 use quell_host::attach::measured::MeasuredAttachments;
 use quell_host::attach::placement::{Groups, Placement, PlacementResult, Wanted, decide, mark_attached_filters};
 use quell_host::snapshot::Snapshot;
-use quell_host::steer::{CannotSteer, Steering, alignment, mark_steered};
+use quell_host::steer::{Steering, alignment, mark_steered};
 use quell_host::switching::{BegunSwitching, SwitchError};
 use quell_result::facts::{PlacementFacts, SteeredFacts};
 
 use super::Unanswered;
 use crate::experiment::judge::Judges;
+use crate::steering::NothingSteered;
 
 /// Time limit for new connections to arrive through the filters, and for workers to wait in epoll.
 const PLACED_WITHIN: Duration = Duration::from_secs(2);
-
-/// Why no group of listening sockets can get a filter.
-#[derive(Debug, thiserror::Error)]
-#[error("nothing can be steered: {}", why(.0))]
-pub struct NothingSteered(pub(crate) Vec<CannotSteer>);
-
-fn why(refused: &[CannotSteer]) -> String {
-    match refused {
-        [] => "the programs have no TCP listener, and no UDP sockets with SO_REUSEPORT".to_owned(),
-        refused => refused.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
-    }
-}
 
 /// Placement that is requested, without what an attachment of the programs has placed already.
 pub(super) fn requested(wanted: &Wanted, attached: &MeasuredAttachments) -> Wanted {

@@ -6,10 +6,10 @@ use quell_result::experiment::{EndOfExperiment, ExperimentResult};
 use quell_sim::HostProfile;
 use quell_sim::sweep::Setup;
 use quell_subject::experiment::ComparisonError;
+use quell_subject::experiment::model::ModelSpec;
 use quell_subject::experiment::model::run_model;
 use quell_subject::question::Timing;
 use quell_subject::question::{Comparison, SubjectStep};
-use quell_subject::subjects::model::ModelSpec;
 
 type Asked = (ModelSpec, Comparison);
 

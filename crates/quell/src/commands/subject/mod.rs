@@ -8,10 +8,10 @@ use quell_load::{HttpGet, OfferedLoad, Workload};
 use quell_sim::sweep::Setup;
 use quell_subject::bench_load;
 use quell_subject::experiment::judge::{Judge, Judges};
+use quell_subject::experiment::model::ModelSpec;
 use quell_subject::run::{LabRequest, LabSpec};
 use quell_subject::server::ServerCommand;
 use quell_subject::subjects::command::CommandSpec;
-use quell_subject::subjects::model::ModelSpec;
 use quell_subject::subjects::programs::ProgramsSpec;
 use quell_subject::subjects::{GuestSpec, LoadSource};
 
