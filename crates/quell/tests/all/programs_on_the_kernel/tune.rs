@@ -444,7 +444,7 @@ fn a_second_search_on_the_same_program_is_refused() {
     let first = start(&stage, LONG);
     stage.wait_until_switched();
     let (code, _, stderr) = end(stage.start(&[&["tune"], LONG].concat()));
-    assert_eq!(code, Some(1));
+    assert_eq!(code, Some(2));
     assert!(stderr.contains("is already attached (search for a mode)"), "{stderr}");
     assert!(stderr.contains("nothing was changed"), "{stderr}");
     first.pidfd().signal(Signal::INT).unwrap();
