@@ -27,7 +27,7 @@ pub struct Taken {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SnapshotScope {
-    /// Name of the network namespace in `/run/netns`; absent: the caller's, or those of `pids`.
+    /// Name of the network namespace in `/run/netns`, also of `pids`; absent: the caller's, or those of `pids`.
     pub netns: Option<String>,
     /// Whether to read every network namespace that has a name or a process.
     pub whole_host: bool,

@@ -21,7 +21,7 @@ pub(super) struct ScopeArgs {
     /// Only this device, and the processes that receive its packets.
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
-    /// Network namespace, by its name in /run/netns; with PID, in addition to the process's own.
+    /// Network namespace, by its name in /run/netns, instead of those of the programs.
     #[arg(long, value_name = "NAME")]
     netns: Option<String>,
     /// Every network namespace of the host.

@@ -89,7 +89,7 @@ pub(super) fn open(scope: &SnapshotScope, candidates: &[Candidate]) -> Result<Ve
         requested.insert(named.inode());
         add(named);
     }
-    if !scope.pids.is_empty() {
+    if scope.netns.is_none() && !scope.pids.is_empty() {
         let asked = candidates.iter().filter(|candidate| scope.pids.contains(&candidate.pid));
         for namespace in of_processes(asked) {
             requested.insert(namespace.inode());
