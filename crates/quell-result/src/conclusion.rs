@@ -81,6 +81,8 @@ pub enum WhyLonger {
     Unsteady,
     /// The queues received no packets, or too few requests were measured.
     TooFewRequests,
+    /// Other programs used most of the time of the server's CPUs.
+    OtherPrograms,
     /// The differences are smaller than what the slices can show.
     TooWide,
     /// The search ended for this reason.
@@ -206,7 +208,12 @@ impl ExperimentResult {
                 matches!(contrast.verdict, ContrastVerdict::Undecided { reason } if too_few(reason))
             };
             let few = analyses.iter().flat_map(|analysis| &analysis.contrasts).any(has_few);
-            return Some(longer(if few { WhyLonger::TooFewRequests } else { WhyLonger::TooWide }));
+            let is_foreign = self.experiments.iter().any(LoadExperiment::has_foreign_cpu);
+            return Some(match (few, is_foreign) {
+                (true, _) => longer(WhyLonger::TooFewRequests),
+                (false, true) => Conclusion::MeasureLonger { because: WhyLonger::OtherPrograms, budget_ms: None },
+                (false, false) => longer(WhyLonger::TooWide),
+            });
         }
         let is_worse = |standing: &Standing| !standing.worse.is_empty();
         let because = match !standings.is_empty() && standings.values().all(is_worse) {

@@ -1,7 +1,7 @@
 //! The conclusion of a result: use another mode, keep the present one, or measure longer.
 
 use quell_experiment::{
-    Criterion, ExperimentDesign, ExperimentRecord, SliceObservation, SliceRecord, StopReason, Treatment,
+    Criterion, ExperimentDesign, ExperimentRecord, SliceFlag, SliceObservation, SliceRecord, StopReason, Treatment,
 };
 use quell_mode::DeliveryMode;
 use quell_result::Document as _;
@@ -101,6 +101,17 @@ fn modes_that_differ_less_than_the_slices_are_measured_longer() {
     let conclusion = concluded(&[("suspend20", 10.0, 1.0)], 0.5);
     let Conclusion::MeasureLonger { because, budget_ms } = conclusion else { panic!("{conclusion:?}") };
     assert_eq!((because, budget_ms), (WhyLonger::TooWide, Some(240_000)));
+}
+
+#[test]
+fn verdicts_that_other_programs_prevent_do_not_ask_for_more_time() {
+    let mut disturbed = experiment(&[("suspend20", 10.0, 1.0)], 0.5);
+    for slice in &mut disturbed.experiments[0].record.slices {
+        slice.observation.flags.push(SliceFlag::ForeignCpu);
+    }
+    let conclusion = disturbed.conclusion();
+    let because = WhyLonger::OtherPrograms;
+    assert_eq!(conclusion, Some(Conclusion::MeasureLonger { because, budget_ms: None }));
 }
 
 #[test]

@@ -132,6 +132,11 @@ pub(crate) fn sentence(conclusion: &Conclusion, left_alone: &[String]) -> String
             WhyLonger::TooFewRequests => {
                 "measure longer, or under more load, because too little was measured".to_owned()
             }
+            WhyLonger::OtherPrograms => {
+                "measure again when other programs no longer use most of the server's CPUs, or compare latencies \
+                 (--latency)"
+                    .to_owned()
+            }
             WhyLonger::TooWide => "measure longer, because the slices vary more than the modes differ".to_owned(),
             WhyLonger::Search(end) => format!("no answer: {}", tune::end(end, left_alone)),
         },

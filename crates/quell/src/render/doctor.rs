@@ -93,7 +93,9 @@ pub(crate) fn overview(report: &FindingsReport, terminal: Terminal) -> String {
     let found = counts(report).unwrap_or_else(|| "no problem".to_owned());
     format!(
         "\n{}",
-        fill(&format!("{found} found on this host: `quell doctor` explains all; `quell --help` lists the commands"))
+        fill(&format!(
+            "{found} found on this host: `quell doctor --all` explains them; `quell --help` lists the commands"
+        ))
     )
 }
 

@@ -134,7 +134,7 @@ fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
     match &server.next {
         NextStep::Fix { .. } => (fixes == Fixes::ByDoctor).then(|| format!("quell doctor {pid}")),
         NextStep::Measure { steered } => {
-            let steered = if *steered { " --steer" } else { "" };
+            let steered = if *steered { " --steer --pin" } else { "" };
             Some(format!("quell bench --pid {pid}{steered}"))
         }
         NextStep::Attach { mode } => Some(format!("quell attach {mode} {pid}")),

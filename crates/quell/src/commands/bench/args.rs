@@ -36,6 +36,9 @@ pub(crate) struct BenchArgs {
     /// Compare all modes that need no restart of the server, at 25, 50, 75, 90 % and max.
     #[arg(long, help_heading = TIME)]
     pub(super) full: bool,
+    /// Print the plan and do nothing.
+    #[arg(long, conflicts_with = "experiment")]
+    pub(super) dry_run: bool,
     /// Also print absolute figures and counters of each mode.
     #[arg(long)]
     pub(super) details: bool,

@@ -56,16 +56,18 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
         None => args.subject.place().unwrap_or(Place::Lab),
     };
     args.subject.check_applies(place, &args.applies())?;
-    let destination = ResultStore::of_user().new_file(args.subject.output.as_ref(), "bench").map_err(Failure::usage)?;
+    let (store, output) = (ResultStore::of_user(), args.subject.output.as_ref());
+    if args.dry_run {
+        store.check_creatable(output).map_err(Failure::usage)?;
+        return compare(args, args.subject.place().map_or_else(|| lab_or_model(args), Ok)?).map(drop);
+    }
+    let destination = store.new_file(output, "bench").map_err(Failure::usage)?;
     destination.check_writable().map_err(Failure::usage)?;
     if let Some(experiment) = args.experiment {
         return finish_published(args, &published::run(args, experiment)?, &destination);
     }
-    let place = match args.subject.place() {
-        Some(place) => place,
-        None => lab_or_model(args)?,
-    };
-    let result = compare(args, place)?;
+    let place = args.subject.place().map_or_else(|| lab_or_model(args), Ok)?;
+    let Some(result) = compare(args, place)? else { return Ok(()) };
     finish(args, &result, &destination)?;
     check_counts(&result)
 }
@@ -99,7 +101,8 @@ fn offer_of_guest(newest: Option<&KernelName>, emulator: bool) -> String {
     )
 }
 
-fn compare(args: &BenchArgs, place: Place) -> Result<ExperimentResult, Failure> {
+/// `None` after a dry run.
+fn compare(args: &BenchArgs, place: Place) -> Result<Option<ExperimentResult>, Failure> {
     let timing = timing(args, place);
     let grows = args.subject.budget.is_none() && has_long_slices(args, place);
     let budget_max_ms = if grows { BUDGET_MAX_MS } else { timing.budget_ms };
@@ -109,7 +112,7 @@ fn compare(args: &BenchArgs, place: Place) -> Result<ExperimentResult, Failure> 
         Place::Programs => {
             let targets = subject.targets().map_err(|error| Failure::usage(error).unchanged())?;
             // The server can answer others, too.
-            SubjectSpec::Programs(subject.of_programs(targets, judges(args, false)?, false)?)
+            SubjectSpec::Programs(subject.of_programs(targets, judges(args, false)?, args.dry_run)?)
         }
         // With --load, the server answers that load, too.
         Place::Command => SubjectSpec::Command(subject.of_command(judges(args, subject.load.is_none())?)?),
@@ -121,13 +124,14 @@ fn compare(args: &BenchArgs, place: Place) -> Result<ExperimentResult, Failure> 
         Place::Vm => SubjectSpec::Guest(subject.of_guest()),
     };
     let consent = match place {
-        Place::Programs => Consent::Ask { question: "switch the programs between these modes?", yes: subject.yes },
-        Place::Command => Consent::Ask { question: "start the command under these modes?", yes: subject.yes },
+        Place::Programs => Consent::of(args.dry_run, "switch the programs between these modes?", subject.yes),
+        Place::Command => Consent::of(args.dry_run, "start the command under these modes?", subject.yes),
+        _ if args.dry_run => Consent::DryRun,
         _ => Consent::Tell,
     };
     match answered(&spec, question, consent)? {
-        Some(Answer::Compared(result)) => Ok(*result),
-        _ => unreachable!("a comparison that is carried out has a result"),
+        Some(Answer::Compared(result)) => Ok(Some(*result)),
+        _ => Ok(None),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use quell_experiment::SliceFlag;
 use quell_host::attach::Targets;
 use quell_linux::signal::Interruption;
 use quell_linux::visible::counted;
@@ -30,7 +31,7 @@ pub(super) struct Seen {
     pub(super) connections: u32,
     /// Present setting of the queues and epolls. `None` if it differs between them.
     pub(super) present: Option<DeliveryMode>,
-    /// Share of time in which the CPUs of the programs were not idle, 0 to 1.
+    /// Share of time in which the CPUs of the programs were not idle, 0 to 1. `None` if that was mostly other programs.
     busy: Option<f64>,
     /// Packets per second from these queues.
     packets_per_s: Option<f64>,
@@ -60,7 +61,7 @@ pub(super) fn see(targets: &Targets) -> Result<Seen, Failure> {
         queues,
         connections: sockets.max(queues),
         present: plan.present_setting(),
-        busy: slice.metric(figures::BUSY),
+        busy: slice.metric(figures::BUSY).filter(|_| !slice.flags.contains(&SliceFlag::ForeignCpu)),
         packets_per_s: slice.metric(figures::PACKETS),
     })
 }
@@ -85,6 +86,10 @@ impl fmt::Display for Seen {
                 writeln!(f, ", {packets:.0} packets/s\nCPUs of the programs are {:.0} % busy", busy * 100.0)?;
                 writeln!(f, "--loads is the share of base's maximum, which is assumed to be this CPU share by default")
             }
+            (Some(packets), None) if *packets > 0.0 => writeln!(
+                f,
+                ", {packets:.0} packets/s\nother programs use most of the CPUs, so --loads does not follow from them"
+            ),
             _ => writeln!(f, "; no load was seen"),
         }
     }
