@@ -107,7 +107,7 @@ fn modes_that_differ_less_than_the_slices_are_measured_longer() {
 fn verdicts_that_other_programs_prevent_do_not_ask_for_more_time() {
     let mut disturbed = experiment(&[("suspend20", 10.0, 1.0)], 0.5);
     for slice in &mut disturbed.experiments[0].record.slices {
-        slice.observation.flags.push(SliceFlag::ForeignCpu);
+        slice.observation.flags.insert(SliceFlag::ForeignCpu);
     }
     let conclusion = disturbed.conclusion();
     let because = WhyLonger::OtherPrograms;
