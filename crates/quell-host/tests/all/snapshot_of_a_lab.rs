@@ -120,7 +120,8 @@ fn a_connection_leads_from_its_epoll_to_its_queue() {
     let params = epoll_params::EpollParams { busy_poll_usecs: 64, busy_poll_budget: 32, prefer_busy_poll: true };
     epoll_params::set(&epoll, params).unwrap();
 
-    // The process of the test is in the caller's namespace, but its sockets are in the lab's namespace.
+    // The process of the test is in the caller's namespace, but its sockets are in the lab's namespace. A name restricts
+    // processes to that namespace.
     let (netns, pids) = (Some(lab.server_name.clone()), vec![Pid::of_this_process()]);
     let both = [
         SnapshotScope { whole_host: true, ..SnapshotScope::default() },
@@ -128,7 +129,7 @@ fn a_connection_leads_from_its_epoll_to_its_queue() {
     ];
     for scope in both {
         let snapshot = take(&scope).unwrap().0;
-        assert!(snapshot.namespaces.iter().any(|namespace| namespace.is_current));
+        assert_eq!(snapshot.namespaces.iter().any(|namespace| namespace.is_current), scope.whole_host);
         let index = snapshot.index();
         let process = index.process(Pid::of_this_process()).unwrap();
         let epolls = &process.files.known().unwrap().epolls;
