@@ -268,7 +268,8 @@ fn ranks_with_different_versions_do_not_start() {
 fn a_rank_without_memory_is_named() {
     let Some(machines) = Machines::new(2) else { return };
     let machines = machines.with_server();
-    let options = format!("{SERVER}:{PORT} --keys 10000000 --connections 8 --no-preload --seconds 1");
+    let options =
+        format!("{SERVER}:{PORT} --protocol memcached --keys 10000000 --connections 8 --no-preload --seconds 1");
     let limited = format!("ulimit -v 2000000; exec {QUELL_MPI} {options}");
     let mut command = machines.mpirun();
     command.args(["-n", "1", QUELL_MPI]).args(options.split(' ')).args([":", "-n", "1", "sh", "-c", &limited]);
