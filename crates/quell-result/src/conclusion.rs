@@ -18,22 +18,16 @@ use crate::tune::TuneFile;
 /// What to do after reading a result.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Conclusion {
-    /// Use this mode.
     Use {
-        /// The mode.
         mode: DeliveryMode,
         /// What it replaces.
         instead_of: DeliveryMode,
-        /// Quantities that are better.
         saves: Vec<QuantityChange>,
-        /// Quantities that are worse.
         costs: Vec<QuantityChange>,
         /// Whether it holds limits that the other one does not.
         holds_limits: bool,
     },
-    /// Keep this mode.
     Keep {
-        /// The mode.
         mode: DeliveryMode,
         /// Why no other one is better.
         because: WhyKeep,
@@ -60,14 +54,7 @@ pub enum WhyKeep {
     /// Every mode that differs is worse.
     OthersAreWorse,
     /// The best of the others is better by some quantities and much worse by others.
-    TradeOff {
-        /// The other mode.
-        mode: String,
-        /// Quantities that are better.
-        saves: Vec<QuantityChange>,
-        /// Quantities that are worse.
-        costs: Vec<QuantityChange>,
-    },
+    TradeOff { mode: String, saves: Vec<QuantityChange>, costs: Vec<QuantityChange> },
     /// A search found no better mode.
     NotBeaten,
 }
@@ -92,11 +79,8 @@ pub enum WhyLonger {
 /// A quantity that a mode changes, as ratios to the reference: the smallest and the largest of all loads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QuantityChange {
-    /// The quantity.
     pub quantity: Quantity,
-    /// Smallest ratio.
     pub low: f64,
-    /// Largest ratio.
     pub high: f64,
 }
 

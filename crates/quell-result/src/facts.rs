@@ -146,7 +146,7 @@ pub struct WorkerFacts {
     pub napi_ids: Vec<u32>,
 }
 
-/// Name of an attached mode in the result of a comparison, if it is none of the modes that the user gave.
+/// Name of an attached mode in the result of a comparison that has no other row for it.
 pub const PRESENT: &str = "present";
 
 /// Programs of this host, and the commands that generated the load and measured them.

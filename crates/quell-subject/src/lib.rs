@@ -18,7 +18,6 @@ pub mod replay;
 pub mod requirements;
 pub mod run;
 pub mod server;
-pub mod steering;
 pub mod subjects;
 pub mod unsuitable;
 pub mod vm;

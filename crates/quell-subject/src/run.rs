@@ -10,7 +10,7 @@ use quell_experiment::{ExperimentDesign, SliceStage};
 use quell_host::attach::placement::decide;
 use quell_host::attach::{Selection, TargetError, Targets, observe};
 use quell_host::snapshot::TakeError;
-use quell_host::steer::{LookError, SteerRequest};
+use quell_host::steer::{LookError, NothingSteered, SteerRequest};
 use quell_host::switching::{SwitchError, Switching};
 use quell_linux::proc::{ProcError, ProcRoot};
 use quell_linux::sched::SchedError;
@@ -35,7 +35,6 @@ use crate::lab::veth::{LabError, SERVER_DEVICE, VethLab, VethPlan, unique_name};
 use crate::question::{Comparison, Follow, SubjectStep, report_slice};
 use crate::requirements::{Missing, missing};
 use crate::server::{BESIDE_PORT, PORT, Server, ServerCommand, ServerError};
-use crate::steering::NothingSteered;
 use crate::unsuitable::{Maximum, Unsuitable, other_programs};
 
 /// Number of attempts after which a lab check counts as failed.

@@ -1,4 +1,4 @@
-//! The last ends of applied modes and profiles: when, and by whom. One file beside the journals, for `quell status`. It
+//! The last ends of applied modes and profiles, with time and cause. One file beside the journals, for `quell status`. It
 //! decides nothing, so errors of writing it are ignored.
 
 use std::fs::{self, File};

@@ -21,7 +21,7 @@ mod verify;
 
 pub use groups::{Group, Member, SteerWorker, groups};
 pub use pin::{NotPinned, Pins, WhyNotPinned, pins};
-pub use plan::{CannotSteer, Note, Steering, mark_steered, plan};
+pub use plan::{CannotSteer, Note, NothingSteered, Steering, mark_steered, plan};
 pub use programs::{KnownPrograms, PresentFilter, SteerRequest};
 pub use quell_change::reuseport_group::{GroupKey, GroupSocket, ServersFilter};
 pub use quell_change::settings::affinity::Pin;

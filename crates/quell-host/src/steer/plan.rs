@@ -48,6 +48,18 @@ pub enum CannotSteer {
     TooLarge { key: GroupKey, source: InvalidSteering },
 }
 
+/// Why no group of listening sockets can get a filter.
+#[derive(Debug, thiserror::Error)]
+#[error("nothing can be steered: {}", why(.0))]
+pub struct NothingSteered(pub Vec<CannotSteer>);
+
+fn why(refused: &[CannotSteer]) -> String {
+    match refused {
+        [] => "the programs have no TCP listener, and no UDP sockets with SO_REUSEPORT".to_owned(),
+        refused => refused.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
+    }
+}
+
 impl CannotSteer {
     #[must_use]
     pub fn key(&self) -> GroupKey {

@@ -26,7 +26,7 @@ pub struct LoadTool {
     pub percentiles: &'static str,
     /// Pattern of the line with which its results begin. The last such line counts.
     begins: &'static str,
-    /// Pattern of a line of each test that it ran. The figures of several tests cannot be told apart.
+    /// Pattern of a line of each test that it ran. The output does not say to which of several tests a figure belongs.
     per_test: Option<&'static str>,
     /// µs per unit of the times that it prints without a unit. `None` if it always prints one.
     unit_us: Option<f64>,

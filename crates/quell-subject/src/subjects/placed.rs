@@ -14,13 +14,12 @@ use quell_host::attach::Targets;
 use quell_host::attach::measured::MeasuredAttachments;
 use quell_host::attach::placement::{Groups, Placement, PlacementResult, Wanted, decide, mark_attached_filters};
 use quell_host::snapshot::Snapshot;
-use quell_host::steer::{Steering, alignment, mark_steered};
+use quell_host::steer::{NothingSteered, Steering, alignment, mark_steered};
 use quell_host::switching::{BegunSwitching, SwitchError};
 use quell_result::facts::{PlacementFacts, SteeredFacts};
 
 use super::Unanswered;
 use crate::experiment::judge::Judges;
-use crate::steering::NothingSteered;
 
 /// Time limit for new connections to arrive through the filters, and for workers to wait in epoll.
 const PLACED_WITHIN: Duration = Duration::from_secs(2);

@@ -127,10 +127,10 @@ struct Measurement<'a> {
     restart_load: &'a dyn Fn() -> Result<(), HelperError>,
 }
 
-/// What is set on the programs, and what of it is described in the result.
+/// Settings of the programs, and their description in the result.
 struct Prepared {
     modes: Vec<DeliveryMode>,
-    /// Mode of the attachments, if it is none of the modes that the user gave.
+    /// Mode of the attachments, if the comparison has no other row for it.
     present: Option<DeliveryMode>,
     preview: Preview,
     groups: Groups,

@@ -31,7 +31,7 @@ use quell_host::attach::{
 use quell_host::behavior;
 use quell_host::findings::{self, Finding};
 use quell_host::snapshot::{Snapshot, TakeError};
-use quell_host::steer::{Steering, mark_steered};
+use quell_host::steer::{NothingSteered, Steering, mark_steered};
 use quell_linux::signal::Interruption;
 use quell_linux::{NapiId, Pid};
 use quell_mode::DeliveryMode;
@@ -318,9 +318,7 @@ fn groups(wanted: &Wanted, snapshot: &Snapshot, targets: &Targets, follow: bool)
     let groups = decide(snapshot, &targets.pids(), request).map_err(refused)?;
     if groups.steerings.is_empty() && !follow {
         let text = match groups.refused.is_empty() {
-            true => "nothing can be steered: the programs have no TCP listener, and no UDP sockets with SO_REUSEPORT; \
-                     nothing was changed"
-                .to_owned(),
+            true => format!("{}; nothing was changed", NothingSteered(Vec::new())),
             false => format!("nothing can be steered; nothing was changed:\n{}", render::placement::groups(&groups)),
         };
         return Err(Failure::new(Exit::NotSupported, text.trim_end()));

@@ -159,10 +159,7 @@ impl SubjectArgs {
         }
     }
 
-    /// The programs that are selected.
-    ///
-    /// # Errors
-    /// When there are none.
+    /// The selected programs. Fails without one.
     pub(crate) fn targets(&self) -> Result<Targets, TargetError> {
         self.named.programs.selection(&[]).and_then(Targets::find)
     }

@@ -1,19 +1,34 @@
-//! `quell tune --advise`: ranks all modes by the model alone.
+//! `quell tune --advise`: ranks modes by the model alone, for the set-up that can be seen of running programs without a change.
 
+use std::fmt;
+
+use quell_experiment::SliceFlag;
 use quell_host::attach::Targets;
-use quell_tune::TunePlan;
+use quell_linux::signal::Interruption;
+use quell_linux::visible::counted;
+use quell_load::OfferedLoad;
+use quell_mode::DeliveryMode;
+use quell_result::figures;
+use quell_subject::counters::Instruments;
+use quell_subject::experiment::judge::Judges;
+use quell_subject::experiment::{Preview, server_side};
+use quell_subject::subjects::programs::preview;
+use quell_tune::{TunePlan, TuneSpace};
 
 use super::args::TuneArgs;
-use super::seen::{self, Seen};
+use crate::commands::attach::refuse_every_process;
 use crate::commands::subject::asked;
 use crate::commands::subject::{ModelDefault, Place};
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::render::tune as render;
 
+/// Time for which the programs are observed, in ms.
+const OBSERVED_MS: u32 = 1_000;
+
 /// Ranks all modes, with the queues, connections and load of programs if there are any.
 pub(super) fn advise(args: &TuneArgs, targets: Option<&Targets>) -> Result<(), Failure> {
-    let seen = targets.map(seen::see).transpose()?;
+    let seen = targets.map(see).transpose()?;
     let seen_load = seen.as_ref().and_then(Seen::load).map(|load| vec![load]);
     let default = ModelDefault {
         queues: seen.as_ref().map(|seen| seen.queues),
@@ -32,4 +47,101 @@ pub(super) fn advise(args: &TuneArgs, targets: Option<&Targets>) -> Result<(), F
     }
     let seen = seen.map(|seen| seen.to_string()).unwrap_or_default();
     output::data(&(seen + &render::advice(&spec.setup.host.name, &plan, &ranked, &args.subject.programs_text())))
+}
+
+/// Programs under their present load.
+#[derive(Debug, Clone, PartialEq)]
+struct Seen {
+    /// Number of queues from which the programs receive.
+    queues: u32,
+    /// Number of their sockets that epolls watch, at least one per queue.
+    connections: u32,
+    /// Present setting of the queues and epolls. `None` if it differs between them.
+    present: Option<DeliveryMode>,
+    /// Share of time in which the CPUs of the programs were not idle, 0 to 1. `None` if that was mostly other programs.
+    busy: Option<f64>,
+    /// Packets per second from these queues.
+    packets_per_s: Option<f64>,
+}
+
+/// Observes programs. Changes nothing.
+///
+/// # Errors
+/// When the programs have no queue, or on a signal.
+fn see(targets: &Targets) -> Result<Seen, Failure> {
+    refuse_every_process(targets, "")?;
+    let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    let flag = interruption.flag();
+    let stopped = || flag.get().is_some();
+    let Preview { snapshot, plan } =
+        preview(targets, &TuneSpace::default().all(), false, &stopped).map_err(asked::failure)?;
+    let watched = server_side::watched(&snapshot, &targets.pids(), &plan.napis());
+    let mut instruments = Instruments::new(plan.napis(), &watched.server_cpus);
+    let observed = server_side::observe(&watched, &mut instruments, &Judges::default(), OBSERVED_MS, &stopped);
+    let Some((slice, _)) = observed.map_err(Failure::usage)? else {
+        return Err(Failure::new(Exit::Interrupted, "interrupted; nothing was changed"));
+    };
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let queues = number(plan.queues.len());
+    let sockets = number(plan.epolls.iter().map(|epoll| epoll.sockets).sum());
+    Ok(Seen {
+        queues,
+        connections: sockets.max(queues),
+        present: plan.present_setting(),
+        busy: slice.metric(figures::BUSY).filter(|_| !slice.flags.contains(&SliceFlag::ForeignCpu)),
+        packets_per_s: slice.metric(figures::PACKETS),
+    })
+}
+
+impl Seen {
+    /// The load as a share of the maximum of `base`: the share of time in which the CPUs were not idle. `None` without
+    /// packets.
+    fn load(&self) -> Option<OfferedLoad> {
+        let percent = (self.busy? * 100.0).round();
+        (self.packets_per_s? > 0.0).then(|| OfferedLoad::Percent(percent.clamp(1.0, 100.0)))
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { queues, connections, present, busy, packets_per_s } = self;
+        let present = present.map_or_else(|| "differs between queues or epolls".to_owned(), |mode| mode.to_string());
+        let (queues, sockets) = (counted(*queues, "queue"), counted(*connections, "watched socket"));
+        write!(f, "seen here: {queues}, {sockets}, present setting {present}")?;
+        match (packets_per_s, busy) {
+            (Some(packets), Some(busy)) if *packets > 0.0 => {
+                writeln!(f, ", {packets:.0} packets/s\nCPUs of the programs are {:.0} % busy", busy * 100.0)?;
+                writeln!(f, "--loads is the share of base's maximum, which is assumed to be this CPU share by default")
+            }
+            (Some(packets), None) if *packets > 0.0 => writeln!(
+                f,
+                ", {packets:.0} packets/s\nother programs use most of the CPUs, so --loads does not follow from them"
+            ),
+            _ => writeln!(f, "; no load was seen"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IDLE: Seen = Seen { queues: 2, connections: 9, present: None, busy: Some(0.304), packets_per_s: Some(0.0) };
+
+    #[test]
+    fn the_load_is_the_share_of_busy_time_if_packets_arrive() {
+        assert_eq!(IDLE.load(), None);
+        assert_eq!(Seen { packets_per_s: Some(5.0), ..IDLE }.load(), Some(OfferedLoad::Percent(30.0)));
+        assert_eq!(Seen { packets_per_s: Some(5.0), busy: Some(0.0), ..IDLE }.load(), Some(OfferedLoad::Percent(1.0)));
+        assert_eq!(Seen { busy: None, ..IDLE }.load(), None);
+    }
+
+    #[test]
+    fn what_is_unknown_is_not_a_number() {
+        let text = Seen { packets_per_s: None, ..IDLE }.to_string();
+        assert!(
+            text.contains("2 queues") && text.contains("no load was seen") && !text.contains("packets/s"),
+            "{text}"
+        );
+    }
 }

@@ -4,7 +4,6 @@
 mod advise;
 mod args;
 mod profile;
-mod seen;
 
 use std::time::Duration;
 

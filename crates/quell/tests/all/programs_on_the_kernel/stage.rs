@@ -47,18 +47,15 @@ impl Stage {
             return None;
         }
         let server = lab.start(memcached());
-        let mut stage = Self {
-            lab,
-            server,
-            asks: Arc::new(AtomicBool::new(true)),
-            clients: Vec::new(),
-            dir: tempfile::tempdir().unwrap(),
-            before: BTreeMap::new(),
-            _turn: turn,
-        };
+        let mut stage = Self::without_clients(lab, server, turn);
         stage.add_client(pause);
         stage.before = stage.state();
         Some(stage)
+    }
+
+    fn without_clients(lab: TestLab, server: Child, turn: LabTurn) -> Self {
+        let (asks, clients, before) = (Arc::new(AtomicBool::new(true)), Vec::new(), BTreeMap::new());
+        Self { lab, server, asks, clients, dir: tempfile::tempdir().unwrap(), before, _turn: turn }
     }
 
     /// With a server of two workers, each with its own listening socket, on two queues, and without clients.
@@ -69,15 +66,7 @@ impl Stage {
         let server = lab.start(spawn.stderr(Output::Tail(OUTPUT_KEPT)));
         let said = || String::from_utf8(server.stderr_tail().unwrap()).unwrap();
         wait_until(|| if said().contains("listening on") { Ok(()) } else { Err(said()) });
-        let mut stage = Self {
-            lab,
-            server,
-            asks: Arc::new(AtomicBool::new(true)),
-            clients: Vec::new(),
-            dir: tempfile::tempdir().unwrap(),
-            before: BTreeMap::new(),
-            _turn: turn,
-        };
+        let mut stage = Self::without_clients(lab, server, turn);
         stage.begin_here();
         Some(stage)
     }
