@@ -73,7 +73,8 @@ pub fn of_receive_work(from: &Softirqs, to: &Softirqs, server_cpus: &[u32], requ
     Check {
         claim,
         observed: format!(
-            "{} on the server's CPUs for {}",
+            "{} on the server's CPUs for {}; packets of other programs count too (watch -d grep NET_RX /proc/softirqs), \
+             so repeat it when they are quiet",
             counted(softirqs, "NET_RX softirq"),
             counted(requests, "request")
         ),

@@ -1,5 +1,5 @@
-//! A machine-wide lock for tests that create labs, including tests in other processes. Two labs on two CPUs would be
-//! too slow for the time limits.
+//! A machine-wide lock for tests that measure in labs or generate much traffic, including tests in other processes. Two labs
+//! on two CPUs would be too slow for the time limits, and a lab refuses CPUs that receive the packets of others.
 
 use std::fs::File;
 

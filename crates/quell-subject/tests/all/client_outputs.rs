@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use quell_linux::process::Spawn;
 use quell_subject::experiment::client_output::tool_figures;
 use quell_subject::experiment::judge::{Judge, Judges};
-use quell_test_support::{Lacks, skip_part, wait_until};
+use quell_test_support::{LabTurn, Lacks, skip_part, wait_until};
 
 macro_rules! recording {
     ($name:literal) => {
@@ -218,11 +218,13 @@ const RECORDINGS: [&str; 8] = [
     recording!("fortio-coarse.txt"),
 ];
 
-/// Runs a load generator as a judge. Returns the names of its figures, and what it lacks.
+/// Runs a load generator as a judge, while no lab measures: packets of loopback would count there. Returns the names of its
+/// figures, and what it lacks.
 fn run(program: &'static str, arguments: &str) -> Option<(Vec<String>, Vec<String>)> {
     if !is_installed(program) {
         return None;
     }
+    let _turn = LabTurn::wait();
     let latency = Some(Judge::new(&format!("{program} {arguments}")).unwrap());
     let judges = Judges { latency, ..Judges::default() };
     let outcome = judges.run(1_000, &|| false).unwrap_or_else(|why| panic!("{why}")).unwrap();

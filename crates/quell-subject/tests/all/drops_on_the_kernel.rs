@@ -7,10 +7,11 @@ use quell_linux::proc::ProcRoot;
 use quell_linux::process::Spawn;
 use quell_subject::counters::{Instruments, Watched};
 use quell_test_support::lab::{TestLab, UdpProgram};
-use quell_test_support::wait_until;
+use quell_test_support::{LabTurn, wait_until};
 
 #[test]
 fn only_packets_that_a_full_queue_lost_are_drops() {
+    let _turn = LabTurn::wait();
     let Some(mut lab) = TestLab::raise("bench-drops", 1) else { return };
     let server = lab.start(Spawn::new("sleep").args(["600"]));
     let program = UdpProgram::start(&lab, Trigger::Level);
