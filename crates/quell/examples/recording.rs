@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let lines = screen.trim_end();
         let missing = rows - lines.lines().count();
         let frame = Term::new().min_width_px(width_px).render_svg(&format!("{lines}{}", "\n".repeat(missing)));
-        write!(frames, "<g class=\"screen\" style=\"animation-delay:{}s\">{frame}</g>", second)?;
+        write!(frames, "<g class=\"screen\" style=\"animation-delay:-{}s\">{frame}</g>", seconds - second)?;
     }
     // Whoever shows no movement sees the last screen, which is drawn over the others.
     let shown = 100.0 / seconds as f64;
