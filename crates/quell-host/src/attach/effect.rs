@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 use std::time::Instant;
 
 use quell_linux::proc::ProcRoot;
-use quell_linux::visible::{agree, counted};
+use quell_linux::visible::{agree, counted, thousands};
 use quell_linux::{NapiId, Pid, kernel};
 use quell_mode::{DeliveryMode, ModeKind, Threaded};
 use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
@@ -379,8 +379,9 @@ fn suspension(seen: &EffectOnQueue) -> ModeVerdict {
         false => "",
     };
     let text = format!(
-        "{found} of {} by {} found the interrupt suspended; {runs_dry}the kernel itself polled at least {} ({} in \
+        "{} of {} by {} found the interrupt suspended; {runs_dry}the kernel itself polled at least {} ({} in \
          total)",
+        thousands(&found.to_string()),
         counted(by_program, "poll"),
         seen.whose(),
         counted(by_kernel, "time"),
