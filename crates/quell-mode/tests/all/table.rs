@@ -74,7 +74,7 @@ fn base_has_no_requirements() {
 #[test]
 fn each_mode_requires_what_it_uses() {
     use Requirement::*;
-    let rows: [(&str, &[Requirement]); 8] = [
+    let rows: [(&str, &[Requirement]); 9] = [
         ("defer20", &[NapiDeferral, NetAdminForNapi]),
         ("napibusy", &[NapiDeferral, EpollParameters, NetAdminForNapi]),
         ("fullbusy", &[NapiDeferral, EpollParameters, NetAdminForNapi, ShorterWaits]),
