@@ -99,6 +99,16 @@ impl DeliveryMode {
         self.settings.poller
     }
 
+    /// The mode with a gro-flush-timeout of at most `ns`, which must not be 0, unless its name has the timeout.
+    #[must_use]
+    pub fn with_timer_at_most(mut self, ns: NonZeroU64) -> Self {
+        if self.kind.gro_flush_timeout_in_name().is_none() {
+            let timeout = &mut self.settings.napi.gro_flush_timeout_ns;
+            *timeout = (*timeout).min(ns.get());
+        }
+        self
+    }
+
     /// `SO_BUSY_POLL` of the program's sockets; `None` if the mode leaves sockets unchanged.
     #[must_use]
     pub fn socket_busy_poll(&self) -> Option<PollUsecs> {

@@ -6,6 +6,7 @@ use std::io::{self, BufRead as _, BufReader};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use quell_change::change::Change;
 use quell_change::journal::{
     History, Journal, JournalError, Keeper, ListedJournal, Persistence, Purpose, StallRecord, TargetProgram,
 };
@@ -15,10 +16,10 @@ use quell_change::recovery::{Reverted, is_running};
 use quell_change::settings::SettingsError;
 use quell_change::target::{Selection, TargetError, Targets};
 use quell_change::transaction::{ChangeError, ChangeStage, EpollToSet, Transaction, is_measured};
-use quell_linux::Pid;
 use quell_linux::netns::Namespace;
 use quell_linux::proc::ProcRoot;
 use quell_linux::process::Spawn;
+use quell_linux::{NapiId, Pid};
 use quell_mode::EpollParams;
 use tracing::{debug, error_span, info, warn};
 
@@ -200,6 +201,11 @@ impl Attachment {
             is_measured: false,
             changes: 0,
         })
+    }
+
+    #[must_use]
+    pub fn journal_path(&self) -> &Path {
+        self.transaction.journal_path()
     }
 
     /// Starts the process that polls the queues of a mode with a poller, before any queue is set. It is told that the
@@ -526,6 +532,13 @@ impl Attachment {
         }
     }
 
+    /// Whether the journal has settings of the instance.
+    fn has_recorded(&self, napi: NapiId) -> bool {
+        let is_of_it = |change: &Change| matches!(change, Change::NapiSettings(change) if change.napi_id == napi.get());
+        let mut pending = self.transaction.history().into_iter().flat_map(History::pending);
+        pending.any(|(_, entry)| is_of_it(&entry.change))
+    }
+
     fn set_queue(
         &mut self,
         namespace: &Namespace,
@@ -549,6 +562,10 @@ impl Attachment {
         let set = self.transaction.set_napi_observed(namespace, step.napi, &step.new, &mut observer);
         match not_polled {
             Some(error) => Err(ChangeError::NotPolled { napi: step.napi, why: error.to_string() }),
+            None if set.is_ok() && !self.has_recorded(step.napi) => Err(ChangeError::NotPolled {
+                napi: step.napi,
+                why: "it has the values of the mode already; choose another gro-flush-timeout".to_owned(),
+            }),
             None => set,
         }
     }
