@@ -12,6 +12,7 @@ use quell_change::journal::{EndRecord, History, Journal, JournalFile, Keeper, Pe
 use quell_change::persistent::PersistError;
 use quell_change::recovery::{is_running, revert};
 use quell_change::settings::{SettingsError, instance_of_change};
+use quell_change::transaction::is_measured;
 use quell_linux::netdev::Netdev;
 use quell_linux::pidfd::Signal;
 use quell_linux::proc::{BootId, ProcRoot};
@@ -73,7 +74,10 @@ pub fn poll_queues(
         history = witness.history().map_err(PollerProcessError::Journal)?;
         threads.failed()?;
         let timeout = Duration::from_nanos(mode.napi().gro_flush_timeout_ns);
-        threads.set(&queues.present(&proc, &history, timeout)?)?;
+        // The modes of an experiment on the programs have their own pollers.
+        let is_measured = is_measured(path, &history).map_err(PersistError::Journal)?;
+        let polled = if is_measured { BTreeMap::new() } else { queues.present(&proc, &history, timeout)? };
+        threads.set(&polled)?;
         match has_owner(&history, boot_id, &proc) {
             true => orphaned = None,
             false if orphaned.get_or_insert_with(Instant::now).elapsed() < ORPHANED_FOR => {}

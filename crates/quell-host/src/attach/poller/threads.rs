@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use quell_linux::io_uring::NapiPoller;
 use quell_linux::sched::{self, Policy, Scheduling};
-use quell_linux::{NapiId, Pid, name_this_thread};
+use quell_linux::{CpuList, NapiId, Pid, name_this_thread};
 use quell_mode::{PollerClass, PollerSettings};
 use tracing::info;
 
@@ -24,6 +24,8 @@ const POLLED_FOR_MAX: Duration = Duration::from_micros(250);
 #[derive(Debug, Default)]
 pub struct PollingThreads {
     settings: PollerSettings,
+    /// CPUs of threads whose CPU the settings do not select. Empty: those of this process.
+    cpus: CpuList,
     threads: BTreeMap<NapiId, PollingThread>,
 }
 
@@ -44,7 +46,14 @@ pub(super) fn thread_name(napi: NapiId) -> String {
 impl PollingThreads {
     #[must_use]
     pub fn new(settings: PollerSettings) -> Self {
-        Self { settings, threads: BTreeMap::new() }
+        Self { settings, cpus: CpuList::default(), threads: BTreeMap::new() }
+    }
+
+    /// Lets threads run on these CPUs only, unless the settings select a CPU.
+    #[must_use]
+    pub fn within(mut self, cpus: CpuList) -> Self {
+        self.cpus = cpus;
+        self
     }
 
     /// Polls exactly these instances from now on; each has its `gro-flush-timeout`. Returns when all are polled.
@@ -72,15 +81,16 @@ impl PollingThreads {
 
     fn add(&mut self, napi: NapiId, timeout: Duration) -> Result<(), PollerError> {
         let place = (0..).find(|place| self.threads.values().all(|thread| thread.place != *place)).unwrap_or(0);
-        let cpu = self.settings.cpu.map(|first| first.saturating_add(place));
+        let cpu = |first: u32| std::iter::once(first.saturating_add(place)).collect();
+        let cpus = self.settings.cpu.map_or_else(|| self.cpus.clone(), cpu);
         let is_over = Arc::<AtomicBool>::default();
         let (over, class) = (Arc::clone(&is_over), self.settings.class);
         let (begun, begins) = mpsc::sync_channel(1);
-        let polling = move || poll_until(napi, timeout, cpu, class, &over, &begun);
+        let polling = move || poll_until(napi, timeout, &cpus, class, &over, &begun);
         let thread = thread::Builder::new().spawn(polling).map_err(|source| PollerError::Thread { napi, source })?;
         match begins.recv() {
             Ok(tid) => {
-                info!(napi = napi.get(), tid = tid.get(), cpu, ?class, "a thread polls the queue");
+                info!(napi = napi.get(), tid = tid.get(), ?class, "a thread polls the queue");
                 self.threads.insert(napi, PollingThread { place, tid, is_over, thread });
                 Ok(())
             }
@@ -108,13 +118,13 @@ impl Drop for PollingThreads {
 fn poll_until(
     napi: NapiId,
     timeout: Duration,
-    cpu: Option<u32>,
+    cpus: &CpuList,
     class: PollerClass,
     is_over: &AtomicBool,
     begun: &SyncSender<Pid>,
 ) -> Result<(), PollerError> {
     let tid = Pid::of_this_thread();
-    place(tid, cpu, class).map_err(|source| PollerError::Sched { napi, source })?;
+    place(tid, cpus, class).map_err(|source| PollerError::Sched { napi, source })?;
     let poller = NapiPoller::new((timeout / POLLS_PER_TIMEOUT).clamp(POLLED_FOR_MIN, POLLED_FOR_MAX))?;
     poller.add(napi)?;
     poller.poll()?;
@@ -126,9 +136,9 @@ fn poll_until(
     Ok(())
 }
 
-fn place(tid: Pid, cpu: Option<u32>, class: PollerClass) -> Result<(), sched::SchedError> {
-    if let Some(cpu) = cpu {
-        sched::set_affinity(tid, &std::iter::once(cpu).collect())?;
+fn place(tid: Pid, cpus: &CpuList, class: PollerClass) -> Result<(), sched::SchedError> {
+    if !cpus.is_empty() {
+        sched::set_affinity(tid, cpus)?;
     }
     let policy = match class {
         PollerClass::Other => return Ok(()),
