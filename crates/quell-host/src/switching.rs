@@ -11,6 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::time::Duration;
 
 use quell_change::journal::{Journal, JournalError, Purpose};
 use quell_change::namespaces;
@@ -24,8 +25,8 @@ use quell_linux::netdev::Netdev;
 use quell_linux::netlink::NetlinkError;
 use quell_linux::netns::Namespace;
 use quell_linux::proc::ProcRoot;
-use quell_linux::{NapiId, Pid};
-use quell_mode::{DeliveryMode, EpollParams, NapiSettings, PartialNapiSettings};
+use quell_linux::{CpuList, NapiId, Pid};
+use quell_mode::{DeliveryMode, EpollParams, NapiSettings, PartialNapiSettings, PollerSettings};
 use quell_sampler::SamplerError;
 
 use crate::attach::attachment::StartKeeper;
@@ -33,6 +34,8 @@ use crate::attach::journal_name;
 use crate::attach::measured::{MeasuredAttachments, measured_attachments};
 use crate::attach::placement::PlacedPrograms;
 use crate::attach::plan::{AttachObstacle, AttachPlan, AttachRequest, AttachStep, EpollsSetBy, Limitation, plan};
+use crate::attach::poller::PollerError;
+use crate::attach::poller::threads::PollingThreads;
 use crate::attach::stall::SuspendedQueue;
 use crate::attach::stall_guard::StallGuard;
 use crate::attach::{AttachError, SocketId, Targets};
@@ -47,6 +50,10 @@ pub struct SwitchPlan {
     pub limitations: Vec<Vec<Limitation>>,
     /// Plan of each mode on its own, as `attach` would make it.
     pub plans: Vec<AttachPlan>,
+    /// Polling threads of each mode; `None` for a mode without.
+    pub pollers: Vec<Option<PollerSettings>>,
+    /// CPUs on which polling threads may run, unless a mode selects one. Empty: all.
+    pub poller_cpus: CpuList,
     pub accepts_stalls: bool,
 }
 
@@ -95,6 +102,10 @@ pub struct Switching {
     proc: ProcRoot,
     queues: Vec<(Namespace, Netdev, SwitchedQueue)>,
     epolls: Vec<SwitchedEpoll>,
+    pollers: Vec<Option<PollerSettings>>,
+    poller_cpus: CpuList,
+    /// Polling threads of the current mode. They are dropped after the transaction, which restores the queues.
+    polling: Option<PollingThreads>,
     /// Index of the current mode; `None` before the first switch.
     current: Option<usize>,
 }
@@ -119,6 +130,8 @@ pub enum SwitchError {
     #[error("process {0} has exited")]
     ProgramEnded(Pid),
     #[error(transparent)]
+    Poller(#[from] PollerError),
+    #[error(transparent)]
     Change(#[from] ChangeError),
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -140,6 +153,8 @@ impl SwitchPlan {
             impossible: plans.iter().map(|plan| plan.impossible.clone()).collect(),
             limitations: plans.iter().map(|plan| plan.limitations.clone()).collect(),
             plans,
+            pollers: modes.iter().map(DeliveryMode::poller).collect(),
+            poller_cpus: CpuList::default(),
             accepts_stalls: false,
         };
         for (plan, impossible) in switched.plans.iter().zip(&mut switched.impossible) {
@@ -356,7 +371,17 @@ impl BegunSwitching {
             .collect();
         let epolls: Vec<EpollValues> = plan.epolls.iter().map(|epoll| epoll.values(&targets)).collect();
         transaction.record_switched(&measured.journals, &recorded, &epolls)?;
-        Ok(Switching { transaction, targets, proc, queues, epolls: plan.epolls.clone(), current: None })
+        Ok(Switching {
+            transaction,
+            targets,
+            proc,
+            queues,
+            epolls: plan.epolls.clone(),
+            pollers: plan.pollers.clone(),
+            poller_cpus: plan.poller_cpus.clone(),
+            polling: None,
+            current: None,
+        })
     }
 }
 
@@ -413,7 +438,37 @@ impl Switching {
         StallGuard::start(queues, self.targets.pids()).map(Some)
     }
 
+    /// Threads of this process that poll the queues under the current mode.
+    #[must_use]
+    pub fn polling_tids(&self) -> Vec<Pid> {
+        self.polling.iter().flat_map(PollingThreads::tids).map(|(_, tid)| tid).collect()
+    }
+
+    /// Polling threads of a mode. Checks that those of the current mode have polled until now.
+    fn begin_polling(&mut self, mode: Option<usize>) -> Result<Option<PollingThreads>, SwitchError> {
+        self.polling.as_mut().map_or(Ok(()), PollingThreads::failed)?;
+        let Some((mode, settings)) = mode.and_then(|mode| Some((mode, (*self.pollers.get(mode)?)?))) else {
+            return Ok(None);
+        };
+        let timeout = |queue: &SwitchedQueue| Some(queue.values.get(mode)?.gro_flush_timeout_ns?);
+        let queue = |(.., queue): &(Namespace, Netdev, SwitchedQueue)| {
+            (queue.napi, Duration::from_nanos(timeout(queue).unwrap_or_default()))
+        };
+        let mut threads = PollingThreads::new(settings).within(self.poller_cpus.clone());
+        threads.set(&self.queues.iter().map(queue).collect())?;
+        Ok(Some(threads))
+    }
+
     fn switch(&mut self, mode: Option<usize>) -> Result<(), SwitchError> {
+        // A queue must not defer without its poller: the threads begin before it is set, and end afterwards.
+        let polling = self.begin_polling(mode)?;
+        let polled_before = std::mem::replace(&mut self.polling, polling);
+        let switched = self.set_values(mode);
+        drop(polled_before);
+        switched
+    }
+
+    fn set_values(&mut self, mode: Option<usize>) -> Result<(), SwitchError> {
         let current = std::mem::replace(&mut self.current, mode);
         for (namespace, netdev, queue) in &mut self.queues {
             let Some(wanted) = mode.map_or(Some(&queue.old), |mode| queue.values.get(mode)) else { continue };

@@ -56,4 +56,4 @@ pub mod wait_calls;
 pub use cpu_list::{CPU_LIMIT, CpuList, CpuListError, CpuSetReadError};
 pub use interface::{Ifindex, InterfaceName, InvalidIfindex, InvalidInterfaceName, InvalidMacAddress, MacAddress};
 pub use napi_id::{InvalidNapiId, NapiId};
-pub use pid::{Pid, PidParseError};
+pub use pid::{Pid, PidParseError, name_this_thread};

@@ -62,6 +62,14 @@ impl Pid {
     }
 }
 
+/// Sets the name of the calling thread, of which the kernel keeps 15 bytes. Other processes see it in `/proc`.
+pub fn name_this_thread(name: &str) {
+    if let Ok(name) = std::ffi::CString::new(name) {
+        // Fails only for an invalid pointer.
+        let _ = rustix::thread::set_name(&name);
+    }
+}
+
 impl fmt::Display for Pid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

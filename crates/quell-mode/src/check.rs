@@ -2,7 +2,7 @@
 //! ([`Concern`]).
 
 use crate::key::{SettingKey, Settings};
-use crate::kind::ModeKind;
+use crate::kind::{ModeKind, USERBUSY_GRO_FLUSH_TIMEOUT_MAX_NS};
 use crate::napi::Threaded;
 use crate::refusal::ModeRefusal;
 
@@ -71,6 +71,11 @@ fn of_name(kind: ModeKind, settings: &Settings) -> Option<Contradiction> {
             needs(&[SettingKey::IrqSuspendTimeout], "above 0")
         }
         ModeKind::Defer { .. } if napi.defer_hard_irqs == 0 => needs(&[SettingKey::DeferHardIrqs], "above 0"),
+        ModeKind::UserBusy if napi.defer_hard_irqs == 0 => needs(&[SettingKey::DeferHardIrqs], "above 0"),
+        ModeKind::UserBusy if !(1..=USERBUSY_GRO_FLUSH_TIMEOUT_MAX_NS).contains(&napi.gro_flush_timeout_ns) => {
+            needs(&[SettingKey::GroFlushTimeout], "above 0 and at most 1ms")
+        }
+        ModeKind::UserBusy if napi.threaded != Threaded::Off => needs(&[SettingKey::Threaded], "0"),
         ModeKind::Threaded if napi.threaded != Threaded::Thread => needs(&[SettingKey::Threaded], "1"),
         ModeKind::ThreadedBusy if napi.threaded != Threaded::BusyPoll => needs(&[SettingKey::Threaded], "2"),
         _ => None,

@@ -4,9 +4,13 @@
 use std::fmt;
 
 use crate::napi::{DEFER_HARD_IRQS_MAX, NapiSettings, Threaded};
+use crate::poller::{PollerClass, PollerSettings};
 use crate::refusal::ModeRefusal;
 use crate::settings::{EpollParams, USECS_MAX};
 use crate::timeout::{DurationError, parse_timeout_ns, timeout_text};
+
+/// Highest number of a CPU (`CONFIG_NR_CPUS` is at most 8,192).
+const CPU_MAX: u32 = 8_191;
 
 /// A setting that the text of a mode can override.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,11 +30,15 @@ pub enum SettingKey {
     BusyPollBudget,
     /// `prefer_busy_poll` of the epoll.
     PreferBusyPoll,
+    /// CPU of the first polling thread of Quell; `any` if the scheduler chooses.
+    PollerCpu,
+    /// Scheduling class of the polling threads of Quell.
+    PollerClass,
 }
 
 impl SettingKey {
     /// All keys, in the order in which canonical text lists them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::DeferHardIrqs,
         Self::GroFlushTimeout,
         Self::IrqSuspendTimeout,
@@ -38,6 +46,8 @@ impl SettingKey {
         Self::BusyPollUsecs,
         Self::BusyPollBudget,
         Self::PreferBusyPoll,
+        Self::PollerCpu,
+        Self::PollerClass,
     ];
 
     /// Name of the setting in the text of a mode.
@@ -51,6 +61,8 @@ impl SettingKey {
             Self::BusyPollUsecs => "busy-poll-usecs",
             Self::BusyPollBudget => "busy-poll-budget",
             Self::PreferBusyPoll => "prefer-busy-poll",
+            Self::PollerCpu => "poller-cpu",
+            Self::PollerClass => "poller-class",
         }
     }
 
@@ -95,6 +107,8 @@ pub(crate) struct Settings {
     pub(crate) napi: NapiSettings,
     /// Busy-poll parameters of epolls; `None` if the mode leaves them unchanged.
     pub(crate) epoll: Option<EpollParams>,
+    /// Polling threads of Quell; `None` if the mode has none.
+    pub(crate) poller: Option<PollerSettings>,
 }
 
 impl Settings {
@@ -102,6 +116,7 @@ impl Settings {
     pub(crate) fn set(&mut self, mode: &'static str, key: SettingKey, value: &str) -> Result<(), ModeRefusal> {
         let napi = &mut self.napi;
         let epoll = self.epoll.as_mut().ok_or(ModeRefusal::EpollNotUsed { mode, key });
+        let poller = self.poller.as_mut().ok_or(ModeRefusal::PollerNotUsed { mode, key });
         match key {
             SettingKey::DeferHardIrqs => {
                 napi.defer_hard_irqs = key.number(value, DEFER_HARD_IRQS_MAX)?;
@@ -119,11 +134,17 @@ impl Settings {
                     u16::try_from(key.number(value, max.into())?).map_err(|_| key.too_large(value, max.into()))?;
             }
             SettingKey::PreferBusyPoll => epoll?.prefer_busy_poll = key.number(value, 1)? == 1,
+            SettingKey::PollerCpu => {
+                poller?.cpu = if value == "any" { None } else { Some(key.number(value, CPU_MAX)?) };
+            }
+            SettingKey::PollerClass => {
+                poller?.class = PollerClass::parse(value).ok_or_else(|| key.malformed(value, PollerClass::EXPECTED))?;
+            }
         }
         Ok(())
     }
 
-    /// Value of `key` as text. `None` for an epoll setting if the mode leaves epolls unchanged.
+    /// Value of `key` as text. `None` for a setting of epolls or pollers that the mode does not have.
     pub(crate) fn text_of(&self, key: SettingKey) -> Option<String> {
         let napi = &self.napi;
         match key {
@@ -134,6 +155,8 @@ impl Settings {
             SettingKey::BusyPollUsecs => Some(self.epoll?.busy_poll_usecs.to_string()),
             SettingKey::BusyPollBudget => Some(self.epoll?.busy_poll_budget.to_string()),
             SettingKey::PreferBusyPoll => Some(u8::from(self.epoll?.prefer_busy_poll).to_string()),
+            SettingKey::PollerCpu => Some(self.poller?.cpu_text()),
+            SettingKey::PollerClass => Some(self.poller?.class.to_string()),
         }
     }
 }

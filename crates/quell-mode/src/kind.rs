@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use crate::key::Settings;
 use crate::napi::{NapiSettings, Threaded};
+use crate::poller::PollerSettings;
 use crate::settings::{EpollParams, NAPI_POLL_WEIGHT, ProgramWait, USECS_MAX};
 
 const DEFER_HARD_IRQS: u32 = 100;
 const IRQ_SUSPEND_TIMEOUT_NS: u64 = 20_000_000;
 const NAPIBUSY_GRO_FLUSH_TIMEOUT_NS: u64 = 200_000;
 const FULLBUSY_GRO_FLUSH_TIMEOUT_NS: u64 = 5_000_000;
+/// Limit of the gro-flush-timeout of `userbusy`, in ns. The timer polls the queue after its poller died.
+pub(crate) const USERBUSY_GRO_FLUSH_TIMEOUT_MAX_NS: u64 = 1_000_000;
 const FULLBUSY_LONGEST_WAIT: Duration = Duration::from_millis(1);
 
 /// A busy-poll time in µs, from 1 to [`USECS_MAX`].
@@ -55,6 +58,8 @@ pub enum ModeKind {
     Threaded,
     /// `threadedbusy`: the queue's NAPI thread busy polls permanently (Linux 6.19).
     ThreadedBusy,
+    /// `userbusy`: a thread of Quell busy polls the queue permanently, from outside the program (Linux 6.13).
+    UserBusy,
     /// `sockpollN`: a blocking `recv` busy polls for N µs (`SO_BUSY_POLL`), without epoll.
     SockPoll {
         /// N of the name.
@@ -79,6 +84,7 @@ impl ModeKind {
             Self::Suspend { .. } => "suspend",
             Self::Threaded => "threaded",
             Self::ThreadedBusy => "threadedbusy",
+            Self::UserBusy => "userbusy",
             Self::SockPoll { .. } => "sockpoll",
             Self::EventSpin { .. } => "eventspin",
         }
@@ -95,6 +101,7 @@ impl ModeKind {
             Self::Suspend { .. } => "no interrupts while the program is busy, prompt ones while it is idle",
             Self::Threaded => "a kernel thread per queue polls instead of softirq",
             Self::ThreadedBusy => "a kernel thread per queue busy polls without end, on a whole CPU",
+            Self::UserBusy => "a thread of Quell per queue busy polls without end, on a whole CPU",
             Self::SockPoll { .. } => "a blocking recv busy polls the queue",
             Self::EventSpin { .. } => "the program spins on epoll_wait(0) before it sleeps",
         }
@@ -119,7 +126,8 @@ impl ModeKind {
     }
 
     pub(crate) fn settings(self) -> Settings {
-        Settings { napi: self.napi(), epoll: self.epoll() }
+        let poller = matches!(self, Self::UserBusy).then(PollerSettings::default);
+        Settings { napi: self.napi(), epoll: self.epoll(), poller }
     }
 
     fn napi(self) -> NapiSettings {
@@ -134,6 +142,7 @@ impl ModeKind {
             Self::Suspend { gro_flush_timeout_ns } => {
                 NapiSettings { irq_suspend_timeout_ns: IRQ_SUSPEND_TIMEOUT_NS, ..deferred(gro_flush_timeout_ns.get()) }
             }
+            Self::UserBusy => deferred(USERBUSY_GRO_FLUSH_TIMEOUT_MAX_NS),
             Self::Threaded => NapiSettings { threaded: Threaded::Thread, ..none },
             Self::ThreadedBusy => NapiSettings { threaded: Threaded::BusyPoll, ..none },
         }
@@ -150,7 +159,9 @@ impl ModeKind {
             Self::NapiBusy => Some(preferred(64)),
             Self::FullBusy => Some(preferred(1000)),
             Self::Suspend { .. } => Some(preferred(0)),
-            Self::Threaded | Self::ThreadedBusy | Self::SockPoll { .. } | Self::EventSpin { .. } => None,
+            Self::Threaded | Self::ThreadedBusy | Self::UserBusy | Self::SockPoll { .. } | Self::EventSpin { .. } => {
+                None
+            }
         }
     }
 }

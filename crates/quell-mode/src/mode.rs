@@ -9,6 +9,7 @@ use crate::key::{SettingKey, Settings};
 use crate::kind::{ModeKind, PollUsecs};
 use crate::napi::{DEFER_HARD_IRQS_MAX, NapiSettings};
 use crate::parse;
+use crate::poller::PollerSettings;
 use crate::refusal::ParseModeError;
 use crate::requirement::Requirement;
 use crate::settings::{EpollParams, ProgramWait, USECS_MAX};
@@ -37,7 +38,7 @@ impl DeliveryMode {
     /// `base` with these settings. `None` if no mode has them, because they contradict each other or are out of range.
     #[must_use]
     pub fn with_settings(napi: NapiSettings, epoll: EpollParams) -> Option<Self> {
-        let (kind, settings) = (ModeKind::Base, Settings { napi, epoll: Some(epoll) });
+        let (kind, settings) = (ModeKind::Base, Settings { napi, epoll: Some(epoll), poller: None });
         let is_in_range = napi.defer_hard_irqs <= DEFER_HARD_IRQS_MAX && epoll.busy_poll_usecs <= USECS_MAX;
         (is_in_range && check::contradiction(kind, &settings).is_none()).then_some(Self { kind, settings })
     }
@@ -90,6 +91,22 @@ impl DeliveryMode {
     #[must_use]
     pub fn epoll(&self) -> Option<EpollParams> {
         self.settings.epoll
+    }
+
+    /// Threads of Quell that poll the queues. `None` if the mode has none.
+    #[must_use]
+    pub fn poller(&self) -> Option<PollerSettings> {
+        self.settings.poller
+    }
+
+    /// The mode with a gro-flush-timeout of at most `ns`, which must not be 0, unless its name has the timeout.
+    #[must_use]
+    pub fn with_timer_at_most(mut self, ns: NonZeroU64) -> Self {
+        if self.kind.gro_flush_timeout_in_name().is_none() {
+            let timeout = &mut self.settings.napi.gro_flush_timeout_ns;
+            *timeout = (*timeout).min(ns.get());
+        }
+        self
     }
 
     /// `SO_BUSY_POLL` of the program's sockets; `None` if the mode leaves sockets unchanged.

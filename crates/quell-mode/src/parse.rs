@@ -11,8 +11,18 @@ use crate::refusal::{ModeRefusal, ParseModeError};
 use crate::settings::USECS_MAX;
 use crate::timeout::{DurationError, parse_usecs_as_ns};
 
-const WORDS: [&str; 9] =
-    ["base", "defer", "napibusy", "fullbusy", "suspend", "threaded", "threadedbusy", "sockpoll", "eventspin"];
+const WORDS: [&str; 10] = [
+    "base",
+    "defer",
+    "napibusy",
+    "fullbusy",
+    "suspend",
+    "threaded",
+    "threadedbusy",
+    "userbusy",
+    "sockpoll",
+    "eventspin",
+];
 
 /// Modes whose name ends with N.
 const WITH_NUMBER: [&str; 4] = ["defer", "suspend", "sockpoll", "eventspin"];
@@ -109,7 +119,7 @@ fn apply(item: Token<'_>, kind: ModeKind, settings: &mut Settings) -> Result<Set
     let value =
         value.filter(|value| !value.text.is_empty()).ok_or_else(|| (item.span(), ModeRefusal::ValueMissing { key }))?;
     settings.set(kind.word(), key, value.text).map_err(|refusal| {
-        let about_key = matches!(refusal, ModeRefusal::EpollNotUsed { .. });
+        let about_key = matches!(refusal, ModeRefusal::EpollNotUsed { .. } | ModeRefusal::PollerNotUsed { .. });
         (if about_key { word } else { value }.span(), refusal)
     })?;
     Ok(key)
@@ -142,6 +152,7 @@ fn kind(head: Token<'_>) -> Result<ModeKind, Located> {
         "fullbusy" => Ok(ModeKind::FullBusy),
         "threaded" => Ok(ModeKind::Threaded),
         "threadedbusy" => Ok(ModeKind::ThreadedBusy),
+        "userbusy" => Ok(ModeKind::UserBusy),
         _ => Ok(ModeKind::Base),
     };
     kind.map_err(|refusal| (number.span(), refusal))

@@ -50,6 +50,8 @@ pub enum ModeRefusal {
          base, defer, napibusy, fullbusy and suspend"
     )]
     EpollNotUsed { mode: &'static str, key: SettingKey },
+    #[error("{mode} has no polling threads of Quell, so {key} would have no effect; it applies to userbusy")]
+    PollerNotUsed { mode: &'static str, key: SettingKey },
     #[error("{mode} implies {key} {value}; use another mode, or do not set {key}")]
     ContradictsName { mode: &'static str, key: SettingKey, value: &'static str },
     #[error(

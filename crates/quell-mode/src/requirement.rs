@@ -36,6 +36,9 @@ pub enum Requirement {
     /// A kernel thread per NAPI instance that busy polls without end.
     #[error("threaded busy polling: threaded=2 (Linux 6.19)")]
     ThreadedBusyPoll,
+    /// An io_uring that polls by NAPI ID.
+    #[error("busy polling by NAPI ID: io_uring with static NAPI tracking (Linux 6.13)")]
+    PollingByNapiId,
     /// `EPIOCSPARAMS`.
     #[error("busy-poll parameters of an epoll: EPIOCSPARAMS (Linux 6.9)")]
     EpollParameters,
@@ -68,6 +71,7 @@ impl Requirement {
             (napi.irq_suspend_timeout_ns > 0, Self::IrqSuspension),
             (napi.threaded == Threaded::Thread, Self::ThreadedNapi),
             (napi.threaded == Threaded::BusyPoll, Self::ThreadedBusyPoll),
+            (mode.poller().is_some(), Self::PollingByNapiId),
             (epoll != EpollParams::default(), Self::EpollParameters),
             (napi != NapiSettings::default(), Self::NetAdminForNapi),
             (epoll.busy_poll_budget > NAPI_POLL_WEIGHT, Self::NetAdminForBudget),

@@ -15,7 +15,7 @@ pub enum Work {
 /// poll the queues, it is the time in which the server's CPUs were not idle, because the kernel charges softirq time to
 /// no thread.
 pub const CPU: &str = "cpu-us-per";
-/// Run time of the server's threads per request or packet, in µs.
+/// Run time of the server's threads, and of the threads of Quell that poll for it, per request or packet, in µs.
 pub const PROCESS_CPU: &str = "process-us-per";
 /// Number of polls of the queues per request or packet.
 pub const POLLS: &str = "polls-per";

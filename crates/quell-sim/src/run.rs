@@ -238,6 +238,9 @@ impl Run {
                  ignores the option",
             );
         }
+        if self.mode.poller().is_some() {
+            return refused("the model does not know the polling threads of userbusy: measure a running program");
+        }
         if let ConnectionSpread::Imbalanced { percent } = self.spread
             && (percent >= 100 || self.connections < self.queues)
         {

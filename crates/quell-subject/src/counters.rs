@@ -22,6 +22,8 @@ pub struct TrialCounters {
     /// Run time of the NAPI threads of the server's queues, in nanoseconds. Absent if softirqs poll the queues, because
     /// the kernel charges softirq time to no thread.
     pub napi_run_ns: Option<u64>,
+    /// Run time of the threads of Quell that poll the server's queues, in nanoseconds.
+    pub poller_run_ns: Option<u64>,
     /// Time accounting of the server's CPUs.
     pub server_cpus: Option<CpuUse>,
     /// Time accounting of the client's CPUs.
@@ -135,6 +137,8 @@ pub struct Watched {
     pub server: Vec<Pid>,
     /// NAPI threads of the server's queues.
     pub server_napi: Vec<Pid>,
+    /// Threads of Quell that poll these queues under the present mode.
+    pub pollers: Vec<Pid>,
     /// Threads of the generator.
     pub generator: Vec<Pid>,
     /// NAPI threads of the client's queues.
@@ -155,6 +159,7 @@ pub struct CounterReading {
     at_ns: u64,
     server_run_ns: Option<u64>,
     napi_run_ns: Option<u64>,
+    poller_run_ns: Option<u64>,
     client_run_ns: Option<u64>,
     server_sleeps: Option<u64>,
     irqs: Option<u64>,
@@ -186,6 +191,7 @@ impl Watched {
             at_ns: clock::monotonic_ns(),
             server_run_ns: sum(&self.server, |pid| Some(proc.process(pid).schedstat_of_all_threads().ok()?.run_ns)),
             napi_run_ns: self.has_napi_threads().then(|| run_ns(proc, &self.server_napi)).flatten(),
+            poller_run_ns: run_ns(proc, &self.pollers),
             client_run_ns: run_ns(proc, &self.generator).zip(run_ns(proc, &self.client_napi)).map(|(a, b)| a + b),
             server_sleeps: sum(&self.server, |pid| sleeps(&proc.process(pid))),
             irqs: interrupts.as_ref().and_then(|interrupts| self.irqs(interrupts)),
@@ -243,8 +249,9 @@ impl Watched {
         let server_run_ns = increase(from.server_run_ns, to.server_run_ns);
         let napi_run_ns = increase(from.napi_run_ns, to.napi_run_ns);
         let client_run_ns = increase(from.client_run_ns, to.client_run_ns);
+        let poller_run_ns = increase(from.poller_run_ns, to.poller_run_ns);
         let known_napi_run_ns = if self.has_napi_threads() { napi_run_ns } else { Some(0) };
-        let server_lab_ns = server_run_ns.zip(known_napi_run_ns).map(|(server, napi)| server + napi);
+        let server_lab_ns: Option<u64> = [server_run_ns, known_napi_run_ns, poller_run_ns].into_iter().sum();
         let cpu_use = |cpus: &CpuList, lab_ns: Option<u64>| {
             cpu_use(cpus, from.cpus.as_ref()?, to.cpus.as_ref()?, elapsed_ns, lab_ns?)
         };
@@ -265,6 +272,7 @@ impl Watched {
         TrialCounters {
             server_run_ns,
             napi_run_ns,
+            poller_run_ns,
             server_cpus,
             client_cpus: cpu_use(&self.client_cpus, client_run_ns),
             server_sleeps: increase(from.server_sleeps, to.server_sleeps),
@@ -396,6 +404,7 @@ mod tests {
         let watched = Watched {
             server: vec![this],
             server_napi: vec![],
+            pollers: Vec::new(),
             generator: vec![Pid::of_this_thread()],
             client_napi: vec![],
             server_cpus: CpuList::default(),

@@ -413,6 +413,7 @@ impl<'a> LabServer<'a> {
         let watched = Watched {
             server: self.server.processes()?,
             server_napi: lab.server.napi_threads.clone(),
+            pollers: Vec::new(),
             generator: traffic.running.generator().tids(),
             client_napi: lab.client.napi_threads.clone(),
             server_cpus: lab.plan.cpus.server_cpus().into_iter().collect(),
@@ -471,6 +472,11 @@ fn why_not_here(lab: &VethLab, mode: &DeliveryMode) -> Option<String> {
         return Some(requirement.to_string());
     }
     match mode.napi().threaded {
+        _ if mode.poller().is_some() => Some(
+            "in this mode, a thread of Quell polls each queue continuously; in this lab, it would share the server's CPU: \
+             measure a running program (--pid)"
+                .to_owned(),
+        ),
         Threaded::BusyPoll => Some(
             "in this mode, a thread polls each queue continuously and needs its own CPU; in this lab, it would share the \
              server's CPU"

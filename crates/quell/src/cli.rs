@@ -194,6 +194,9 @@ pub(crate) enum Command {
     /// Restores an attachment when its programs have exited.
     #[command(name = attach::keeper::COMMAND, hide = true)]
     Keeper(attach::keeper::KeeperArgs),
+    /// Polls the queues of an attachment.
+    #[command(name = attach::poller::COMMAND, hide = true)]
+    Poller(attach::poller::PollerArgs),
     /// Process 1 of a guest.
     #[command(name = quell_vm::machine::GUEST_COMMAND, hide = true)]
     VmGuest,

@@ -72,6 +72,7 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
         Command::Attach(args) => commands::attach::run(args),
         Command::Detach(args) => commands::attach::detach::run(args),
         Command::Keeper(args) => commands::attach::keeper::run(args),
+        Command::Poller(args) => commands::attach::poller::run(args),
         Command::Completion(args) => completion::print(args),
         Command::ManualPages(args) => manual::write(args),
         Command::Watchdog(args) => commands::apply::watchdog::run(args),

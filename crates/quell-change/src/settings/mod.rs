@@ -36,7 +36,7 @@ use tracing::debug;
 
 use crate::namespaces::SearchError;
 use crate::resume::ResumeError;
-pub use napi::set as set_queue;
+pub use napi::{instance_of_change, set as set_queue};
 use values::SocketValues;
 
 #[derive(Debug, thiserror::Error)]

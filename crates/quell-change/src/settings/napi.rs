@@ -396,6 +396,16 @@ pub(crate) fn instance_now(device: &FoundDevice, change: &NapiSettingsChange) ->
     }
 }
 
+/// Present NAPI instance of the queue of a change, with the namespace of its device. `None` if the device is gone or down.
+pub fn instance_of_change(
+    proc: &ProcRoot,
+    change: &NapiSettingsChange,
+) -> Result<Option<(Namespace, NapiId)>, SettingsError> {
+    let Some(device) = devices::find(proc, &change.recorded_device())? else { return Ok(None) };
+    let napi = instance_now(&device, change)?;
+    Ok(napi.map(|napi| (device.namespace, napi.id)))
+}
+
 /// Ends the ownership of a queue: sets the values that are in force without it, except where another program has
 /// changed the value.
 pub(crate) fn restore(

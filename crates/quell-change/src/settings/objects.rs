@@ -3,13 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use quell_linux::InterfaceName;
 use quell_linux::executable::FileId;
 use quell_linux::link::Links;
 use quell_linux::netlink::Failure;
 use quell_linux::netns::{Deletion, Namespace, NamespaceError, NamespaceName};
 use quell_linux::proc::{ProcRoot, ProcessIdentity};
 use quell_linux::process::{ProcessError, SessionMember, kill_session, session_members};
+use quell_linux::{InterfaceName, Pid};
 use serde::{Deserialize, Serialize};
 
 use crate::change::{ChangeOutcome, Kind, Undo, UndoOutcome, identity};
@@ -75,6 +75,8 @@ impl Kind for CreatedVethPair {
 impl Kind for StartedProcess {
     fn undo(&self, undo: &mut Undo<'_>) -> Result<UndoOutcome, UndoError> {
         match undo.outcome {
+            // A process that undoes a journal cannot end itself in between. It exits afterwards.
+            Some(ChangeOutcome::Process { pid, .. }) if pid == Pid::of_this_process() => Ok(UndoOutcome::AlreadyGone),
             Some(ChangeOutcome::Process { pid, start_time_ticks, executable }) => {
                 end_session(undo.proc, &identity(pid, start_time_ticks, undo.boot_id), executable)
             }

@@ -17,7 +17,7 @@ use quell_linux::netlink::{Failure, NetlinkError};
 use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
 use quell_linux::proc::{BootId, ProcError, ProcRoot, ProcessIdentity};
 use quell_linux::process::{Child, ProcessError, Spawn};
-use quell_linux::visible;
+use quell_linux::{NapiId, visible};
 use quell_mode::EpollParams;
 use tracing::{debug, error_span, info, warn};
 
@@ -95,6 +95,9 @@ pub enum ChangeError {
          changed"
     )]
     PlanOutdated { what: String, planned: String, now: String },
+    /// A mode with a poller must not set a queue that its poller does not poll.
+    #[error("NAPI {napi} is not polled: {why}")]
+    NotPolled { napi: NapiId, why: String },
     #[error("NAPI {napi} of {device}: {why}")]
     Refused { napi: u32, device: String, why: OwnersRefuse },
 }
@@ -153,9 +156,19 @@ impl Transaction {
     /// its description in the journal. The process itself, though not its children, also dies with the calling thread.
     /// A crash before its PID is recorded therefore leaves nothing behind.
     pub fn spawn(&mut self, command: &[String], spawn: Spawn<'_>) -> Result<Child, ChangeError> {
+        self.start(command, spawn.dies_with_this_thread())
+    }
+
+    /// As [`Self::spawn`], for a process that outlives this one. It has to exit if the journal vanishes: a crash before its
+    /// PID is recorded leaves it behind.
+    pub fn spawn_lasting(&mut self, command: &[String], spawn: Spawn<'_>) -> Result<Child, ChangeError> {
+        self.start(command, spawn)
+    }
+
+    fn start(&mut self, command: &[String], spawn: Spawn<'_>) -> Result<Child, ChangeError> {
         let _span = error_span!("spawn", ?command).entered();
         let seq = self.intend(Change::Process(StartedProcess { command: command.to_vec() }))?;
-        let child = answered(spawn.dies_with_this_thread().start())?;
+        let child = answered(spawn.start())?;
         let identity = child.identity();
         debug!(pid = identity.pid.get(), "process started");
         let (pid, start_time_ticks) = (identity.pid, identity.starttime.0);

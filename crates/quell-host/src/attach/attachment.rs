@@ -2,9 +2,11 @@
 //! [`mod@super::plan`] decides the changes; [`quell_change::transaction`] makes and undoes them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, BufRead as _, BufReader};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use quell_change::change::Change;
 use quell_change::journal::{
     History, Journal, JournalError, Keeper, ListedJournal, Persistence, Purpose, StallRecord, TargetProgram,
 };
@@ -14,9 +16,10 @@ use quell_change::recovery::{Reverted, is_running};
 use quell_change::settings::SettingsError;
 use quell_change::target::{Selection, TargetError, Targets};
 use quell_change::transaction::{ChangeError, ChangeStage, EpollToSet, Transaction, is_measured};
-use quell_linux::Pid;
 use quell_linux::netns::Namespace;
 use quell_linux::proc::ProcRoot;
+use quell_linux::process::Spawn;
+use quell_linux::{NapiId, Pid};
 use quell_mode::EpollParams;
 use tracing::{debug, error_span, info, warn};
 
@@ -27,6 +30,8 @@ use super::owners::newer_owner_has_set;
 use super::pass::{Pass, describe_step};
 use super::placement::{PlacedPrograms, look_at_programs};
 use super::plan::{AttachPlan, AttachRequest, AttachStep, EpollStep, QueueStep, plan};
+use super::poller::watch::PollerWatch;
+use super::poller::{self, PollerError};
 use super::stall_log::StallLog;
 use crate::findings::{Finding, are_attached, are_steered};
 use crate::snapshot::{Snapshot, SnapshotScope, TakeError, take};
@@ -46,6 +51,8 @@ pub type AttachObserver<'a> = dyn FnMut(usize, ChangeStage) -> ControlFlow<()> +
 pub struct Attachment {
     transaction: Transaction,
     keeper: Keeper,
+    /// Process that polls the queues, if the mode has one.
+    poller: Option<PollerWatch>,
     request: AttachRequest,
     targets: Targets,
     proc: ProcRoot,
@@ -185,6 +192,7 @@ impl Attachment {
         Ok(Self {
             transaction,
             keeper,
+            poller: None,
             request,
             targets,
             proc: ProcRoot::default(),
@@ -193,6 +201,35 @@ impl Attachment {
             is_measured: false,
             changes: 0,
         })
+    }
+
+    #[must_use]
+    pub fn journal_path(&self) -> &Path {
+        self.transaction.journal_path()
+    }
+
+    /// Starts the process that polls the queues of a mode with a poller, before any queue is set. It is told that the
+    /// process may poll by the line `ready` on `output`; another line is the reason why not.
+    pub fn start_poller(&mut self, program: Spawn<'_>, output: io::PipeReader) -> Result<(), AttachError> {
+        let command = ["quell".to_owned(), "poller".to_owned()];
+        let child = self.transaction.spawn_lasting(&command, program).map_err(AttachError::Begin)?;
+        let mut line = String::new();
+        let read = BufReader::new(output).read_line(&mut line);
+        match (read, line.trim_end()) {
+            (Ok(_), poller::READY) => {}
+            (Ok(_), "") => return Err(PollerError::Process("it exited immediately".to_owned()).into()),
+            (Ok(_), why) => return Err(PollerError::Process(why.to_owned()).into()),
+            (Err(error), _) => return Err(PollerError::Process(error.to_string()).into()),
+        }
+        let pid = child.leave_running().pid;
+        self.poller = self.transaction.history().and_then(|history| PollerWatch::of_journal(history, &self.proc));
+        info!(pid = pid.get(), "poller started: it polls the queues of this attachment");
+        Ok(())
+    }
+
+    /// Why the queues are no longer polled, if the mode has a poller. To be called every 100 ms.
+    pub fn poller_failure(&mut self) -> Option<String> {
+        self.poller.as_mut()?.look()
     }
 
     /// Adds a program, with its descendants, to an attachment that began before the program was launched. `epolls` are
@@ -495,13 +532,42 @@ impl Attachment {
         }
     }
 
+    /// Whether the journal has settings of the instance.
+    fn has_recorded(&self, napi: NapiId) -> bool {
+        let is_of_it = |change: &Change| matches!(change, Change::NapiSettings(change) if change.napi_id == napi.get());
+        let mut pending = self.transaction.history().into_iter().flat_map(History::pending);
+        pending.any(|(_, entry)| is_of_it(&entry.change))
+    }
+
     fn set_queue(
         &mut self,
         namespace: &Namespace,
         step: &QueueStep,
         notify: &mut quell_change::transaction::ChangeObserver<'_>,
     ) -> Result<bool, ChangeError> {
-        self.transaction.set_napi_observed(namespace, step.napi, &step.new, notify)
+        let Some(poller) = &self.poller else {
+            return self.transaction.set_napi_observed(namespace, step.napi, &step.new, notify);
+        };
+        // The poller finds the queue in the journal. The queue must not defer before it is polled.
+        let mut not_polled = None;
+        let mut observer = |stage| {
+            if stage == ChangeStage::Journalled
+                && let Err(error) = poller.wait_until_polled(step.napi)
+            {
+                not_polled = Some(error);
+                return ControlFlow::Break(());
+            }
+            notify(stage)
+        };
+        let set = self.transaction.set_napi_observed(namespace, step.napi, &step.new, &mut observer);
+        match not_polled {
+            Some(error) => Err(ChangeError::NotPolled { napi: step.napi, why: error.to_string() }),
+            None if set.is_ok() && !self.has_recorded(step.napi) => Err(ChangeError::NotPolled {
+                napi: step.napi,
+                why: "it has the values of the mode already; choose another gro-flush-timeout".to_owned(),
+            }),
+            None => set,
+        }
     }
 }
 

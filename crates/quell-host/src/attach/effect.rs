@@ -343,6 +343,14 @@ fn in_effect(mode: &DeliveryMode, seen: &EffectOnQueue, cause: impl FnOnce() -> 
             counted(packets, "packet")
         ));
     }
+    if mode.poller().is_some() {
+        let text = share(by_program, polls, "by the poller");
+        return match (by_program >= polls / 2, by_program) {
+            (true, _) => ModeVerdict::InEffect(text),
+            (false, 0) => ModeVerdict::NotInEffect(text),
+            (false, _) => ModeVerdict::CannotTell(text),
+        };
+    }
     if napi.irq_suspend_timeout_ns > 0 && polls_by_epoll {
         return suspension(seen);
     }

@@ -8,6 +8,7 @@ use quell_linux::Pid;
 
 use super::pass::describe_step;
 use super::plan::AttachStep;
+use super::poller::PollerError;
 use crate::snapshot::TakeError;
 use crate::steer::{GroupKey, LookError};
 
@@ -36,6 +37,8 @@ pub enum AttachError {
     Begin(ChangeError),
     #[error("could not start the keeper process: {0}")]
     Keeper(String),
+    #[error(transparent)]
+    Poller(#[from] PollerError),
     #[error("the keeper (process {0}) has exited; all changes were undone, because no process would revert them later")]
     KeeperEnded(Pid),
     #[error("the programs exited before the mode was applied")]

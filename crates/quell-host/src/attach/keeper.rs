@@ -19,6 +19,7 @@ use quell_linux::{Pid, clock};
 use tracing::{error_span, info, warn};
 
 use super::attachment::Attached;
+use super::poller::watch::PollerWatch;
 use super::stall::{LOOKED_EVERY, StallWatch, SuspendedQueue, watching_sampler};
 use super::stall_log::StallLog;
 use super::wait::{Ends, Woken};
@@ -81,7 +82,8 @@ pub fn keep(
             Ok(Over::OwnerDied)
         }
     };
-    let end = EndRecord::of(owned.history(), waited.as_ref().map_or("its keeper", |over| over.by()));
+    let by = waited.as_ref().map_or_else(|_| "its keeper".to_owned(), Over::by);
+    let end = EndRecord::of(owned.history(), &by);
     // If waiting fails, undo now: the programs continue with interrupts, and every remaining change would lack a
     // keeper.
     let reverted = revert(owned, boot_id, &proc)?;
@@ -95,17 +97,20 @@ enum Over {
     ProgramsExited,
     Signalled,
     QueuesStall,
+    /// Nobody polls the queues any more, for this reason.
+    NotPolled(String),
     OwnerDied,
 }
 
 impl Over {
     /// Who ends the attachment, and why.
-    fn by(&self) -> &'static str {
+    fn by(&self) -> String {
         match self {
-            Self::ProgramsExited => "its keeper: the programs exited",
-            Self::Signalled => "`quell detach`, `quell revert` or SIGTERM to its keeper",
-            Self::QueuesStall => "its keeper: its queues stalled",
-            Self::OwnerDied => "its keeper: the command that made it was killed",
+            Self::ProgramsExited => "its keeper: the programs exited".to_owned(),
+            Self::Signalled => "`quell detach`, `quell revert` or SIGTERM to its keeper".to_owned(),
+            Self::QueuesStall => "its keeper: its queues stalled".to_owned(),
+            Self::NotPolled(why) => format!("its keeper: {why}"),
+            Self::OwnerDied => "its keeper: the command that made it was killed".to_owned(),
         }
     }
 }
@@ -121,13 +126,18 @@ fn watch_until_over(owned: &OwnedJournal, interruption: &Interruption) -> io::Re
         watching.and_then(|watching| watching.inspect_err(|error| warn!(%error, "not watching for stalls")).ok());
     let (mut watch, mut log) = (StallWatch::default(), StallLog::new(owned.path().to_owned(), history));
     let mut ends = Ends::of(&history.targets, interruption)?;
+    let mut poller = PollerWatch::of_journal(history, &ProcRoot::default());
+    poller.as_ref().and_then(PollerWatch::pidfd).map_or(Ok(()), |pidfd| ends.also_wait_for(pidfd))?;
     let mut pause = LOOKED_EVERY;
     loop {
-        match ends.wait(sampler.is_some().then(|| Instant::now() + pause))? {
+        match ends.wait((sampler.is_some() || poller.is_some()).then(|| Instant::now() + pause))? {
             Woken::Signalled => return Ok(Over::Signalled),
             Woken::AllEnded => return Ok(Over::ProgramsExited),
-            // Without a sampler there is no timeout: the keeper then sleeps until the end.
-            Woken::TimeIsOver => {}
+            // Without a sampler and a poller there is no timeout: the keeper then sleeps until the end.
+            Woken::TimeIsOver | Woken::NeededEnded => {}
+        }
+        if let Some(why) = poller.as_mut().and_then(PollerWatch::look) {
+            return Ok(Over::NotPolled(why));
         }
         let Some(counters) = &sampler else { continue };
         let began_ns = clock::thread_cpu_ns();

@@ -5,6 +5,7 @@
 //! - [`launch`] plans the queues of a program that is not started yet.
 //! - [`placement`] steers connections and binds workers.
 //! - [`keeper`] reverts the changes when the attaching process cannot.
+//! - [`poller`] busy polls the queues in threads of Quell.
 //! - [`measured`] finds attachments that an experiment measures.
 //! - [`affected_processes`] lists other affected processes.
 //! - [`consequences`] predicts new findings.
@@ -29,6 +30,7 @@ pub mod owners;
 mod pass;
 pub mod placement;
 pub mod plan;
+pub mod poller;
 mod pollers;
 mod receivers;
 pub mod stall;

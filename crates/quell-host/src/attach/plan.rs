@@ -349,7 +349,7 @@ impl AttachPlan {
         let before = self.impossible.len();
         self.impossible.extend(without_epoll(query, targets).into_iter().map(|(why, processes)| AttachObstacle {
             what: format!("{} for {}", request.mode, first_of(&processes)),
-            reason: format!("{why}: only epoll polls a queue; modes without polling (defer200, threaded) work"),
+            reason: format!("{why}: only epoll polls a queue; modes in which the program does not poll (defer200, userbusy, threaded) work"),
         }));
         self.impossible.len() > before
     }

@@ -13,12 +13,16 @@ use quell_change::journal::TargetProgram;
 
 /// Epoll user data of the signal. The user data of a program is its index.
 const SIGNALLED: u64 = u64::MAX;
+/// Epoll user data of a process on which the programs depend.
+const NEEDED: u64 = u64::MAX - 1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Woken {
     Signalled,
     AllEnded,
     TimeIsOver,
+    /// The process of [`Ends::also_wait_for`] has exited.
+    NeededEnded,
 }
 
 /// An epoll over the pidfds of programs. The exit of a single program does not end a wait, because servers that fork per
@@ -50,6 +54,11 @@ impl<'a> Ends<'a> {
         Ok(Self { epoll, interruption, living: programs.len(), _programs: programs })
     }
 
+    /// Waits for the exit of this process, too. It must stay open.
+    pub fn also_wait_for(&mut self, needed: &PidFd) -> io::Result<()> {
+        self.epoll.add(needed, NEEDED, Trigger::OneShot)
+    }
+
     pub fn wait(&mut self, until: Option<Instant>) -> io::Result<Woken> {
         while self.living > 0 {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -58,8 +67,12 @@ impl<'a> Ends<'a> {
             if self.interruption.flag().get().is_some() {
                 return Ok(Woken::Signalled);
             }
-            let ended = (0..self.epoll.len()).filter_map(|index| self.epoll.get(index)).count();
+            let events = || (0..self.epoll.len()).filter_map(|index| self.epoll.get(index));
+            let ended = events().filter(|event| event.token != NEEDED).count();
             self.living -= ended;
+            if events().count() > ended {
+                return Ok(Woken::NeededEnded);
+            }
             // `left` is from before the wait, so the last round of a wait that times out is one without patience. A
             // wait that an exit has ended goes on with the rest of the time.
             if ended == 0 && left == Some(Duration::ZERO) {

@@ -98,9 +98,11 @@ fn of_udp(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Observa
     let advice = match (socket.steered_queues, socket.reuseport.known()) {
         (Some(_), _) => "run as many workers as queues, or use fewer queues (`ethtool -L`)",
         (None, Some(true)) => {
-            "add --steer --steer-udp, which gives each socket of its SO_REUSEPORT group one queue; or use deferral"
+            "add --steer --steer-udp, which gives each socket of its SO_REUSEPORT group one queue; or use deferral or userbusy"
         }
-        (None, _) => "use one socket with SO_REUSEPORT per queue and --steer --steer-udp; or one queue; or deferral",
+        (None, _) => {
+            "use one socket with SO_REUSEPORT per queue and --steer --steer-udp; or one queue; or deferral or userbusy"
+        }
     };
     Some(Observation {
         severity: match (epoll.polls(), is_slow) {
@@ -235,7 +237,7 @@ fn shared_epoll(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             severity: if epoll.polls() { Severity::Warning } else { Severity::Note },
             nodes,
             observed: format!("{} wait on it", counted(epoll.waiters.len(), "thread")),
-            fix: vec![Fix::advice("run one process per queue, or use one epoll per thread")],
+            fix: vec![Fix::advice("run one process per queue, or use one epoll per thread, or the mode userbusy")],
         }
     };
     matters.map(observation).collect()

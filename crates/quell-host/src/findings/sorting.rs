@@ -17,7 +17,7 @@ pub(crate) fn one_queue_per_worker(query: &SnapshotQuery<'_>, process: &Process)
     if has_reuseport_group(query, process) {
         return format!("sort new connections by queue: `quell attach MODE {} --steer`", process.pid);
     }
-    "use a device with one queue, or a mode without suspension; --steer needs a listening socket per worker \
+    "use a device with one queue, or a mode without suspension (defer20, userbusy); --steer needs a listening socket per worker \
      (SO_REUSEPORT)"
         .to_owned()
 }

@@ -178,6 +178,10 @@ fn an_override_that_contradicts_the_name_is_refused() {
         ("defer20,defer-hard-irqs=0", SettingKey::DeferHardIrqs),
         ("threaded,threaded=0", SettingKey::Threaded),
         ("threadedbusy,threaded=1", SettingKey::Threaded),
+        ("userbusy,threaded=1", SettingKey::Threaded),
+        ("userbusy,defer-hard-irqs=0", SettingKey::DeferHardIrqs),
+        ("userbusy,gro-flush-timeout=0", SettingKey::GroFlushTimeout),
+        ("userbusy,gro-flush-timeout=1001us", SettingKey::GroFlushTimeout),
     ] {
         let error = refused(text);
         let is_key = matches!(error.refusal(), ModeRefusal::ContradictsName { key: k, .. } if *k == key);
@@ -210,6 +214,17 @@ fn an_epoll_setting_is_refused_in_a_mode_that_does_not_use_epoll() {
         let key = SettingKey::PreferBusyPoll;
         assert_refused(text, "prefer-busy-poll", ModeRefusal::EpollNotUsed { mode, key });
     }
+}
+
+#[test]
+fn a_setting_of_pollers_is_refused_in_a_mode_without_pollers_and_if_it_is_out_of_range() {
+    let key = SettingKey::PollerCpu;
+    assert_refused("threadedbusy,poller-cpu=1", "poller-cpu", ModeRefusal::PollerNotUsed { mode: "threadedbusy", key });
+    for value in ["fifo", "fifo:0", "fifo:100", "rr:+1", "deadline", "other:1"] {
+        let error = refused(&format!("userbusy,poller-class={value}"));
+        assert!(matches!(error.refusal(), ModeRefusal::ValueMalformed { .. }), "{error}");
+    }
+    assert!(matches!(refused("userbusy,poller-cpu=8192").refusal(), ModeRefusal::ValueTooLarge { .. }));
 }
 
 #[test]

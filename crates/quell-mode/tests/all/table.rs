@@ -38,7 +38,7 @@ fn each_mode_has_the_settings_of_its_row() {
         ("suspend20", napi(100, 20, 20, Off), epoll(0, 64, 1)),
         ("threaded", napi(0, 0, 0, Thread), None),
         ("threadedbusy", napi(0, 0, 0, BusyPoll), None),
-        ("sockpoll50", napi(0, 0, 0, Off), None),
+        ("userbusy", napi(100, 1_000, 0, Off), None),
         ("sockpoll50", napi(0, 0, 0, Off), None),
         ("eventspin50", napi(0, 0, 0, Off), None),
     ];
@@ -74,13 +74,14 @@ fn base_has_no_requirements() {
 #[test]
 fn each_mode_requires_what_it_uses() {
     use Requirement::*;
-    let rows: [(&str, &[Requirement]); 8] = [
+    let rows: [(&str, &[Requirement]); 9] = [
         ("defer20", &[NapiDeferral, NetAdminForNapi]),
         ("napibusy", &[NapiDeferral, EpollParameters, NetAdminForNapi]),
         ("fullbusy", &[NapiDeferral, EpollParameters, NetAdminForNapi, ShorterWaits]),
         ("suspend20", &[NapiDeferral, IrqSuspension, EpollParameters, NetAdminForNapi]),
         ("threaded", &[ThreadedNapi, NetAdminForNapi]),
         ("threadedbusy", &[ThreadedBusyPoll, NetAdminForNapi]),
+        ("userbusy", &[NapiDeferral, PollingByNapiId, NetAdminForNapi]),
         ("eventspin50", &[SpinBeforeSleep]),
         ("sockpoll50", &[SocketBusyPoll]),
     ];

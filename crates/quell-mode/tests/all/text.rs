@@ -24,7 +24,9 @@ fn a_canonical_text_is_its_own_canonical_text() {
         "suspend20",
         "threaded",
         "threadedbusy",
-        "sockpoll50",
+        "userbusy",
+        "userbusy,gro-flush-timeout=200us,poller-cpu=3,poller-class=fifo:50",
+        "userbusy,poller-class=idle",
         "sockpoll50",
         "sockpoll50,defer-hard-irqs=100,gro-flush-timeout=20us",
         "eventspin50",
@@ -106,6 +108,7 @@ fn kinds() -> impl Strategy<Value = ModeKind> {
         Just(ModeKind::FullBusy),
         Just(ModeKind::Threaded),
         Just(ModeKind::ThreadedBusy),
+        Just(ModeKind::UserBusy),
         gro_flush.clone().prop_map(|gro_flush_timeout_ns| ModeKind::Defer { gro_flush_timeout_ns }),
         gro_flush.prop_map(|gro_flush_timeout_ns| ModeKind::Suspend { gro_flush_timeout_ns }),
         usecs.clone().prop_map(|usecs| ModeKind::SockPoll { usecs }),
@@ -131,11 +134,13 @@ fn overrides() -> impl Strategy<Value = Vec<String>> {
         option::of((0..=USECS_MAX).prop_map(|n| n.to_string())),
         option::of(any::<u16>().prop_map(|n| n.to_string())),
         option::of((0..=1u8).prop_map(|n| n.to_string())),
+        option::of((0..=8_191u32).prop_map(|n| n.to_string())),
+        option::of(prop_oneof![Just("batch".to_owned()), (1..=99u8).prop_map(|n| format!("rr:{n}"))]),
     )
-        .prop_map(|(a, b, c, d, e, f, g)| {
+        .prop_map(|(a, b, c, d, e, f, g, h, i)| {
             SettingKey::ALL
                 .into_iter()
-                .zip([a, b, c, d, e, f, g])
+                .zip([a, b, c, d, e, f, g, h, i])
                 .filter_map(|(key, value)| Some(format!("{key}={}", value?)))
                 .collect()
         })

@@ -319,6 +319,10 @@ impl ExperimentSubject for StartedCommand<'_> {
         if let Some(why) = self.without_effect.get(&mode.to_string()) {
             return Err(SetFailure::NotSettable(CommandSubjectError::NoEffect(why.clone())));
         }
+        if mode.poller().is_some() {
+            let why = format!("{mode} is compared on running programs (--pid), whose CPUs its poller shares");
+            return Err(SetFailure::NotSettable(CommandSubjectError::NoEffect(why)));
+        }
         self.restore().map_err(SetFailure::SubjectFailed)?;
         self.start(mode).map_err(|error| match error {
             error @ CommandSubjectError::Command(CommandFailure::NotPossible(_)) => SetFailure::NotSettable(error),

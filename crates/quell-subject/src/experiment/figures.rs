@@ -26,8 +26,11 @@ pub fn of_counters(counters: &TrialCounters, requests: Option<u64>, seconds: f64
         amount.filter(|amount| *amount > 0).zip(count).map(|(amount, count)| count as f64 / amount as f64)
     };
     let not_idle = |used: &CpuUse| used.capacity_ns.saturating_sub(used.idle_ns + used.steal_ns);
+    // The threads of Quell that poll work for the server. Without such threads, the time is 0.
+    let poller_run_ns = counters.poller_run_ns.unwrap_or(0);
+    let process_ns = counters.server_run_ns.map(|server_run_ns| server_run_ns + poller_run_ns);
     let busy_ns = match counters.napi_run_ns {
-        Some(napi_run_ns) => counters.server_run_ns.map(|server_run_ns| server_run_ns + napi_run_ns),
+        Some(napi_run_ns) => process_ns.map(|process_ns| process_ns + napi_run_ns),
         None => counters.server_cpus.as_ref().map(not_idle),
     };
     let us = |ns: Option<f64>| ns.map(|ns| ns / 1e3);
@@ -35,7 +38,7 @@ pub fn of_counters(counters: &TrialCounters, requests: Option<u64>, seconds: f64
     let per_second = |count: Option<u64>| count.map(|count| count as f64 / seconds);
     let figures = [
         (work.name(CPU), us(per_work(busy_ns))),
-        (work.name(PROCESS_CPU), us(per_work(counters.server_run_ns))),
+        (work.name(PROCESS_CPU), us(per_work(process_ns))),
         (work.name(POLLS), per_work(counters.polls)),
         (work.name(IRQS), per_work(counters.irqs)),
         (work.name(NET_RX), per_work(counters.net_rx_softirqs)),
@@ -123,6 +126,18 @@ mod tests {
             ..TrialCounters::default()
         };
         assert_eq!(of_counters(&counters, Some(10), 1.0)["cpu-us-per-request"], 3.0);
+    }
+
+    #[test]
+    fn the_time_of_quells_pollers_is_the_servers() {
+        let counters = TrialCounters {
+            server_run_ns: Some(20_000),
+            napi_run_ns: Some(10_000),
+            poller_run_ns: Some(70_000),
+            ..TrialCounters::default()
+        };
+        let figures = of_counters(&counters, Some(10), 1.0);
+        assert_eq!((figures["cpu-us-per-request"], figures["process-us-per-request"]), (10.0, 9.0));
     }
 
     #[test]

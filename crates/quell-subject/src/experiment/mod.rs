@@ -21,10 +21,13 @@ use quell_experiment::{
     ContrastSet, Criterion, DesignError, Driven, ExperimentDesign, ExperimentEnd, ExperimentSubject, Goal, SliceStage,
     StopReason, Switchback, Treatment, drive,
 };
-use quell_host::attach::plan::AttachPlan;
+
+use quell_host::attach::plan::{AttachObstacle, AttachPlan};
+use quell_host::attach::poller;
 use quell_host::attach::{Targets, observe};
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::switching::{SwitchError, SwitchPlan};
+use quell_linux::CpuList;
 use quell_linux::sched::SchedError;
 use quell_load::OfferedLoad;
 use quell_mode::{DeliveryMode, Requirement};
@@ -75,7 +78,12 @@ impl Preview {
     /// Plans the settings of each mode from a snapshot of the host.
     #[must_use]
     pub fn new(snapshot: Snapshot, targets: &Targets, modes: &[DeliveryMode]) -> Self {
-        let plan = SwitchPlan::new(&snapshot, targets, modes);
+        let mut plan = SwitchPlan::new(&snapshot, targets, modes);
+        plan.poller_cpus = server_side::watched(&snapshot, &targets.pids(), &plan.napis()).server_cpus;
+        for (mode, impossible) in modes.iter().zip(&mut plan.impossible) {
+            let why = why_no_poller(mode, &plan.poller_cpus, plan.queues.len());
+            impossible.extend(why.map(|reason| AttachObstacle { what: format!("set {mode}"), reason }));
+        }
         Self { snapshot, plan }
     }
 
@@ -226,6 +234,20 @@ pub(crate) fn criteria(load: OfferedLoad) -> Vec<Criterion> {
         OfferedLoad::Max => vec![Criterion::Metric { name: REQUESTS.to_owned(), goal: Goal::Highest }, cpu],
         _ => vec![Criterion::Latency { quantile: 0.5 }, Criterion::Latency { quantile: 0.99 }, cpu],
     }
+}
+
+/// Why the pollers of a mode cannot be compared with other modes: these have the CPUs `cpus` of the programs, and no other.
+fn why_no_poller(mode: &DeliveryMode, cpus: &CpuList, queues: usize) -> Option<String> {
+    if let Err(error) = poller::check(mode) {
+        return Some(error.to_string());
+    }
+    let first = mode.poller()?.cpu?;
+    let last = first.saturating_add(u32::try_from(queues).unwrap_or(u32::MAX).saturating_sub(1));
+    let elsewhere = (first..=last).find(|cpu| !cpus.contains(*cpu))?;
+    Some(format!(
+        "its poller would have CPU {elsewhere}, and the programs have only CPUs {cpus}: let the programs run there, too, so \
+         that all modes have the same CPUs"
+    ))
 }
 
 /// Returns the requirement of a mode that can only be met when a program is started. Shortened waits are not such a

@@ -290,6 +290,7 @@ impl ExperimentSubject for Programs<'_> {
         let index = self.modes.iter().position(|other| other == mode);
         let (Some(index), Some(switching)) = (index, &mut self.switching) else { return Ok(()) };
         let set = switching.switch_to(index).map_err(|error| SetFailure::SubjectFailed(error.into()));
+        self.watched.pollers = switching.polling_tids();
         self.stalls.iter().for_each(|stalls| stalls.set(Some(index)));
         set
     }

@@ -114,6 +114,7 @@ pub fn watched(snapshot: &Snapshot, pids: &BTreeSet<Pid>, napis: &BTreeSet<NapiI
     Watched {
         server: pids.iter().copied().collect(),
         server_napi: kthreads.map(|thread| thread.tid).collect(),
+        pollers: Vec::new(),
         generator: Vec::new(),
         client_napi: Vec::new(),
         server_cpus: online(cpus),

@@ -220,6 +220,7 @@ impl GuestLab {
         let watched = Watched {
             server: targets.pids().into_iter().collect(),
             server_napi: Vec::new(),
+            pollers: Vec::new(),
             generator: running.generator().tids(),
             client_napi: Vec::new(),
             server_cpus: [SERVER_CPU].into_iter().collect(),
@@ -227,8 +228,7 @@ impl GuestLab {
             server_devices: Vec::new(),
             irqs: vec![rx_irq],
         };
-        let launch: Vec<Option<String>> =
-            modes.iter().map(|mode| needs_launch(mode).map(|requirement| requirement.to_string())).collect();
+        let launch: Vec<Option<String>> = modes.iter().map(why_not_in_a_guest).collect();
         let switching = match plan.queues.is_empty() {
             true => None,
             false => Some(Switching::begin(journal, Purpose::Lab, targets, &plan, None)?),
@@ -313,6 +313,11 @@ fn switchable(plan: &SwitchPlan, modes: &[DeliveryMode]) -> SwitchPlan {
         }
     }
     plan
+}
+
+fn why_not_in_a_guest(mode: &DeliveryMode) -> Option<String> {
+    let poller = || mode.poller().map(|_| "no CPU of the guest is left for the poller of the mode".to_owned());
+    needs_launch(mode).map(|requirement| requirement.to_string()).or_else(poller)
 }
 
 fn is_base(mode: &DeliveryMode) -> bool {

@@ -35,8 +35,10 @@ pub(crate) fn table(servers: &[HostServer], terminal: Terminal, fixes: Fixes) ->
         let named: Vec<String> = others.iter().take(NAMED).map(|server| other(server)).collect();
         let more = others.len().saturating_sub(NAMED);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let text =
-            format!("without epoll, so only deferral, threaded and sockpoll modes apply: {}{more}", named.join(", "));
+        let text = format!(
+            "without epoll, so only deferral, userbusy, threaded and sockpoll modes apply: {}{more}",
+            named.join(", ")
+        );
         out.push_str(
             &(textwrap::fill(&text, textwrap::Options::new(terminal.prose_columns()).subsequent_indent("  ")) + "\n"),
         );

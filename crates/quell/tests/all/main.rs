@@ -39,6 +39,7 @@ mod sweep_resumes;
 mod systemd_unit;
 mod top_on_a_terminal;
 mod top_on_the_kernel;
+mod userbusy_on_the_kernel;
 mod vm;
 mod vm_guests;
 mod vm_kernels;

@@ -6,6 +6,7 @@ pub(super) mod ask;
 pub(crate) mod detach;
 mod follow;
 pub(crate) mod keeper;
+pub(crate) mod poller;
 pub(super) mod watch;
 
 use std::collections::BTreeSet;
@@ -24,6 +25,7 @@ use quell_host::attach::no_poll::{NoPollCause, no_poll_cause_now};
 use quell_host::attach::owners::refuse_under_owners;
 use quell_host::attach::placement::{Groups, Placement, PlacementResult, Wanted, decide};
 use quell_host::attach::plan::QueueStep;
+use quell_host::attach::poller::with_safe_timer;
 use quell_host::attach::stall::{SuspendedQueue, watching_sampler};
 use quell_host::attach::{
     AttachError, AttachPlan, AttachRequest, Attachment, EpollsSetBy, TargetError, Targets, effect, observe, plan,
@@ -98,8 +100,9 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     refuse_what_is_attached(&journal(), &targets).map_err(failure)?;
     let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
     let wanted = args.placement.wanted();
-    let Observation { snapshot, plan, mut findings } =
-        look(&targets, &request, &wanted).map_err(|error| failure(AttachError::Look(error)))?;
+    let Observation { snapshot, request, plan, mut findings } =
+        look(&targets, request, &wanted).map_err(|error| failure(AttachError::Look(error)))?;
+    let mode = request.mode;
     plan.log();
     for finding in &findings {
         info!(id = %finding.id, severity = ?finding.severity, seen = finding.observed, "the mode would cause this finding");
@@ -121,6 +124,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         }
     }
     refuse(&report, args)?;
+    poller::check(&mode)?;
     refuse_under_owners(&journal(), &plan).map_err(failure)?;
     journal().check_writable().map_err(|error| Failure::refused(error).unchanged())?;
     if args.dry_run {
@@ -181,8 +185,8 @@ pub(in crate::commands) fn keep(
 ) -> Result<(), Failure> {
     let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
     let wanted = args.wanted();
-    let Observation { snapshot, plan, mut findings } =
-        look(targets, &request, &wanted).map_err(|error| failure(AttachError::Look(error)))?;
+    let Observation { snapshot, request, plan, mut findings } =
+        look(targets, request, &wanted).map_err(|error| failure(AttachError::Look(error)))?;
     let groups = groups(&wanted, &snapshot, targets, false)?;
     if !groups.steerings.is_empty() {
         findings::are_steered(&mut findings, &targets.pids());
@@ -190,6 +194,7 @@ pub(in crate::commands) fn keep(
     finding_lines(&findings).iter().for_each(|line| output::say(line));
     let report = render::Report::new(&request, targets, &plan, findings, false);
     refuse_impossible(&report)?;
+    poller::check(&mode)?;
     if !accept_stalls {
         stalls::refuse(&report.findings, "keeps the mode")?;
     }
@@ -272,34 +277,39 @@ fn show_plan(report: &render::Report<'_>, groups: &Groups) -> Result<(), Failure
 
 struct Observation {
     snapshot: Snapshot,
+    /// The request, with a timer that suits the observed rate.
+    request: AttachRequest,
     plan: AttachPlan,
     findings: Vec<Finding>,
 }
 
 /// Plans the attachment. Observes the programs if their epolls have to poll queues. If the mode suspends and other
-/// processes share the queues, takes a second snapshot, which shows how long they can wait.
-fn look(targets: &Targets, request: &AttachRequest, wanted: &Wanted) -> Result<Observation, TakeError> {
+/// processes share the queues, or if it has a poller, takes a second snapshot, which shows how long they can wait, and how
+/// fast the rings fill.
+fn look(targets: &Targets, mut request: AttachRequest, wanted: &Wanted) -> Result<Observation, TakeError> {
     let observed = || -> Result<Snapshot, TakeError> {
         let mut snapshot = observe()?;
         mark_planned_steering(&mut snapshot, targets, wanted);
         Ok(snapshot)
     };
     let first = observed()?;
-    let planned = plan(&first, None, &targets.pids(), request);
+    let planned = plan(&first, None, &targets.pids(), &request);
     let suspends = request.mode.napi().irq_suspend_timeout_ns > 0 && planned.impossible.is_empty();
     let observes = planned.impossible.is_empty() && planned.polls_queues();
     let behavior = observes.then(|| behavior::observe(&first, &targets.pids(), true));
-    if !suspends || planned.affected_processes.is_empty() {
+    let has_poller = request.mode.poller().is_some() && planned.queues().next().is_some();
+    if !has_poller && (!suspends || planned.affected_processes.is_empty()) {
         let findings = consequences_observed(&first, None, &planned, behavior.as_ref());
-        return Ok(Observation { snapshot: first, plan: planned, findings });
+        return Ok(Observation { snapshot: first, request, plan: planned, findings });
     }
     if behavior.is_none() {
         thread::sleep(behavior::OBSERVED);
     }
     let snapshot = observed()?;
-    let plan = plan(&snapshot, Some(&first), &targets.pids(), request);
+    request.mode = with_safe_timer(request.mode, &first, &snapshot, &planned);
+    let plan = plan(&snapshot, Some(&first), &targets.pids(), &request);
     let findings = consequences_observed(&snapshot, Some(&first), &plan, behavior.as_ref());
-    Ok(Observation { snapshot, plan, findings })
+    Ok(Observation { snapshot, request, plan, findings })
 }
 
 /// Marks the sockets that the requested filters would steer. [`groups`] reports errors.
@@ -370,8 +380,8 @@ fn attach(
     };
     let mut start = |path: &Path| keeper::start(path);
     let mut attachment = Attachment::begin(&journal(), targets.clone(), request, &mut start).map_err(failure)?;
-    let set = attachment
-        .make(plan, &mut observer)
+    let set = poller::start(&mut attachment)
+        .and_then(|()| attachment.make(plan, &mut observer))
         .and_then(|()| placement.steer(groups, &mut attachment, &mut observer))
         .and_then(|()| attachment.settle(&mut observer))
         .and_then(|()| match watched {

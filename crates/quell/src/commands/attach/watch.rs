@@ -24,7 +24,11 @@ pub(crate) struct QueueEvents {
 
 impl QueueWatch {
     /// Frees stalled queues, and reports events since the last call.
-    pub(crate) fn look(&mut self, attachment: &Attachment) -> QueueEvents {
+    pub(crate) fn look(&mut self, attachment: &mut Attachment) -> QueueEvents {
+        if let Some(why) = attachment.poller_failure() {
+            let why = format!("{} was reverted because nobody polls its queues: {why}", attachment.request().mode);
+            return QueueEvents { must_end: Some(why), ..QueueEvents::default() };
+        }
         if self.blind {
             return QueueEvents::default();
         }

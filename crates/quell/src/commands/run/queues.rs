@@ -18,7 +18,7 @@ use quell_mode::EpollParams;
 
 use super::verify::Verifier;
 use crate::commands::attach::watch::{QueueEvents, QueueWatch};
-use crate::commands::attach::{ask, keeper};
+use crate::commands::attach::{ask, keeper, poller};
 use crate::commands::snapshot_scope::not_taken;
 use crate::commands::stalls::StallForecast;
 use crate::exit::{Exit, Failure};
@@ -52,7 +52,7 @@ pub(super) fn plan(choice: &LaunchChoice, wanted: &Wanted) -> Result<(AttachPlan
 /// Fails if parts of the plan are impossible, before anything is started.
 pub(super) fn refuse_impossible(choice: &LaunchChoice, plan: &AttachPlan) -> Result<(), Failure> {
     if plan.impossible.is_empty() {
-        return Ok(());
+        return poller::check(&choice.mode.value);
     }
     let (mode, why) = (choice.mode.value, render::impossible(plan));
     Err(Failure::new(Exit::NotSupported, format!("{mode} is not possible here; nothing was started:\n{why}")))
@@ -94,7 +94,8 @@ impl Queues {
         let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
         let mut attachment = Attachment::begin(&journal, nobody, request, &mut |path| keeper::start(path))
             .map_err(|error| failure(&error))?;
-        if let Err(error) = attachment.make(&plan, &mut never_stop) {
+        let made = poller::start(&mut attachment).and_then(|()| attachment.make(&plan, &mut never_stop));
+        if let Err(error) = made {
             let back = status::undo_outcome(&attachment.end());
             return Err(Failure::new(Exit::RolledBack, format!("{error}; {back}; nothing was started")));
         }
@@ -119,7 +120,7 @@ impl Queues {
 
     /// Frees stalled queues. If they stall too often, the mode is reverted, and the command continues without it.
     pub(super) fn watch(&mut self) {
-        let Some(attachment) = &self.attachment else { return };
+        let Some(attachment) = &mut self.attachment else { return };
         let QueueEvents { lines, must_end } = self.watch.look(attachment);
         self.print_all(lines);
         let Some(why) = must_end else { return };

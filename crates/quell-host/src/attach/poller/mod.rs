@@ -1,0 +1,77 @@
+//! Busy polls queues from outside their programs (`userbusy`). An io_uring polls the NAPI instance of a queue by its ID, so
+//! that programs of every kind have a poller: also those that wait in poll(2) or recv(2).
+//!
+//! - [`threads`] polls, with one thread per queue.
+//! - [`process`] is the process of an attachment. It polls the queues that the journal of the attachment lists.
+//! - [`watch`] is used by the owner of the attachment. It finds out that the process no longer polls.
+//!
+//! The queue defers interrupts. Without a poller, the queue's timer polls it after `gro-flush-timeout`, which is the safety
+//! net until the owner has restored the queue.
+
+pub mod process;
+pub mod threads;
+pub mod watch;
+
+use std::io;
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use quell_linux::NapiId;
+use quell_linux::io_uring::{NapiPollError, NapiPoller};
+use quell_linux::sched::SchedError;
+use quell_mode::DeliveryMode;
+
+use super::plan::AttachPlan;
+use crate::snapshot::Snapshot;
+use crate::snapshot::query::SnapshotQuery;
+
+/// Part of a ring that may fill before the queue's timer polls it, if the poller has died.
+const RING_SHARE: u64 = 4;
+/// Packets in the ring of a veth (`VETH_RING_SIZE` in `drivers/net/veth.c`), which reports none.
+const VETH_RING: u64 = 255;
+/// Minimum of the timer. More frequent polls cost more than lost packets.
+const TIMER_MIN_NS: u64 = 20_000;
+
+/// Line by which the polling process says that it may poll.
+pub const READY: &str = "ready";
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PollerError {
+    #[error(transparent)]
+    Poll(#[from] NapiPollError),
+    #[error("the polling thread of NAPI {napi}: {source}")]
+    Sched { napi: NapiId, source: SchedError },
+    #[error("could not start the polling thread of NAPI {napi}: {source}")]
+    Thread { napi: NapiId, source: io::Error },
+    #[error("the polling thread of NAPI {0} panicked")]
+    Panicked(NapiId),
+    #[error("could not start the polling process: {0}")]
+    Process(String),
+    #[error("the polling process {pid} did not begin to poll NAPI {napi} within {} s", within.as_secs())]
+    DidNotBegin { pid: quell_linux::Pid, napi: NapiId, within: Duration },
+    #[error("{0}")]
+    Stopped(String),
+}
+
+/// Checks that this process may poll queues by their NAPI IDs, if the mode needs it.
+pub fn check(mode: &DeliveryMode) -> Result<(), NapiPollError> {
+    mode.poller().map_or(Ok(()), |_| NapiPoller::new(Duration::ZERO).map(drop))
+}
+
+/// The mode with a timer that is at most a quarter of the time in which a ring of the plan fills at the observed rate. The
+/// timer polls the queues if their poller dies.
+#[must_use]
+pub fn with_safe_timer(mode: DeliveryMode, before: &Snapshot, now: &Snapshot, plan: &AttachPlan) -> DeliveryMode {
+    let query = SnapshotQuery::new(now, Some(before));
+    let fills_within = |napi: NapiId| {
+        let (device, _) = query.napi(napi)?;
+        let packets = query.queue_packets(device, napi).or_else(|| query.device_packets(device))?;
+        let veth = || (device.kind.as_deref() == Some("veth")).then_some(VETH_RING);
+        let ring = device.rings.known().and_then(|rings| rings.rx).map(u64::from).or_else(veth)?;
+        query.interval_ns()?.checked_mul(ring)?.checked_div(packets)
+    };
+    let fills_within = plan.queues().filter_map(|step| fills_within(step.napi)).min();
+    let timer = fills_within.and_then(|ns| NonZeroU64::new((ns / RING_SHARE).max(TIMER_MIN_NS)));
+    timer.filter(|_| mode.poller().is_some()).map_or(mode, |timer| mode.with_timer_at_most(timer))
+}
