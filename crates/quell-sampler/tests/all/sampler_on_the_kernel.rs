@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use quell_linux::NapiId;
 use quell_linux::epoll_params::EpollParams;
 use quell_linux::event::Trigger;
+use quell_linux::io_uring::NapiPoller;
 use quell_linux::netdev::{NapiThreading, PartialNapiSettings};
 use quell_linux::proc::ProcRoot;
 use quell_sampler::{QueueSample, STALLED_NS, Sampler, SamplerError, Unsampled};
@@ -363,4 +365,36 @@ fn instances_that_do_not_fit_are_left_out_with_the_reason_and_the_others_are_cou
     assert_eq!(sampler.read().unwrap().len(), 4_096);
     assert!(sampler.select_all(many).unwrap_err().to_string().contains("4,096 other instances"));
     assert!(sampler.select([napi].into()).unwrap().is_empty(), "room again");
+}
+
+#[test]
+fn a_poller_by_napi_id_polls_instead_of_the_timer_and_polls_are_those_of_a_program() {
+    let Some(lab) = TestLab::raise("smp-poller", 1) else { return };
+    let napi = lab.napis[0];
+    let program = UdpProgram::start(&lab, Trigger::Level);
+    lab.set_napi(&DEFERRING);
+    exchange(&program, 1);
+    let Some(sampler) = sampler_of(&lab.napis) else { return };
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let polls = scope.spawn(|| {
+            let poller = NapiPoller::new(Duration::from_micros(200)).unwrap();
+            poller.add(napi).unwrap();
+            while !is_over.load(Ordering::Relaxed) {
+                poller.poll().unwrap();
+            }
+            poller.remove(napi).unwrap();
+        });
+        wait_until(|| if sample(&sampler, napi).polls.program > 0 { Ok(()) } else { Err("no poll yet".to_owned()) });
+        exchange(&program, DATAGRAMS);
+        is_over.store(true, Ordering::Relaxed);
+        polls.join().unwrap();
+    });
+    let with = sample(&sampler, napi);
+    assert!(with.polls.program > with.packets && with.polls.timer < with.packets / 2, "{with:?}");
+
+    exchange(&program, DATAGRAMS);
+    let without = sampler.read().unwrap()[&napi].since(None);
+    assert_eq!(without.polls.program, with.polls.program, "nobody polls any more: {without:?}");
+    assert!(without.polls.timer >= with.polls.timer + u64::from(DATAGRAMS) / 2, "{without:?}");
 }
