@@ -131,7 +131,8 @@ pub fn open(spec: &XdpSocketSpec) -> Result<(XdpReceiver, XdpSender, Vec<Frame>)
             Consuming::new(rx, rx_at, size, spec.batch.max(1))?,
             Producing::new(fill, fill_at, size)?,
             Producing::new(tx, tx_at, size)?,
-            Consuming::new(done, done_at, size, size)?,
+            // The kernel sends nothing while the completion ring is full, so a part of it is released early.
+            Consuming::new(done, done_at, size, size.div_ceil(4))?,
         ))
     })();
     let (received, fill, queued, completions) =

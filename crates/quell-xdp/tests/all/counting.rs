@@ -1,0 +1,1 @@
+//! Allocations and system calls in the steady state.

@@ -1,0 +1,1 @@
+//! Faults: one clear sentence each, and nothing stays attached.
