@@ -4,6 +4,7 @@ mod handshake;
 mod threads;
 
 use std::ops::ControlFlow;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
@@ -118,37 +119,54 @@ pub fn run(
     let receiving = Receiving::new(&run, receiver, poller, local, number);
     let sending = Sending::new(&run, sender, frames, request);
     let device = attached.device();
+    // Threads exist until their CPU time has been read.
+    let is_read = Mutex::new(());
+    let until_read = || drop(is_read.lock());
     std::thread::scope(|scope| {
+        let reading = is_read.lock();
         let (told, tids) = std::sync::mpsc::channel();
-        // The threads in the order of their CPUs.
         let start = |name: &'static str, at: usize| {
-            let (told, cpu) = (told.clone(), spec.socket.cpu(at));
+            let (told, cpu, run) = (told.clone(), spec.socket.cpu(at), &run);
             move || {
-                let pinned = pin(cpu);
                 let _ = told.send((name, cpu, Pid::of_this_thread()));
-                pinned
+                pin(cpu).inspect_err(|_| run.stop())
             }
         };
         let (receiver, sender) = match spec.schedule {
             XdpSchedule::Open { period_ns } => {
                 let (begin, begin_sender) = (start("receiver", 0), start("sender", 1));
-                let receiver = scope.spawn(move || begin().and_then(|()| receiving.until_drained(period_ns, device)));
-                let sender = scope.spawn(move || begin_sender().and_then(|()| sending.by_schedule(period_ns, device)));
+                let receiver = scope.spawn(move || {
+                    let outcome = begin().and_then(|()| receiving.until_drained(period_ns, device));
+                    until_read();
+                    outcome
+                });
+                let sender = scope.spawn(move || {
+                    let outcome = begin_sender().and_then(|()| sending.by_schedule(period_ns, device));
+                    until_read();
+                    outcome
+                });
                 (receiver, Some(sender))
             }
             XdpSchedule::Closed { depth } => {
                 let begin = start("receiver", 0);
                 let both = ClosedLoop { receiving, sending, depth };
-                (scope.spawn(move || begin().and_then(|()| both.run(device))), None)
+                let receiver = scope.spawn(move || {
+                    let outcome = begin().and_then(|()| both.run(device));
+                    until_read();
+                    outcome
+                });
+                (receiver, None)
             }
         };
         let threads = 1 + usize::from(sender.is_some());
         let mut watched: Vec<Watched> =
             tids.iter().take(threads).map(|(name, cpu, tid)| Watched::new(name, cpu, tid)).collect();
+        watched.sort_by_key(|watched| watched.cpu.thread == "sender");
         watched.extend(poll_thread.map(|tid| Watched::new("poller", spec.socket.poll_cpu, tid)));
-        let window = watch(&run, &mut watched, &polls, observe, || receiver.is_finished());
-        let sent = sender.map(|sender| join(sender, &run)).transpose();
-        let mut outcome = join(receiver, &run)?;
+        let window = watch(&run, &mut watched, &polls, observe);
+        drop(reading);
+        let sent = sender.map(join).transpose();
+        let mut outcome = join(receiver)?;
         if let Some(sent) = sent? {
             outcome.sent = sent;
         }
@@ -156,12 +174,8 @@ pub fn run(
     })
 }
 
-fn join<T>(thread: ScopedJoinHandle<'_, Result<T, XdpError>>, run: &Run<'_>) -> Result<T, XdpError> {
-    let outcome = thread.join().map_err(|_| XdpError::ThreadLost)?;
-    if outcome.is_err() {
-        run.stop();
-    }
-    outcome
+fn join<T>(thread: ScopedJoinHandle<'_, Result<T, XdpError>>) -> Result<T, XdpError> {
+    thread.join().map_err(|_| XdpError::ThreadLost)?
 }
 
 /// A thread whose CPU time is reported.
@@ -227,7 +241,6 @@ fn watch(
     watched: &mut [Watched],
     polls: &PollsOfQueue,
     observe: &mut dyn FnMut(XdpProgress) -> ControlFlow<()>,
-    has_ended: impl Fn() -> bool,
 ) -> Window {
     let mut before = None;
     loop {
@@ -237,8 +250,7 @@ fn watch(
             before = Some(polls.read());
             watched.iter_mut().for_each(Watched::begin);
         }
-        let is_over = now_ns >= run.until_ns() || has_ended();
-        if is_over {
+        if now_ns >= run.until_ns() {
             watched.iter_mut().for_each(Watched::end);
             return Some(polls.read()?.since(before?.as_ref()).polls);
         }

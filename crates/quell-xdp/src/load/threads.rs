@@ -239,7 +239,10 @@ pub(super) struct ClosedLoop<'a> {
 
 impl ClosedLoop<'_> {
     pub(super) fn run(mut self, device: &str) -> Result<Outcome, XdpError> {
-        self.send_and_receive().map_err(|failure| failure.on(device))?;
+        self.send_and_receive().map_err(|failure| {
+            self.receiving.run.stop();
+            failure.on(device)
+        })?;
         let mut sent = self.sending.sent;
         // A closed loop has no due times.
         (sent.lateness, sent.on_time) = (LatencyHistogram::new(), 0);
