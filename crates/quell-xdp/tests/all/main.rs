@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed precondition fails the test")]
 
-mod counting;
+mod allocations;
 mod faults_on_the_kernel;
 mod lab;
+mod process;
+mod steady_state_on_the_kernel;
 mod ways_on_the_kernel;

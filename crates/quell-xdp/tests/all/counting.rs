@@ -1,1 +1,0 @@
-//! Allocations and system calls in the steady state.
