@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use quell_linux::af_xdp::{Frame, XdpReceiver, XdpSender};
 use quell_linux::clock::monotonic_ns;
@@ -253,6 +254,7 @@ impl ClosedLoop<'_> {
         let run = self.receiving.run;
         let (mut outstanding, mut oldest) = (0_u32, 0_u64);
         let drained_ns = || run.until_ns() + DRAIN.as_nanos() as u64;
+        std::thread::sleep(Duration::from_nanos(run.start_ns.saturating_sub(monotonic_ns())));
         loop {
             let now_ns = monotonic_ns();
             let goes_on = now_ns < run.until_ns();

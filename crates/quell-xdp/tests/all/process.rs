@@ -7,14 +7,14 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use quell_linux::netns::Namespace;
 use quell_test_support::entry;
-use quell_xdp::{PollWay, XdpResponder, XdpSchedule};
+use quell_xdp::{PollWay, XdpProgress, XdpResponder, XdpSchedule};
 
 use crate::allocations::allocations;
 use crate::lab::{PORT, load, responder};
 
 const ADDRESS: &str = "QT_XDP_ADDRESS";
 const WAY: &str = "QT_XDP_WAY";
-const MEASURE_MS: &str = "QT_XDP_MEASURE_MS";
+const REQUESTS: &str = "QT_XDP_REQUESTS";
 const COUNTED: &str = "counted: ";
 
 pub(crate) struct OtherProcess {
@@ -49,20 +49,20 @@ pub(crate) fn start_responder(namespace: &Namespace, before: &[&str], address: S
     process
 }
 
-/// Runs a closed loop of depth 1 in another process.
+/// Runs a closed loop of at least this number of requests in another process.
 pub(crate) fn run_load(
     namespace: &Namespace,
     before: &[&str],
     address: SocketAddr,
     way: PollWay,
-    measure_ms: u32,
+    requests: u64,
 ) -> Counted {
     let way = match way {
         PollWay::IoUring => "io-uring",
         PollWay::IoUringThread => "io-uring-thread",
         _ => "interrupts",
     };
-    let env = [(ADDRESS, address.to_string()), (WAY, way.to_owned()), (MEASURE_MS, measure_ms.to_string())];
+    let env = [(ADDRESS, address.to_string()), (WAY, way.to_owned()), (REQUESTS, requests.to_string())];
     spawn(namespace, before, the_load_of_another_process, &env).end()
 }
 
@@ -85,6 +85,15 @@ impl OtherProcess {
         assert!(self.child.wait().unwrap().success());
         Counted { requests: numbers[0], allocations: numbers[1] }
     }
+}
+
+/// Runs a closed loop until this number of requests has been answered. Returns their number.
+pub(crate) fn closed_loop(address: SocketAddr, way: PollWay, requests: u64) -> u64 {
+    let mut spec = load(address.ip(), way, XdpSchedule::Closed { depth: 1 });
+    (spec.warm_up_ms, spec.measure_ms) = (0, 60_000);
+    let until_answered =
+        |now: XdpProgress| if now.answered < requests { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
+    quell_xdp::run(&spec, &mut { until_answered }).unwrap().sent
 }
 
 fn env<T: std::str::FromStr<Err: std::fmt::Debug>>(name: &str) -> T {
@@ -113,8 +122,6 @@ fn the_load_of_another_process() {
         "io-uring-thread" => PollWay::IoUringThread,
         _ => PollWay::Interrupts,
     };
-    let mut spec = load(address.ip(), way, XdpSchedule::Closed { depth: 1 });
-    spec.measure_ms = env(MEASURE_MS);
-    let report = quell_xdp::run(&spec, &mut |_| ControlFlow::Continue(())).unwrap();
-    println!("{COUNTED}{} {}", report.answered, allocations());
+    let requests = closed_loop(address, way, env(REQUESTS));
+    println!("{COUNTED}{requests} {}", allocations());
 }

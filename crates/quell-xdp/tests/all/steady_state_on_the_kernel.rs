@@ -6,14 +6,15 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use quell_test_support::{Lacks, skip};
-use quell_xdp::{PollWay, XdpSchedule};
+use quell_xdp::PollWay;
 
-use crate::lab::{PORT, V4, XdpLab, load, responder};
-use crate::process::{Counted, run_load, start_responder};
+use crate::lab::{PORT, V4, XdpLab, responder};
+use crate::process::{Counted, closed_loop, run_load, start_responder};
 
 const ADDRESS: SocketAddr = SocketAddr::new(V4, PORT);
-const SHORT_MS: u32 = 100;
-const LONG_MS: u32 = 600;
+/// Requests of a short and of a long run. A run ends at the next look of the thread that watches it.
+const SHORT: u64 = 100;
+const LONG: u64 = 6_000;
 /// Requests by which a long run exceeds a short one, at least.
 const MORE: u64 = 100;
 /// Differences that have other causes: a signal, the libraries.
@@ -63,16 +64,16 @@ fn a_load_allocates_nothing_and_makes_the_calls_of_its_way_alone() {
         (PollWay::IoUring, &["io_uring_enter", "sendto"]),
         (PollWay::IoUringThread, &["io_uring_enter", "sendto"]),
     ] {
-        let run = |before: &[&str], ms| run_load(&lab.lab.client, before, ADDRESS, way, ms);
-        let (short, long) = (run(&[], SHORT_MS), run(&[], LONG_MS));
+        let run = |before: &[&str], requests| run_load(&lab.lab.client, before, ADDRESS, way, requests);
+        let (short, long) = (run(&[], SHORT), run(&[], LONG));
         assert!(long.requests > short.requests + MORE, "{way:?}: {short:?} {long:?}");
         assert!(long.allocations.abs_diff(short.allocations) < NOISE, "{way:?}: {short:?} {long:?}");
 
         let dir = std::env::temp_dir().join(format!("quell-xdp-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let [short_file, long_file] = ["short", "long"].map(|name| dir.join(name));
-        let short = run(&strace(&short_file), SHORT_MS);
-        let long = run(&strace(&long_file), LONG_MS);
+        let short = run(&strace(&short_file), SHORT);
+        let long = run(&strace(&long_file), LONG);
         let grown = grown(&calls(&short_file), &calls(&long_file));
         std::fs::remove_dir_all(&dir).unwrap();
         let more = long.requests.saturating_sub(short.requests);
@@ -90,21 +91,19 @@ fn a_responder_allocates_nothing_and_makes_the_calls_of_its_way_alone() {
     if !has_strace() {
         return;
     }
-    let run = |before: &[&str], ms| -> Counted {
+    let run = |before: &[&str], requests| -> Counted {
         let process = start_responder(&lab.lab.server, before, ADDRESS);
-        let mut spec = load(V4, PollWay::Interrupts, XdpSchedule::Closed { depth: 1 });
-        spec.measure_ms = ms;
-        lab.load(&spec);
+        lab.lab.client.run(|| closed_loop(ADDRESS, PollWay::Interrupts, requests)).unwrap();
         process.end()
     };
-    let (short, long) = (run(&[], SHORT_MS), run(&[], LONG_MS));
+    let (short, long) = (run(&[], SHORT), run(&[], LONG));
     assert!(long.requests > short.requests + MORE, "{short:?} {long:?}");
     assert!(long.allocations.abs_diff(short.allocations) < NOISE, "{short:?} {long:?}");
     let dir = std::env::temp_dir().join(format!("quell-xdp-r-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let [short_file, long_file] = ["short", "long"].map(|name| dir.join(name));
-    let short = run(&strace(&short_file), SHORT_MS);
-    let long = run(&strace(&long_file), LONG_MS);
+    let short = run(&strace(&short_file), SHORT);
+    let long = run(&strace(&long_file), LONG);
     let grown = grown(&calls(&short_file), &calls(&long_file));
     std::fs::remove_dir_all(&dir).unwrap();
     let more = long.requests.saturating_sub(short.requests);
