@@ -5,6 +5,7 @@
 //! report is `None`, never zero.
 
 pub mod address;
+pub mod af_xdp;
 mod bit_mask;
 pub mod boot;
 pub mod bpf;

@@ -86,11 +86,11 @@ pub struct LoadOptions {
     /// http: path that is requested.
     #[arg(long, value_name = "PATH", default_value = "/")]
     pub path: String,
-    /// request-response: request size, in bytes.
-    #[arg(long, value_name = "BYTES", default_value_t = 64)]
+    /// request-response, xdp: request size, in bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = Self::BYTES)]
     pub request_bytes: u32,
     /// request-response: response size, in bytes.
-    #[arg(long, value_name = "BYTES", default_value_t = 64)]
+    #[arg(long, value_name = "BYTES", default_value_t = Self::BYTES)]
     pub response_bytes: u32,
     /// request-response: check the content of responses; the server has to be `quell respond`.
     #[arg(long)]
@@ -113,6 +113,8 @@ pub enum RequestProtocol {
     Http,
     /// Requests and responses of fixed size, as in netperf's TCP_RR and UDP_RR, neper's tcp_rr and `quell respond`.
     RequestResponse,
+    /// UDP frames through an AF_XDP socket, to `quell respond --xdp`.
+    Xdp,
 }
 
 impl RequestProtocol {
@@ -163,6 +165,9 @@ pub enum PollingChoice {
 pub struct InvalidLoadOption(String);
 
 impl LoadOptions {
+    /// Default size of requests and of responses, in bytes.
+    pub const BYTES: u32 = 64;
+
     pub fn spec(&self) -> Result<LoadSpec, InvalidLoadOption> {
         let transport = if self.udp { Transport::Udp } else { Transport::Tcp };
         let keys = || KeyValues {
@@ -186,6 +191,9 @@ impl LoadOptions {
                 response_bytes: self.response_bytes,
                 check_content: self.check_content,
             }),
+            RequestProtocol::Xdp => {
+                return Err(InvalidLoadOption::new("--protocol xdp: this program has no AF_XDP sockets; use `quell load`"));
+            }
         };
         Ok(LoadSpec {
             connections: self.connections,

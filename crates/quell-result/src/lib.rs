@@ -31,6 +31,8 @@ document::documents! {
     Published(published::PublishedRun),
     /// Report of `quell load`.
     Load(load::LoadRun),
+    /// Report of `quell load --protocol xdp`.
+    XdpLoad(load::XdpLoadRun),
     /// Report of `quell-mpi`.
     Clients(quell_load::cluster_run::ClusterRun),
     /// Rows of `quell sim run`.

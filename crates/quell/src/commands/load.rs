@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use clap::Args;
 use quell_linux::signal::{Interruption, InterruptionFlag};
-use quell_load::args::{DISTRIBUTIONS, LoadOptions};
+use quell_load::args::{DISTRIBUTIONS, LoadOptions, RequestProtocol};
 use quell_load::{Generator, LoadError, LoadReport, LoadSpec, RunObserver, RunSpec};
 use quell_result::load::LoadRun;
 
+use super::xdp::{self, XdpArgs};
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::render::load_report;
@@ -20,6 +21,11 @@ use crate::render::progress::Progress;
 pub(crate) struct LoadArgs {
     #[command(flatten)]
     pub(crate) load: LoadOptions,
+    /// xdp: time that the receiving thread works after each response, in µs.
+    #[arg(long, value_name = "US", default_value_t = 0.0)]
+    pub(crate) delay_us: f64,
+    #[command(flatten)]
+    pub(crate) xdp: XdpArgs,
     /// Print the report as JSON, with raw histograms.
     #[arg(short, long)]
     pub(crate) json: bool,
@@ -34,6 +40,9 @@ pub(crate) struct LoadArgs {
 /// When the load cannot be generated or no request is answered. Failed requests are reported, not errors.
 pub(crate) fn load(args: &LoadArgs) -> Result<(), Failure> {
     let options = &args.load;
+    if options.protocol == Some(RequestProtocol::Xdp) {
+        return xdp::load(args);
+    }
     let run = options.run_spec().map_err(Failure::usage)?;
     let preload = options.preload_limit().map_err(Failure::usage)?;
     let spec = options.spec().map_err(Failure::usage)?;

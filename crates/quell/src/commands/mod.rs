@@ -24,3 +24,4 @@ pub(crate) mod top;
 pub(crate) mod tune;
 pub(crate) mod vm;
 pub(crate) mod vm_commands;
+pub(crate) mod xdp;

@@ -10,6 +10,7 @@ use quell_linux::visible::counted;
 use quell_load::{LoadError, RequestResponse, Responder, ResponderSpec, ResponderStats, ServeShape, Transport};
 use serde::Serialize;
 
+use super::xdp::{self, XdpArgs};
 use crate::exit::{Exit, Failure, ListeningProtocol, listening};
 use crate::output;
 
@@ -40,6 +41,11 @@ pub(crate) struct RespondArgs {
     /// CPUs to pin the workers to: 2,4-7 [not pinned]
     #[arg(long, value_name = "LIST")]
     pub(crate) cpus: Option<CpuList>,
+    /// Answer UDP requests through an AF_XDP socket on the device with this address; see `quell load --protocol xdp`.
+    #[arg(long)]
+    pub(crate) xdp: bool,
+    #[command(flatten)]
+    pub(crate) xdp_args: XdpArgs,
     /// Print JSON.
     #[arg(short, long)]
     pub(crate) json: bool,
@@ -66,6 +72,9 @@ struct Document {
 
 /// Serves until SIGINT, SIGTERM or SIGHUP.
 pub(crate) fn respond(args: &RespondArgs) -> Result<(), Failure> {
+    if args.xdp {
+        return xdp::respond(args);
+    }
     let refused = |error: std::io::Error| Failure::new(Exit::KernelRefused, error);
     let interruption = Interruption::listen().map_err(refused)?;
     // Once the responder accepts, its connections may take every descriptor.

@@ -5,7 +5,7 @@ use quell_result::ResultDocument;
 
 use super::show_tree::{self, Style};
 use super::terminal::Terminal;
-use super::{conformance, experiment, load_report, published, results, sim_rows, top, tune};
+use super::{conformance, experiment, load_report, published, results, sim_rows, top, tune, xdp};
 use crate::exit::Failure;
 
 /// Renders a document as its command does. `details` adds absolute figures of an experiment, and equal queues of a
@@ -19,6 +19,7 @@ pub(crate) fn render(document: &ResultDocument, details: bool, terminal: Termina
         ResultDocument::Tune(file) => tune::render(file),
         ResultDocument::Published(run) => published::render(run).map_err(Failure::usage)?,
         ResultDocument::Load(run) => load_report::render(&run.report),
+        ResultDocument::XdpLoad(run) => xdp::load(run),
         ResultDocument::Clients(run) => run.table(),
         ResultDocument::Simulation(run) => sim_rows::render(&run.setup, &run.rows, terminal),
         ResultDocument::Sweep(sweep) => sim_rows::render(&sweep.header.setup, &sweep.rows, terminal),

@@ -8,6 +8,8 @@ use quell_stats::LatencyHistogram;
 
 use super::number::short;
 
+pub(super) const HEADING: &str = "µs                       mean       p50       p95       p99     p99.9       max";
+
 /// Figures for a judge of an experiment: requests, requests per second, failed requests, latency quantiles in µs.
 pub(crate) fn figures(report: &LoadReport) -> String {
     let errors = report.errors.failed_requests();
@@ -29,7 +31,7 @@ pub(crate) fn render(report: &LoadReport) -> String {
         short(count(report.answered_in_window)),
         Duration::from_nanos(report.duration_ns).as_secs_f64()
     );
-    out.push_str("µs                       mean       p50       p95       p99     p99.9       max\n");
+    out.push_str(&format!("{HEADING}\n"));
     out.push_str(&quantiles("from intended send", &report.latency));
     out.push_str(&quantiles("from actual send", &report.latency_from_send));
     out.push_str(&quantiles("generator's lateness", &report.lateness));
@@ -40,7 +42,7 @@ pub(crate) fn render(report: &LoadReport) -> String {
     out
 }
 
-fn quantiles(name: &str, histogram: &LatencyHistogram) -> String {
+pub(super) fn quantiles(name: &str, histogram: &LatencyHistogram) -> String {
     if histogram.is_empty() {
         return format!("{name:<21} {:>9}\n", "–");
     }

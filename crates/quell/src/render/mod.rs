@@ -25,5 +25,6 @@ pub(crate) mod timeline;
 pub(crate) mod top;
 mod tree;
 pub(crate) mod tune;
+pub(crate) mod xdp;
 
 pub(crate) use quell_cli::{number, progress, terminal};

@@ -19,6 +19,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("quell-vm", 2),
     ("quell-change", 3),
     ("quell-load", 3),
+    ("quell-xdp", 3),
     ("quell-conformance", 4),
     ("quell-host", 4),
     ("quell-tune", 4),

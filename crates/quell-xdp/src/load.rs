@@ -1,0 +1,303 @@
+//! The load: a first request through the stack, then requests by a schedule (open loop) or by responses (closed loop).
+
+mod handshake;
+mod threads;
+
+use std::ops::ControlFlow;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::ScopedJoinHandle;
+use std::time::Duration;
+
+use quell_linux::clock::monotonic_ns;
+use quell_linux::proc::ProcRoot;
+use quell_linux::sysfs::Sysfs;
+use quell_linux::udp::UdpSocket;
+use quell_linux::{NapiId, Pid};
+use quell_sampler::{PollCounters, PollsByPoller, Sampler};
+
+use self::threads::{ClosedLoop, Receiving, Sending};
+use crate::endpoint::{Attached, Endpoint};
+use crate::error::XdpError;
+use crate::outstanding::Outstanding;
+use crate::polling::{Poller, pin};
+use crate::report::{XdpCpu, XdpLoadReport};
+use crate::spec::{XdpLoadSpec, XdpSchedule};
+
+/// Time between the start of the threads and the first request, so that none of them is late.
+const LEAD: Duration = Duration::from_millis(20);
+/// Time that the program waits for responses after the last request.
+const DRAIN: Duration = Duration::from_millis(200);
+/// Interval at which the observer is called.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Progress of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct XdpProgress {
+    /// Time since the first request.
+    pub elapsed: Duration,
+    /// Warm-up and measured time.
+    pub planned: Duration,
+    /// Responses so far.
+    pub answered: u64,
+}
+
+/// State that the threads of a run share.
+struct Run<'a> {
+    spec: &'a XdpLoadSpec,
+    outstanding: Outstanding,
+    /// Time of the first request.
+    start_ns: u64,
+    /// Start of the measured window.
+    from_ns: u64,
+    /// End of the measured window. It moves to the present when the run is cancelled.
+    until_ns: AtomicU64,
+    /// Set when a thread has failed.
+    stop: AtomicBool,
+    /// Requests sent, once the sender has ended.
+    sent: AtomicU64,
+    sender_ended: AtomicBool,
+    answered: AtomicU64,
+}
+
+impl Run<'_> {
+    fn until_ns(&self) -> u64 {
+        self.until_ns.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn is_measured(&self, due_ns: u64) -> bool {
+        due_ns >= self.from_ns && due_ns < self.until_ns()
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Ends the run early, at the end of the window or after a failure.
+    fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.until_ns.fetch_min(monotonic_ns(), Ordering::Relaxed);
+    }
+}
+
+/// Runs a load from the network namespace of the calling thread. `observe` is called about every 20 ms; `Break` ends the
+/// run, whose report then covers the time so far.
+pub fn run(
+    spec: &XdpLoadSpec,
+    observe: &mut dyn FnMut(XdpProgress) -> ControlFlow<()>,
+) -> Result<XdpLoadReport, XdpError> {
+    spec.check()?;
+    let server = spec.server;
+    let reserve = || {
+        let socket = UdpSocket::connect(server)?;
+        Ok((socket.local_address()?, socket))
+    };
+    let (local, reserved) = reserve().map_err(|source| XdpError::Reserve { address: server, source })?;
+    let Endpoint { mut receiver, sender, frames, attached } = Endpoint::open(&spec.socket, local)?;
+    let number = monotonic_ns() as u32;
+    let request = handshake::exchange(spec, local, number, &reserved, &mut receiver, &attached, observe)?;
+    attached.check_busy_polling()?;
+    let poller = Poller::start(&spec.socket, &attached)?;
+    let polls = PollsOfQueue::start(&attached);
+
+    let start_ns = monotonic_ns() + LEAD.as_nanos() as u64;
+    let from_ns = start_ns + u64::from(spec.warm_up_ms) * 1_000_000;
+    let until_ns = from_ns + u64::from(spec.measure_ms) * 1_000_000;
+    let run = Run {
+        spec,
+        outstanding: Outstanding::new(),
+        start_ns,
+        from_ns,
+        until_ns: AtomicU64::new(until_ns),
+        stop: AtomicBool::new(false),
+        sent: AtomicU64::new(0),
+        sender_ended: AtomicBool::new(false),
+        answered: AtomicU64::new(0),
+    };
+    let poll_thread = poller.tid();
+    let receiving = Receiving::new(&run, receiver, poller, local, number);
+    let sending = Sending::new(&run, sender, frames, request);
+    let device = attached.device();
+    // Threads exist until their CPU time has been read.
+    let is_read = Mutex::new(());
+    let until_read = || drop(is_read.lock());
+    std::thread::scope(|scope| {
+        let reading = is_read.lock();
+        let (told, tids) = std::sync::mpsc::channel();
+        let start = |name: &'static str, at: usize| {
+            let (told, cpu, run) = (told.clone(), spec.socket.cpu(at), &run);
+            move || {
+                let _ = told.send((name, cpu, Pid::of_this_thread()));
+                pin(cpu).inspect_err(|_| run.stop())
+            }
+        };
+        let (receiver, sender) = match spec.schedule {
+            XdpSchedule::Open { period_ns } => {
+                let (begin, begin_sender) = (start("receiver", 0), start("sender", 1));
+                let receiver = scope.spawn(move || {
+                    let outcome = begin().and_then(|()| receiving.until_drained(period_ns, device));
+                    until_read();
+                    outcome
+                });
+                let sender = scope.spawn(move || {
+                    let outcome = begin_sender().and_then(|()| sending.by_schedule(period_ns, device));
+                    until_read();
+                    outcome
+                });
+                (receiver, Some(sender))
+            }
+            XdpSchedule::Closed { depth } => {
+                let begin = start("receiver", 0);
+                let both = ClosedLoop { receiving, sending, depth };
+                let receiver = scope.spawn(move || {
+                    let outcome = begin().and_then(|()| both.run(device));
+                    until_read();
+                    outcome
+                });
+                (receiver, None)
+            }
+        };
+        let threads = 1 + usize::from(sender.is_some());
+        let mut watched: Vec<Watched> =
+            tids.iter().take(threads).map(|(name, cpu, tid)| Watched::new(name, cpu, tid)).collect();
+        watched.sort_by_key(|watched| watched.cpu.thread == "sender");
+        watched.extend(poll_thread.map(|tid| Watched::new("poller", spec.socket.poll_cpu, tid)));
+        let window = watch(&run, &mut watched, &polls, observe);
+        drop(reading);
+        let sent = sender.map(join).transpose();
+        let mut outcome = join(receiver)?;
+        if let Some(sent) = sent? {
+            outcome.sent = sent;
+        }
+        report(&run, &attached, outcome, watched, window, polls)
+    })
+}
+
+fn join<T>(thread: ScopedJoinHandle<'_, Result<T, XdpError>>) -> Result<T, XdpError> {
+    thread.join().map_err(|_| XdpError::ThreadLost)?
+}
+
+/// A thread whose CPU time is reported.
+struct Watched {
+    cpu: XdpCpu,
+    tid: Pid,
+    /// Run time and waiting time at the start of the window.
+    before: Option<(u64, u64)>,
+    is_known: bool,
+}
+
+impl Watched {
+    fn new(thread: &str, cpu: Option<u32>, tid: Pid) -> Self {
+        let cpu = XdpCpu { thread: thread.to_owned(), cpu, run_ns: 0, wait_ns: 0 };
+        Self { cpu, tid, before: None, is_known: false }
+    }
+
+    fn now(&self) -> Option<(u64, u64)> {
+        let process = ProcRoot::default().process(Pid::of_this_process());
+        let schedstat = process.thread(self.tid).schedstat().ok()?;
+        Some((schedstat.run_ns, schedstat.wait_ns))
+    }
+
+    fn begin(&mut self) {
+        self.before = self.now();
+    }
+
+    fn end(&mut self) {
+        if let (Some(before), Some(after)) = (self.before, self.now()) {
+            (self.cpu.run_ns, self.cpu.wait_ns) = (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1));
+            self.is_known = true;
+        }
+    }
+}
+
+/// The sampler of the queue's polls, or why there is none.
+struct PollsOfQueue(Result<(Sampler, NapiId), String>);
+
+impl PollsOfQueue {
+    fn start(attached: &Attached) -> Self {
+        let sampler = || {
+            let napi = attached.napi().map_err(|error| error.to_string())?;
+            let napi = napi.ok_or("the NAPI instance of the queue is unknown")?.id;
+            let mut sampler = Sampler::attach(Sysfs::default().path()).map_err(|error| error.to_string())?;
+            sampler.select_all([napi].into()).map_err(|error| error.to_string())?;
+            Ok((sampler, napi))
+        };
+        Self(sampler())
+    }
+
+    fn read(&self) -> Option<PollCounters> {
+        let (sampler, napi) = self.0.as_ref().ok()?;
+        sampler.read().ok()?.remove(napi)
+    }
+}
+
+/// Polls in the window.
+type Window = Option<PollsByPoller>;
+
+/// Waits for the end of the run. Reads what is to be compared at both ends of the window.
+fn watch(
+    run: &Run<'_>,
+    watched: &mut [Watched],
+    polls: &PollsOfQueue,
+    observe: &mut dyn FnMut(XdpProgress) -> ControlFlow<()>,
+) -> Window {
+    let mut before = None;
+    loop {
+        let now_ns = monotonic_ns();
+        let has_begun = now_ns >= run.from_ns;
+        if has_begun && before.is_none() {
+            before = Some(polls.read());
+            watched.iter_mut().for_each(Watched::begin);
+        }
+        if now_ns >= run.until_ns() {
+            watched.iter_mut().for_each(Watched::end);
+            return Some(polls.read()?.since(before?.as_ref()).polls);
+        }
+        let progress = XdpProgress {
+            elapsed: Duration::from_nanos(now_ns.saturating_sub(run.start_ns)),
+            planned: Duration::from_nanos(run.until_ns() - run.start_ns),
+            answered: run.answered.load(Ordering::Relaxed),
+        };
+        if observe(progress).is_break() {
+            run.until_ns.fetch_min(monotonic_ns(), Ordering::Relaxed);
+            continue;
+        }
+        let boundary_ns = if has_begun { run.until_ns() } else { run.from_ns };
+        std::thread::sleep(TICK.min(Duration::from_nanos(boundary_ns.saturating_sub(now_ns))));
+    }
+}
+
+fn report(
+    run: &Run<'_>,
+    attached: &Attached,
+    outcome: threads::Outcome,
+    watched: Vec<Watched>,
+    window: Window,
+    polls: PollsOfQueue,
+) -> Result<XdpLoadReport, XdpError> {
+    let duration_ns = run.until_ns().saturating_sub(run.from_ns).max(1);
+    let lost = run.outstanding.all().filter(|times| run.is_measured(times.due_ns)).count() as u64;
+    let threads::Outcome { sent, received } = outcome;
+    Ok(XdpLoadReport {
+        queue: attached.describe()?,
+        duration_ns,
+        sent: sent.sent,
+        never_sent: sent.never_sent,
+        answered: received.answered,
+        answered_per_s: received.answered as f64 * 1e9 / duration_ns as f64,
+        lost: lost + sent.given_up,
+        late: received.late,
+        unexpected: received.unexpected,
+        invalid: received.invalid,
+        latency: received.latency,
+        latency_from_send: received.latency_from_send,
+        lateness: sent.lateness,
+        on_time: sent.on_time,
+        receive_calls: received.calls,
+        cpu: watched.into_iter().filter(|watched| watched.is_known).map(|watched| watched.cpu).collect(),
+        polls: window,
+        polls_missing: polls.0.err(),
+        socket: attached.handle.stats().ok(),
+    })
+}
