@@ -11,11 +11,11 @@ use crate::refusal::{ModeRefusal, ParseModeError};
 use crate::settings::USECS_MAX;
 use crate::timeout::{DurationError, parse_usecs_as_ns};
 
-const WORDS: [&str; 9] =
+pub(crate) const WORDS: [&str; 9] =
     ["base", "defer", "napibusy", "fullbusy", "suspend", "threaded", "threadedbusy", "sockpoll", "eventspin"];
 
 /// Modes whose name ends with N.
-const WITH_NUMBER: [&str; 4] = ["defer", "suspend", "sockpoll", "eventspin"];
+pub(crate) const WITH_NUMBER: [&str; 4] = ["defer", "suspend", "sockpoll", "eventspin"];
 
 /// A part of the input, with its position.
 #[derive(Debug, Clone, Copy)]
