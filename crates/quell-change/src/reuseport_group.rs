@@ -24,7 +24,7 @@ pub enum Protocol {
 }
 
 /// Properties that the sockets of one group share (`inet_reuseport_add_sock` in `net/ipv4/inet_hashtables.c`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct GroupKey {
     /// Inode of their network namespace.

@@ -21,6 +21,11 @@ pub fn data(text: &str) -> Result<(), ProgramFailure> {
     write(&visible::text(text, Kept::Layout))
 }
 
+/// Writes sentences and lists to standard output, wrapped at the width of a terminal.
+pub fn prose(text: &str) -> Result<(), ProgramFailure> {
+    write(&Terminal::of_stdout().wrap(&visible::text(text, Kept::Layout)))
+}
+
 /// Writes text with color sequences if `terminal` shows them. Names in it go through [`on_one_line`] first.
 pub fn styled(text: &str, terminal: Terminal) -> Result<(), ProgramFailure> {
     write(&visible::text(text, if terminal.colour { Kept::LayoutAndStyle } else { Kept::Layout }))
@@ -83,9 +88,11 @@ fn write_to_reader(text: &str) -> Result<Reader, ProgramFailure> {
     }
 }
 
-/// Writes a line to standard error. Errors are ignored: there is no other place to report them.
+/// Writes a line to standard error, wrapped at the width of a terminal. Errors are ignored: there is no other place to
+/// report them.
 pub fn say(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{}", visible::text(text, Kept::Layout));
+    let wrapped = Terminal::of_stderr().wrap(&visible::text(text, Kept::Layout));
+    let _ = writeln!(io::stderr().lock(), "{wrapped}");
 }
 
 /// Escapes untrusted text so that it stays on one line and sets no colors.

@@ -1,8 +1,11 @@
-//! Properties of standard output: width and color support.
+//! Properties of standard output and standard error: width and color support; text wrapped for them.
 
-use std::io::IsTerminal as _;
+use std::io::IsTerminal;
+use std::os::fd::AsFd;
 
 use terminal_size::{Width, terminal_size_of};
+use textwrap::WordSplitter;
+use textwrap::core::display_width;
 
 /// Width of prose if the terminal's width is unknown; also its maximum.
 const PROSE_COLUMNS: usize = 100;
@@ -19,11 +22,21 @@ pub struct Terminal {
 impl Terminal {
     #[must_use]
     pub fn of_stdout() -> Self {
-        let stdout = std::io::stdout();
-        let is_terminal = stdout.is_terminal();
+        Self::of(&std::io::stdout())
+    }
+
+    #[must_use]
+    pub fn of_stderr() -> Self {
+        Self::of(&std::io::stderr())
+    }
+
+    /// The width is that of `COLUMNS`, if it is set, or of the terminal.
+    fn of(stream: &(impl AsFd + IsTerminal)) -> Self {
+        let is_terminal = stream.is_terminal();
         let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        let columns = is_terminal.then(|| terminal_size_of(&stdout)).flatten();
-        Self { columns: columns.map(|(Width(columns), _)| columns.into()), colour: is_terminal && wanted }
+        let set = || std::env::var("COLUMNS").ok()?.parse().ok().filter(|columns| *columns > 0);
+        let seen = || terminal_size_of(stream).map(|(Width(columns), _)| columns.into());
+        Self { columns: is_terminal.then(|| set().or_else(seen)).flatten(), colour: is_terminal && wanted }
     }
 
     #[must_use]
@@ -34,5 +47,50 @@ impl Terminal {
     #[must_use]
     pub fn prose_columns(self) -> usize {
         self.columns.unwrap_or(PROSE_COLUMNS).clamp(PROSE_COLUMNS_MIN, PROSE_COLUMNS)
+    }
+
+    /// Fills lines of prose: the first one begins with `first`, the others with `rest`.
+    #[must_use]
+    pub fn fill(self, text: &str, first: &str, rest: &str) -> String {
+        fill(self.prose_columns(), text, first, rest)
+    }
+
+    /// Wraps the lines that are wider than the terminal, each with an indentation below its own. Commands that are lines
+    /// of their own stay whole, so that they can be copied. Files and pipes get all lines as they are.
+    #[must_use]
+    pub fn wrap(self, text: &str) -> String {
+        let Some(columns) = self.columns else { return text.to_owned() };
+        let columns = columns.max(PROSE_COLUMNS_MIN);
+        let line = |line: &str| {
+            let content = line.trim_start();
+            let is_command = content.starts_with("quell ") || content.contains("$ ");
+            if display_width(line) <= columns || is_command {
+                return line.to_owned();
+            }
+            let indent = &line[..line.len() - content.len()];
+            fill(columns, content, indent, &format!("{indent}  "))
+        };
+        text.split('\n').map(line).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// Wraps between words only: names contain hyphens.
+fn fill(columns: usize, text: &str, first: &str, rest: &str) -> String {
+    let options = textwrap::Options::new(columns).initial_indent(first).subsequent_indent(rest);
+    textwrap::fill(text, options.word_splitter(WordSplitter::NoHyphenation))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NARROW: Terminal = Terminal { columns: Some(40), colour: false };
+
+    #[test]
+    fn long_lines_are_wrapped_between_words_and_commands_are_not() {
+        let text = "short\n  a line of words with defer-hard-irqs and gro-flush-timeout\n  quell bench --pid 812 --modes base,suspend20,fullbusy\n";
+        let wrapped = "short\n  a line of words with defer-hard-irqs\n    and gro-flush-timeout\n  quell bench --pid 812 --modes base,suspend20,fullbusy\n";
+        assert_eq!(NARROW.wrap(text), wrapped);
+        assert_eq!(Terminal { columns: None, ..NARROW }.wrap(text), text, "a pipe");
     }
 }

@@ -29,6 +29,8 @@ pub struct HostServer {
     pub waits: ServerWait,
     /// Mode of its attachment; absent if it is not attached.
     pub attached: Option<DeliveryMode>,
+    /// Whether `quell run` started it with that mode.
+    pub launched: bool,
     /// Present setting of its queues and epolls; absent if it differs between them or is unknown.
     pub present: Option<DeliveryMode>,
     /// Number of queues from which it has received.
@@ -123,8 +125,8 @@ pub fn origins(snapshot: &Snapshot) -> BTreeMap<Pid, ProcessOrigin> {
 pub struct Known<'a> {
     pub findings: &'a [Finding],
     pub origins: &'a BTreeMap<Pid, ProcessOrigin>,
-    /// Modes of attached processes.
-    pub attached: &'a BTreeMap<Pid, DeliveryMode>,
+    /// Modes of attached processes, and whether `quell run` started them.
+    pub attached: &'a BTreeMap<Pid, (DeliveryMode, bool)>,
     /// The newest answer of a measurement for a program of this name.
     pub measured: &'a BTreeMap<String, EarlierAnswer>,
 }
@@ -220,7 +222,8 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         name: first.name.clone(),
         place: known.origins.get(&first.pid).and_then(|origin| origin.place.clone()),
         waits,
-        attached,
+        attached: attached.map(|(mode, _)| mode),
+        launched: attached.is_some_and(|(_, launched)| launched),
         present: present(query, &queues, &receiving),
         queues: queues.len(),
         workers: waiters.len().max(receiving.len()),

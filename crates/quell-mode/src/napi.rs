@@ -145,7 +145,7 @@ impl NapiAttribute {
 
 /// Some settings of a NAPI instance. An absent value is not reported by the kernel (it predates the attribute), or is
 /// not part of a change.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PartialNapiSettings {
     /// See [`NapiSettings::defer_hard_irqs`] (Linux 6.13).
@@ -160,6 +160,7 @@ pub struct PartialNapiSettings {
     /// See [`NapiSettings::threaded`]. It is per instance since Linux 6.17, and a setting of the whole device before.
     /// It is serialized as the number of the netlink attribute.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "threading_as_number")]
+    #[schemars(with = "Option<u32>")]
     pub threaded: Option<NapiThreading>,
 }
 

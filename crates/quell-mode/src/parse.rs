@@ -11,7 +11,7 @@ use crate::refusal::{ModeRefusal, ParseModeError};
 use crate::settings::USECS_MAX;
 use crate::timeout::{DurationError, parse_usecs_as_ns};
 
-const WORDS: [&str; 10] = [
+pub(crate) const WORDS: [&str; 10] = [
     "base",
     "defer",
     "napibusy",
@@ -25,7 +25,7 @@ const WORDS: [&str; 10] = [
 ];
 
 /// Modes whose name ends with N.
-const WITH_NUMBER: [&str; 4] = ["defer", "suspend", "sockpoll", "eventspin"];
+pub(crate) const WITH_NUMBER: [&str; 4] = ["defer", "suspend", "sockpoll", "eventspin"];
 
 /// A part of the input, with its position.
 #[derive(Debug, Clone, Copy)]

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::key::SettingKey;
+use crate::parse::{WITH_NUMBER, WORDS};
 
 /// Why a text is not a valid delivery mode.
 #[allow(missing_docs, reason = "the texts of the errors say it")]
@@ -11,7 +12,7 @@ use crate::key::SettingKey;
 pub enum ModeRefusal {
     #[error("a delivery mode is missing, such as base, defer200, fullbusy or suspend200")]
     Empty,
-    #[error("unknown mode '{word}'{}", did_you_mean(.nearest.as_deref()))]
+    #[error("unknown mode '{word}'; {}", known_modes(.nearest.as_deref()))]
     UnknownMode { word: String, nearest: Option<String> },
     #[error("{mode} needs a number of microseconds, such as {mode}200")]
     NumberMissing { mode: &'static str },
@@ -74,6 +75,13 @@ pub enum ModeRefusal {
          and prefer-busy-poll at 0"
     )]
     ThreadedBusyPollWithEpoll,
+}
+
+/// `modes: base, deferN, … (N in µs)`, after the nearest one.
+fn known_modes(nearest: Option<&str>) -> String {
+    let named = WORDS.map(|word| format!("{word}{}", if WITH_NUMBER.contains(&word) { "N" } else { "" }));
+    let modes = nearest.map_or_else(|| "modes".to_owned(), |nearest| format!("did you mean {nearest}? Modes"));
+    format!("{modes}: {} (N in µs)", named.join(", "))
 }
 
 fn did_you_mean(nearest: Option<&str>) -> String {

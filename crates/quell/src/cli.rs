@@ -117,10 +117,7 @@ fn list_of_commands(command: &clap::Command) -> String {
     let about = |name: &str| command.find_subcommand(name).and_then(|found| found.get_about()).map(ToString::to_string);
     let line = |(name, _): &Listed| {
         let first = format!("  {name:<13}");
-        let wrap = textwrap::Options::new(Terminal::of_stdout().prose_columns())
-            .initial_indent(&first)
-            .subsequent_indent(CONTINUED);
-        textwrap::fill(&about(name).unwrap_or_default(), wrap) + "\n"
+        Terminal::of_stdout().fill(&about(name).unwrap_or_default(), &first, CONTINUED) + "\n"
     };
     GROUPS
         .iter()

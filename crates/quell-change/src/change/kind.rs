@@ -5,6 +5,7 @@ use std::fmt;
 use quell_linux::Pid;
 use quell_linux::netlink::NetlinkError;
 use quell_linux::proc::{BootId, ProcError, ProcRoot, ProcessIdentity, Ticks};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{ChangeOutcome, UndoOutcome};
@@ -91,7 +92,7 @@ pub(crate) enum Comparison {
     OutOfSight(Option<Drift>),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Drift {
     pub device: Option<String>,

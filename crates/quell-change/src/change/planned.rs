@@ -7,11 +7,12 @@ use quell_linux::ethtool::{Coalescing, FlowMatch, RssContextId};
 use quell_linux::sched::Scheduling;
 use quell_linux::{CpuList, Ifindex, NapiId, Pid};
 use quell_mode::PartialNapiSettings;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::change::QueueInPlan;
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct DeviceId {
     /// Inode of its network namespace.
@@ -20,7 +21,7 @@ pub struct DeviceId {
     pub name: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Diff<T> {
     /// Current value. `None` if the object does not exist, or if an earlier change creates it with the kernel's default
@@ -38,7 +39,7 @@ impl<T> Diff<T> {
 }
 
 /// Channel counts; `None`: unchanged.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ChannelCounts {
     /// Channels with one receive and one transmit queue.
@@ -48,14 +49,14 @@ pub struct ChannelCounts {
 }
 
 /// Ring sizes in descriptors; `None`: unchanged.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct RingSizes {
     pub rx: Option<u32>,
     pub tx: Option<u32>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ContextRef {
     Existing(RssContextId),
@@ -63,7 +64,7 @@ pub enum ContextRef {
     Planned(String),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum RuleAction {
     Queue(u32),
@@ -71,7 +72,7 @@ pub enum RuleAction {
     Discard,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PlannedQueue {
     pub device: DeviceId,
@@ -86,7 +87,7 @@ pub struct PlannedQueue {
 /// Rank of the settings of queues, see [`PlannedChange::rank`].
 pub(crate) const RANK_OF_QUEUES: u8 = 16;
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "setting", rename_all = "kebab-case", rename_all_fields = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum PlannedChange {

@@ -6,6 +6,7 @@ use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 
 use quell_linux::clock;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::history::History;
@@ -22,7 +23,7 @@ const PROGRAMS_MAX: usize = 4;
 const BYTES_MAX: usize = 64 << 10;
 
 /// End of an applied mode or profile.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct EndRecord {
     pub purpose: Purpose,

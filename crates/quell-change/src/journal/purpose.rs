@@ -4,9 +4,10 @@ use std::fmt;
 
 use quell_linux::visible;
 use quell_mode::DeliveryMode;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Purpose {
     /// A profile of a network namespace (`quell apply`).

@@ -5,6 +5,7 @@
 
 use quell_linux::Pid;
 use quell_linux::proc::{ProcError, ProcRoot, ProcessIdentity};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::purpose::Purpose;
@@ -69,7 +70,7 @@ impl Keeper {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TargetProgram {
     pub pid: Pid,

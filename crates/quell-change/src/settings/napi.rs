@@ -11,6 +11,7 @@ use quell_linux::netns::Namespace;
 use quell_linux::proc::ProcRoot;
 use quell_linux::{Ifindex, NapiId, Pid};
 use quell_mode::{NapiAttribute, PartialNapiSettings};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tracing::debug;
 
@@ -65,7 +66,7 @@ pub struct NapiSettingsChange {
 }
 
 /// What a plan does to a queue, apart from its settings. Undoing the plan reverses it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum QueueInPlan {
     Stays,

@@ -13,6 +13,7 @@ use quell_linux::socket_options::{
     set_prefer_busy_poll,
 };
 use quell_linux::visible::counted;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::values::{SocketPolling, SocketValues};
@@ -51,7 +52,7 @@ impl Kind for SocketsPolling {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct SocketId {
     pub fd: i32,

@@ -2,19 +2,22 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SocketValues {
     /// Duration in microseconds for which a blocking receive polls before it sleeps (`SO_BUSY_POLL`).
+    #[serde(alias = "busy_poll_us")]
     pub busy_poll_us: u32,
     /// Whether busy polling of the socket takes precedence over softirqs (`SO_PREFER_BUSY_POLL`).
+    #[serde(alias = "prefer_busy_poll")]
     pub prefer_busy_poll: bool,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SocketPolling {
     pub values: SocketValues,
     /// Packets per poll (`SO_BUSY_POLL_BUDGET`), which the kernel does not report. Absent: unchanged, 8 by default.

@@ -27,6 +27,7 @@ use crate::change::{
 };
 use crate::devices;
 use crate::journal::claims::{Others, Turn};
+use crate::journal::ends;
 use crate::journal::record::Record;
 use crate::journal::{Entry, History, Journal, JournalError, Keeper, OwnedJournal, Purpose, TargetProgram, Watchdog};
 use crate::recovery::{Reverted, revert};
@@ -374,6 +375,14 @@ impl Transaction {
             Some(journal) => revert(journal, self.boot_id, &self.proc),
             None => Ok(Reverted::default()),
         }
+    }
+
+    /// Like [`Self::revert`], for changes that were in force: `by` is who ended them, for the history.
+    pub fn end(self, by: &str) -> Result<Reverted, JournalError> {
+        let (path, history) = (self.journal_path().to_owned(), self.history().cloned());
+        let reverted = self.revert();
+        history.iter().for_each(|history| ends::add(&path, history, by));
+        reverted
     }
 
     /// Ends the transaction. Its changes persist until the journal is reverted. Returns the path of the journal. On an

@@ -4,12 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use quell_linux::{NapiId, Pid};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::plan::{AttachPlan, QueueStep};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct AffectedProcess {
     pub pid: Pid,
@@ -20,14 +21,14 @@ pub struct AffectedProcess {
     pub longest_wait: Option<LongestWait>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct LongestWait {
     pub ns: u64,
     pub until: Until,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(tag = "until", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub enum Until {
     GroFlushTimeout,

@@ -400,6 +400,11 @@ impl Attachment {
         self.transaction.revert()
     }
 
+    /// Like [`Self::end`], for a mode that was in force: `by` is who ends it, for the history.
+    pub fn end_by(self, by: &str) -> Result<Reverted, JournalError> {
+        self.transaction.end(by)
+    }
+
     /// The programs that the last pass found.
     #[must_use]
     pub fn targets(&self) -> &Targets {

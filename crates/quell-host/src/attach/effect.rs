@@ -38,7 +38,7 @@ const TIMEOUTS_NS: [u64; 4] = [50_000, 100_000, 200_000, 500_000];
 /// A program that uses less than one part in this number of a CPU is idle.
 const CPU_SHARE_OF_SUSPECT: u64 = 50;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct EffectOnQueue {
     pub napi: NapiId,
@@ -63,7 +63,7 @@ pub struct EffectOnQueue {
 }
 
 /// A mode that is in effect, and costs more polls than the interrupts that it replaces.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct CostlyPolls {
     pub per_packet: u64,

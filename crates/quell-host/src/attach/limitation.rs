@@ -1,9 +1,10 @@
 //! Parts of a mode that an attachment cannot provide. `plan` finds them; the command line says them.
 
 use quell_linux::{NapiId, Pid};
+use schemars::JsonSchema;
 use serde::Serialize;
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "what", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 #[non_exhaustive]
 pub enum Limitation {

@@ -7,6 +7,7 @@ use quell_change::settings::socket::SocketId;
 use quell_linux::netdev::NapiThreading;
 use quell_linux::{NapiId, Pid};
 use quell_mode::{DeliveryMode, EpollParams, NapiSettings, PartialNapiSettings, ProgramWait, Requirement, Threaded};
+use schemars::JsonSchema;
 use serde::Serialize;
 use tracing::{debug, info};
 
@@ -32,7 +33,7 @@ pub struct AttachRequest {
     pub epolls: EpollsSetBy,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct AttachPlan {
     /// Objects that get values, queues first. When an epoll gets `prefer_busy_poll`, its queue is therefore already
@@ -48,7 +49,7 @@ pub struct AttachPlan {
     pub hidden: Vec<Pid>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum AttachStep {
     Queue(QueueStep),
@@ -57,7 +58,7 @@ pub enum AttachStep {
     Ring(RingStep),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct QueueStep {
     /// `SO_NETNS_COOKIE` of the device's namespace.
@@ -74,7 +75,7 @@ pub struct QueueStep {
     pub new: PartialNapiSettings,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct EpollStep {
     pub pid: Pid,
@@ -90,7 +91,7 @@ pub struct EpollStep {
     pub new: EpollParams,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct AttachObstacle {
     pub what: String,

@@ -6,12 +6,13 @@ use quell_change::settings::values::{SocketPolling, SocketValues};
 use quell_linux::Pid;
 use quell_linux::io_uring_polling::RingPolling;
 use quell_mode::{DeliveryMode, ModeKind, NAPI_POLL_WEIGHT};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::snapshot::query::SnapshotQuery;
 use crate::snapshot::{Files, Process};
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct SocketsStep {
     pub pid: Pid,
@@ -25,7 +26,7 @@ pub struct SocketsStep {
 
 /// An io_uring to be set to busy polling. Setting it fails harmlessly if its settings are locked or it already busy
 /// polls.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct RingStep {
     pub pid: Pid,

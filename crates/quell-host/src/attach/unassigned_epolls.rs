@@ -2,13 +2,14 @@
 //! attachment can only set known queues, so it reports these epolls. Pure.
 
 use quell_linux::Pid;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::plan::is_receiver;
 use crate::snapshot::WatchedKind;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct UnassignedEpoll {
     pub pid: Pid,
@@ -21,7 +22,7 @@ pub struct UnassignedEpoll {
     pub watched_by: Option<i32>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum UnassignedFiles {

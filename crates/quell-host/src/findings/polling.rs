@@ -212,10 +212,12 @@ static EMPTY_POLLS: Rule = Rule {
     source: "measured in the published runs of defer10: slower than plain interrupts above 800,000 requests per \
              second; net_rx_action, net/core/dev.c",
     explanation: "Detected if a CPU ran more than 20,000 NET_RX softirqs per second and more than four per received \
-                  packet; or if more than five NET_RX softirqs per second used up their time (softnet_stat, \
-                  time_squeeze) with fewer than 64 packets each, because a timer shorter than a poll fires again \
-                  before the softirq ends. Fix: a longer gro-flush-timeout of the queues that the CPU serves, or \
-                  suspension.",
+                  packet; or if more than five NET_RX softirqs per second ran until their time limit (two jiffies; \
+                  softnet_stat, time_squeeze) with fewer than 64 packets each: the time went into polls that found \
+                  nothing, because a timer shorter than a poll fires again before the softirq ends. The kernel then \
+                  leaves the rest to ksoftirqd, which delays packets. Fix: a longer gro-flush-timeout of the queues \
+                  that the CPU serves, or suspension. If none of them defers interrupts, the CPU was taken from the \
+                  softirq: by the host of a virtual machine (steal in `vmstat 1`), or by a long interrupt.",
     needs_two: true,
     judges_settings: true,
     stalls: false,
@@ -263,7 +265,7 @@ impl Receiving {
         let observed = match (self.softirqs.filter(many_softirqs), self.squeezes.filter(long_softirqs)) {
             (Some(softirqs), _) => format!("{:.0} NET_RX softirqs per second", per_s(softirqs)),
             (None, Some(squeezes)) => {
-                format!("{:.0} NET_RX softirqs per second that used up their time", per_s(squeezes))
+                format!("{:.0} NET_RX softirqs per second ran until their time limit (time_squeeze)", per_s(squeezes))
             }
             (None, None) => return None,
         };
@@ -285,9 +287,13 @@ fn empty_polls(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             .map(|(device, napi)| Fix::napi_set(query, device, napi.id, &[("gro-flush-timeout", FLUSH_NS)]))
             .collect();
         if fix.is_empty() {
-            fix.push(Fix::advice(
-                "use suspension on the queues that this CPU serves, or increase their gro-flush-timeout",
-            ));
+            fix.push(Fix::advice(match served.is_empty() {
+                false => "use suspension on the queues that this CPU serves, or increase their gro-flush-timeout",
+                true => {
+                    "no queue that this CPU serves defers interrupts: check whether the host of the virtual machine \
+                     takes the CPU (steal in `vmstat 1`)"
+                }
+            }));
         }
         let mut nodes = vec![Node::Cpu { number }];
         nodes.extend(served.iter().map(|(_, napi)| query.napi_node(napi.id)));

@@ -15,11 +15,23 @@ pub(crate) fn one_queue_per_worker(query: &SnapshotQuery<'_>, process: &Process)
         return "start memcached with -N and one thread per queue".to_owned();
     }
     if has_reuseport_group(query, process) {
-        return format!("sort new connections by queue: `quell attach MODE {} --steer`", process.pid);
+        return format!("sort new connections by queue: `quell attach MODE {} --steer`", server_of(query, process).pid);
     }
     "use a device with one queue, or a mode without suspension (defer20, userbusy); --steer needs a listening socket per worker \
-     (SO_REUSEPORT)"
+     (SO_REUSEPORT; nginx: `listen … reuseport`)"
         .to_owned()
+}
+
+/// The process that opened the listening sockets of a worker: the first one that holds them.
+fn server_of<'a>(query: &SnapshotQuery<'a>, worker: &'a Process) -> &'a Process {
+    let listening = |process: &'a Process| -> BTreeSet<u64> {
+        let held = process.files.known().into_iter().flat_map(|files| &files.sockets);
+        let sockets = held.filter_map(|held| query.socket(held.inode));
+        sockets.filter(|socket| socket.state == SocketState::Listen).map(|socket| socket.inode).collect()
+    };
+    let of_worker = listening(worker);
+    let holders = query.now.processes.iter().filter(|process| !listening(process).is_disjoint(&of_worker));
+    holders.min_by_key(|process| (process.start_time_ticks, process.pid)).unwrap_or(worker)
 }
 
 /// Advice to a program whose new connections are steered.

@@ -180,7 +180,14 @@ impl ProfilePlan {
     }
 
     fn cannot_know(&mut self, wanted_by: &Place, what: String, unknown: &Unknown) {
-        self.cannot(wanted_by, what, unknown.reason, &unknown.message);
+        let words = match unknown.reason {
+            UnknownReason::Absent => "it does not exist: ",
+            UnknownReason::UnsupportedByKernel => "this kernel does not support it: ",
+            UnknownReason::UnsupportedByDriver => "the driver does not support it: ",
+            UnknownReason::Denied { .. } => "access was denied: ",
+            UnknownReason::NotAsked | UnknownReason::Failed => "",
+        };
+        self.cannot(wanted_by, what, unknown.reason, &format!("{words}{}", unknown.message));
     }
 
     fn settle<T: PartialEq + Clone>(

@@ -9,13 +9,16 @@ use std::net::IpAddr;
 
 use quell_change::reuseport_group::GroupKey;
 use quell_linux::{Ifindex, NapiId};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::surroundings::Surroundings;
 use crate::snapshot::arrival::lies_on;
 use crate::snapshot::{Device, Reading, Snapshot};
 
 /// A receive queue that a filter can distinguish.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub struct SteerQueue {
     pub device: String,
     pub queue: u32,

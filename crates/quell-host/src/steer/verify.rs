@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use quell_linux::NapiId;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::groups::{SteerWorker, has_accepted, workers_by_socket};
 use super::plan::Steering;
@@ -62,7 +64,8 @@ pub struct SeenWorker {
 }
 
 /// Whether the connections of each worker share one NAPI instance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum SteerVerdict {
     /// The connections of every worker share one instance. With fewer workers than queues, each worker uses as few

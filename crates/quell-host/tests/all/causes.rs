@@ -189,6 +189,10 @@ fn steering_is_advised_only_to_a_program_with_a_listening_socket_per_worker() {
     assert!(of(&[]).starts_with("use a device with one queue"), "{}", of(&[]));
     let grouped = of(&[("/sockets/-", second.clone())]);
     assert!(grouped.ends_with("`quell attach MODE 4242 --steer`"), "{grouped}");
+    let mut parent = healthy()["processes"][0].clone();
+    (parent["pid"], parent["start-time-ticks"], parent["files"]["epolls"]) = (json!(4_000), json!(1), json!([]));
+    let of_worker = of(&[("/sockets/-", second.clone()), ("/processes/-", parent)]);
+    assert!(of_worker.ends_with("`quell attach MODE 4000 --steer`"), "the parent opened the sockets: {of_worker}");
     second["local"] = json!("0.0.0.0:9999");
     assert!(
         of(&[("/sockets/-", second)]).starts_with("use a device with one queue"),

@@ -26,7 +26,7 @@ fn of(host: &Value, facts: &Facts) -> Vec<HostServer> {
     let known = Known {
         findings: &findings,
         origins: &facts.parents.iter().map(origin).collect(),
-        attached: &facts.attached.iter().map(|&one| (pid(one), "suspend20".parse().unwrap())).collect(),
+        attached: &facts.attached.iter().map(|&one| (pid(one), ("suspend20".parse().unwrap(), true))).collect(),
         measured: &facts.measured.iter().map(|answer| ("memcached".to_owned(), *answer)).collect::<BTreeMap<_, _>>(),
     };
     servers(&now, Some(&earlier), &known)
@@ -102,7 +102,7 @@ fn the_next_step_is_to_fix_then_to_measure_then_to_attach() {
     assert_eq!(only(&healthy(), &answered(EarlierAnswer::Keep)).next, NextStep::Keep);
     let attached = Facts { attached: vec![4242], ..answered(better) };
     let server = only(&healthy(), &attached);
-    assert_eq!((server.attached.is_some(), server.next), (true, NextStep::Check));
+    assert_eq!((server.attached.is_some(), server.launched, server.next), (true, true, NextStep::Check));
 }
 
 #[test]

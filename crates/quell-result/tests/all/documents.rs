@@ -14,7 +14,6 @@ use quell_result::simulation::{SimulationRun, SweepHeader};
 use quell_result::{Document, DocumentError, ResultDocument};
 use quell_sim::sweep::{Point, Setup};
 use quell_sim::{HostProfile, Load};
-use serde_json::Value;
 
 const EXPERIMENT: &str = include_str!("../../../quell/tests/fixtures/result.json");
 const TUNE: &str = include_str!("../../../quell/tests/fixtures/tune.json");
@@ -108,36 +107,6 @@ fn simulated_rows_are_read_back_also_without_responses() {
     let ResultDocument::Sweep(sweep) = ResultDocument::parse(&text).unwrap() else { panic!("{text}") };
     assert_eq!((&sweep.header, sweep.rows.len()), (&header, 1));
     is_read_back(&json(&sweep));
-}
-
-/// Fields of `struct epoll_params`, with the kernel's names.
-const OF_THE_KERNEL: [&str; 3] = ["busy_poll_budget", "busy_poll_usecs", "prefer_busy_poll"];
-
-/// Names of all fields in a schema.
-fn field_names(schema: &Value, into: &mut BTreeSet<String>) {
-    match schema {
-        Value::Object(members) => {
-            for (name, member) in members {
-                if name == "properties" {
-                    into.extend(member.as_object().unwrap().keys().cloned());
-                }
-                field_names(member, into);
-            }
-        }
-        Value::Array(elements) => elements.iter().for_each(|element| field_names(element, into)),
-        _ => {}
-    }
-}
-
-#[test]
-fn names_of_fields_have_hyphens_except_for_those_of_the_kernel() {
-    for kind in ResultDocument::KINDS {
-        let mut names = BTreeSet::new();
-        field_names((kind.json_schema)().as_value(), &mut names);
-        let has_hyphens = |name: &str| !name.contains(|letter: char| letter == '_' || letter.is_uppercase());
-        names.retain(|name| !has_hyphens(name) && !OF_THE_KERNEL.contains(&&**name));
-        assert!(names.is_empty(), "{}: {names:?}", kind.schema);
-    }
 }
 
 #[test]

@@ -400,10 +400,12 @@ impl Measurement<'_> {
     }
 }
 
-/// The modes that cause each problem.
+/// The modes that cause each problem. Its text begins with the object that has it.
 fn by_problem(serious: Vec<(DeliveryMode, Finding)>) -> Vec<ProblemFacts> {
     let mut problems: Vec<ProblemFacts> = Vec::new();
-    for (mode, Finding { id, observed, .. }) in serious {
+    for (mode, Finding { id, observed, nodes, .. }) in serious {
+        let object = nodes.first().map(|node| format!("{node}: ")).unwrap_or_default();
+        let observed = format!("{object}{observed}");
         match problems.iter_mut().find(|known| known.id == id && known.observed == observed) {
             Some(known) => known.modes.push(mode),
             None => problems.push(ProblemFacts { id: id.to_owned(), observed, modes: vec![mode] }),

@@ -17,6 +17,7 @@ use quell_linux::visible::counted;
 use quell_linux::{NapiId, kernel, visible};
 use quell_result::store::{self, ResultStore};
 use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
+use schemars::JsonSchema;
 use serde::Serialize;
 use tracing::info;
 
@@ -58,8 +59,8 @@ pub(crate) struct DoctorArgs {
 }
 
 /// What `quell doctor` and `quell` print.
-#[derive(Serialize)]
-struct DoctorReport<'a> {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct DoctorReport<'a> {
     #[serde(flatten)]
     findings: &'a FindingsReport,
     servers: &'a [HostServer],
@@ -136,7 +137,9 @@ impl Diagnosis {
         let Examined { before, now, polls, behavior } = examined;
         let report = findings::examine_observed(now, before.as_ref(), polls, behavior.as_ref());
         let modes = attachments.iter().filter_map(|attached| Some((attached, attached.purpose().mode()?)));
-        let attached = modes.flat_map(|(attached, mode)| attached.history.targets.iter().map(move |it| (it.pid, mode)));
+        let attached = modes.flat_map(|(attached, mode)| {
+            attached.history.targets.iter().map(move |it| (it.pid, (mode, attached.is_launched())))
+        });
         let known = Known {
             findings: &report.findings,
             origins: &servers::origins(now),

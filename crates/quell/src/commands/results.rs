@@ -4,19 +4,41 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
+use quell_host::findings;
 use quell_linux::output_file::OutputFile;
 use quell_linux::visible;
 use quell_result::list::{ListedContent, ListedResult, ResultsList};
 use quell_result::store::{self, ResultStore, StoredResult};
-use quell_result::{Document as _, ResultDocument};
+use quell_result::{Document as _, DocumentKind, ResultDocument};
 use quell_sim::sweep::in_parallel;
+use schemars::{JsonSchema, schema_for};
 
+use super::doctor::DoctorReport;
 use super::sim;
 use crate::exit::Failure;
 use crate::output;
+use crate::render::attach::detached::DetachReport;
+use crate::render::plan_tree::{PlanReport, ReassertReport};
 use crate::render::results::{self, Summary, summary};
+use crate::render::status::{ConfirmReport, RevertReport, StatusReport};
 use crate::render::terminal::Terminal;
-use crate::render::{bench_chart, document};
+use crate::render::{attach, bench_chart, document};
+
+/// Documents that commands print and no command reads.
+const REPORTS: [DocumentKind; 8] = [
+    report::<DoctorReport<'_>>(findings::SCHEMA),
+    report::<attach::Report<'_>>(attach::Report::SCHEMA),
+    report::<DetachReport>(DetachReport::SCHEMA),
+    report::<PlanReport<'_>>(PlanReport::SCHEMA),
+    report::<ReassertReport>(ReassertReport::SCHEMA),
+    report::<ConfirmReport>(ConfirmReport::SCHEMA),
+    report::<StatusReport>(StatusReport::SCHEMA),
+    report::<RevertReport>(RevertReport::SCHEMA),
+];
+
+const fn report<R: JsonSchema>(schema: &'static str) -> DocumentKind {
+    DocumentKind { schema, json_schema: || schema_for!(R) }
+}
 
 /// Options of `quell results`.
 #[derive(Debug, Args)]
@@ -38,7 +60,7 @@ enum ResultsCommand {
     /// Print the JSON Schema of a document.
     Schema {
         /// Kind of document [default: list all kinds]
-        #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(ResultDocument::KINDS.iter().map(|kind| kind.name())))]
+        #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(kinds().map(|kind| kind.name())))]
         name: Option<String>,
     },
 }
@@ -135,10 +157,13 @@ fn svg(document: &ResultDocument) -> Result<String, Failure> {
 }
 
 fn schema(name: Option<&str>) -> Result<(), Failure> {
-    match ResultDocument::KINDS.iter().find(|kind| Some(kind.name()) == name) {
+    match kinds().find(|kind| Some(kind.name()) == name) {
         Some(kind) => output::json(&(kind.json_schema)()),
-        None => {
-            output::data(&ResultDocument::KINDS.iter().map(|kind| format!("{}\n", kind.name())).collect::<String>())
-        }
+        None => output::data(&kinds().map(|kind| format!("{}\n", kind.name())).collect::<String>()),
     }
+}
+
+/// Every kind of document that has a schema.
+fn kinds() -> impl Iterator<Item = DocumentKind> {
+    ResultDocument::KINDS.iter().chain(&REPORTS).copied()
 }

@@ -9,22 +9,25 @@ use quell_change::journal::{EndRecord, Journal, ListedJournal, TargetProgram};
 use quell_change::persistent::{self, PersistError, PersistState, Persistent, confirm, give_up, release, salvage};
 use quell_change::recovery::{self, Found, Reverted, recover_except};
 use quell_host::attach::attachment::{Attached, attachments_and_begun_profiles};
+use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::keeper::Detached;
 use quell_host::snapshot::SnapshotScope;
 use quell_linux::Pid;
 use quell_linux::proc::ProcRoot;
 use quell_linux::signal::Interruption;
 use quell_observer::Observer;
-use quell_result::top::IntervalReport;
+use quell_result::top::{IntervalReport, ObservedProgram};
 
 use super::attach::detach::{self, Ended, check_all_restored, check_nothing_waits};
 use super::lab::is_persistent_lab;
 use crate::exit::{Exit, Failure};
 use crate::journals::{boot_id, journal};
 use crate::output;
-use crate::render::status::{self as render, AppliedReport, StatusReport};
+use crate::render::progress::Progress;
+use crate::render::status::{self as render, AppliedReport, ConfirmReport, RevertReport, StatusReport};
 
-const OBSERVED: Duration = Duration::from_millis(200);
+/// Time for which programs are observed, and the time for which they are observed again if that did not suffice.
+const OBSERVED: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(800)];
 
 /// Options of the three commands.
 #[derive(Debug, Args)]
@@ -54,12 +57,26 @@ fn applied() -> Result<Vec<Persistent>, Failure> {
 
 /// Observes these programs for a moment, as `quell top` does. An error is the reason why this is not possible.
 fn observed(pids: Vec<Pid>) -> Result<IntervalReport, String> {
+    let progress = Progress::new();
+    progress.doing("observing the programs");
     let scope = SnapshotScope { pids, ..SnapshotScope::default() };
     let interruption = Interruption::listen().map_err(|error| error.to_string())?;
     let mut observer = Observer::begin(scope, None, journal()).map_err(|error| error.to_string())?;
-    // A signal only ends the wait: the rest of the report does not depend on it.
-    interruption.wait(OBSERVED).map_err(|error| error.to_string())?;
-    observer.report().map_err(|error| error.to_string())
+    let mut report = || {
+        let [short, long] = OBSERVED;
+        // A signal only ends the wait: the rest of the report does not depend on it.
+        let is_interrupted = interruption.wait(short).map_err(|error| error.to_string())?.is_some();
+        let report = observer.report().map_err(|error| error.to_string())?;
+        let is_unclear = |program: &ObservedProgram| matches!(program.effect, Some(ModeVerdict::CannotTell(_)));
+        if is_interrupted || !report.programs.iter().any(is_unclear) {
+            return Ok(report);
+        }
+        interruption.wait(long).map_err(|error| error.to_string())?;
+        observer.report().map_err(|error| error.to_string())
+    };
+    let report = report();
+    progress.finish();
+    report
 }
 
 /// Prints the applied profiles and attachments, their age, their drift, and whether the modes of programs are in
@@ -95,7 +112,7 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
     if args.json {
         output::json(&report)?;
     } else {
-        output::data(&report.to_string())?;
+        output::prose(&report.to_string())?;
     }
     match report.advice() {
         None => Ok(()),
@@ -173,10 +190,10 @@ pub(crate) fn revert(args: &RevertArgs) -> Result<(), Failure> {
     }
     journal.forget_stalls(&boot_id()?, |_| true).map_err(Failure::refused)?;
     if args.json {
-        output::json(&render::reverted_report(&detached, &all, &damaged))?;
+        output::json(&RevertReport::new(&detached, &all, &damaged))?;
     } else {
         let text = render::reverted(&detached, &all, &damaged);
-        output::data(if text.is_empty() && errors.is_empty() { "nothing to revert\n" } else { &text })?;
+        output::prose(if text.is_empty() && errors.is_empty() { "nothing to revert\n" } else { &text })?;
     }
     let failed = all.iter().any(|(_, reverted)| !reverted.failed.is_empty())
         || detached.iter().any(|(_, detached)| !detached.failed.is_empty())
@@ -220,7 +237,7 @@ pub(crate) fn confirmed(args: &StatusArgs) -> Result<(), Failure> {
         return Err(Failure::usage("nothing to confirm: `quell status` lists applied profiles"));
     }
     if args.json {
-        return output::json(&confirmed);
+        return output::json(&ConfirmReport::new(confirmed));
     }
     output::data(&confirmed.iter().map(|name| format!("{name} confirmed\n")).collect::<String>())
 }

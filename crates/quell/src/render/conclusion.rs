@@ -7,18 +7,14 @@ use quell_result::facts::{PRESENT, ProgramsFacts};
 use quell_result::tune::TuneFile;
 
 use super::number;
+use super::terminal::Terminal;
 use super::{experiment, tune};
-
-const PROSE_COLUMNS: usize = 100;
 
 /// Formats the last line of an output. The command is on a line of its own, so that it can be copied.
 #[must_use]
 pub(crate) fn line(sentence: &str, command: Option<&str>) -> String {
-    let wrap = textwrap::Options::new(PROSE_COLUMNS)
-        .subsequent_indent("  ")
-        .word_splitter(textwrap::WordSplitter::NoHyphenation);
     let colon = if command.is_some() { ":" } else { "" };
-    let text = textwrap::fill(&format!("conclusion: {sentence}{colon}"), wrap);
+    let text = Terminal::of_stdout().fill(&format!("conclusion: {sentence}{colon}"), "", "  ");
     command.map_or_else(|| format!("{text}\n"), |command| format!("{text}\n  {command}\n"))
 }
 

@@ -16,10 +16,7 @@ use quell_cli::table::{new_table, set_gap};
 
 #[must_use]
 pub(crate) fn list(scenarios: &[Scenario], terminal: Terminal) -> String {
-    let set = |scenario: &Scenario| {
-        let options = textwrap::Options::new(terminal.prose_columns()).initial_indent("  ").subsequent_indent("  ");
-        format!("{}\n{}\n", scenario.name, textwrap::fill(&scenario.statement, options))
-    };
+    let set = |scenario: &Scenario| format!("{}\n{}\n", scenario.name, terminal.fill(&scenario.statement, "  ", "  "));
     scenarios.iter().map(set).collect()
 }
 

@@ -70,12 +70,7 @@ fn fixes(fixes: &[Fix], terminal: Terminal) -> String {
 fn set(text: &str, label: &str, terminal: Terminal) -> String {
     let first = format!("{INDENT}{label}");
     let rest = " ".repeat(first.len());
-    textwrap::fill(&on_one_line(text), options(terminal).initial_indent(&first).subsequent_indent(&rest)) + "\n"
-}
-
-/// Options for wrapping text without splitting names at hyphens.
-fn options<'a>(terminal: Terminal) -> textwrap::Options<'a> {
-    textwrap::Options::new(terminal.prose_columns()).word_splitter(textwrap::WordSplitter::NoHyphenation)
+    terminal.fill(&on_one_line(text), &first, &rest) + "\n"
 }
 
 fn named(nodes: &[Node]) -> String {
@@ -89,7 +84,7 @@ fn named(nodes: &[Node]) -> String {
 /// Number of problems, and the commands that say more.
 #[must_use]
 pub(crate) fn overview(report: &FindingsReport, terminal: Terminal) -> String {
-    let fill = |text: &str| textwrap::fill(text, options(terminal)) + "\n";
+    let fill = |text: &str| terminal.fill(text, "", "") + "\n";
     let found = counts(report).unwrap_or_else(|| "no problem".to_owned());
     format!(
         "\n{}",
@@ -138,7 +133,7 @@ fn paint(text: &str, severity: Severity, terminal: Terminal) -> String {
 
 #[must_use]
 pub(crate) fn explanation(rule: &Rule, terminal: Terminal) -> String {
-    let fill = |text: &str| textwrap::fill(text, options(terminal));
+    let fill = |text: &str| terminal.fill(text, "", "");
     let snapshots = if rule.needs_two { ", from two snapshots" } else { "" };
     format!(
         "{}: {} ({}{snapshots})\n\n{}\n\n{}\n\n{}\n",

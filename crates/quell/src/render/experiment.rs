@@ -17,6 +17,7 @@ use quell_result::facts::{PlacementFacts, ProblemFacts, SteeredFacts};
 use quell_result::figures::{self, Work};
 
 use super::number::{self, ABSENT};
+use super::terminal::Terminal;
 use quell_cli::table::{align_numbers, lines, new_table};
 
 const DETAILS: [(&str, &str); 9] = [
@@ -31,8 +32,6 @@ const DETAILS: [(&str, &str); 9] = [
     (figures::BUSY, "CPUs busy"),
 ];
 const LATENCIES: [(f64, &str); 4] = [(0.5, "p50 µs"), (0.99, "p99 µs"), (0.999, "p99.9 µs"), (0.9999, "p99.99 µs")];
-
-const PROSE_COLUMNS: usize = 100;
 
 /// Renders a result. `with_details` adds absolute figures and counters.
 #[must_use]
@@ -107,14 +106,14 @@ pub(super) fn subject(subject: &SubjectFacts, host: &HostFacts) -> String {
             let driver = guest.driver.as_deref().map_or_else(|| "a NIC".into(), visible::name);
             let load = visible::name(&guest.load);
             let text = format!("{driver} with interrupt {} in a guest; {load}", guest.rx_irq);
-            format!("{}\nLinux {kernel}\n", textwrap::fill(&text, PROSE_COLUMNS))
+            format!("{}\nLinux {kernel}\n", Terminal::of_stdout().fill(&text, "", ""))
         }
     }
 }
 
 fn of_model(model: &ModelFacts) -> String {
     let (profile, description) = (visible::name(&model.profile), visible::name(&model.description));
-    let host = textwrap::fill(&format!("model of {profile}: {description}"), PROSE_COLUMNS);
+    let host = Terminal::of_stdout().fill(&format!("model of {profile}: {description}"), "", "");
     format!(
         "{host}\nan epoll server similar to memcached, {}, {}; times are virtual\n",
         counted(model.queues, "queue"),
@@ -211,19 +210,26 @@ pub(crate) fn placement(placement: Option<&PlacementFacts>) -> String {
     out
 }
 
-/// Serious findings, with the modes that cause them.
+/// Serious findings: one paragraph for all objects with the same problem under the same modes.
 #[must_use]
 pub(crate) fn problems(problems: &[ProblemFacts]) -> String {
-    let line = |problem: &ProblemFacts| {
-        let modes: Vec<String> = problem.modes.iter().map(ToString::to_string).collect();
-        let (id, observed) = (visible::name(&problem.id), visible::name(&problem.observed));
-        wrapped(&format!("serious under {}: {id}: {observed}", modes.join(", "))) + "\n"
+    let mut kinds: Vec<(&ProblemFacts, Vec<&str>)> = Vec::new();
+    for problem in problems {
+        match kinds.iter_mut().find(|(first, _)| (&first.id, &first.modes) == (&problem.id, &problem.modes)) {
+            Some((_, observed)) => observed.push(&problem.observed),
+            None => kinds.push((problem, vec![&problem.observed])),
+        }
+    }
+    let paragraph = |(first, observed): &(&ProblemFacts, Vec<&str>)| {
+        let modes: Vec<String> = first.modes.iter().map(ToString::to_string).collect();
+        let text = format!("serious under {}: {}: {}", modes.join(", "), first.id, observed.join("; "));
+        wrapped(&visible::name(&text)) + "\n"
     };
-    problems.iter().map(line).collect()
+    kinds.iter().map(paragraph).collect()
 }
 
 fn wrapped(text: &str) -> String {
-    textwrap::fill(text, textwrap::Options::new(PROSE_COLUMNS).subsequent_indent("  "))
+    Terminal::of_stdout().fill(text, "", "  ")
 }
 
 fn traffic(load: Option<&[String]>, latency: Option<&[String]>, beside: Option<&[String]>) -> String {

@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 
 use quell_change::change::Drift;
-use quell_host::plan::{ChangeText, PlannedChange, ProfilePlan};
+use quell_host::plan::{ChangeText, ImpossibleSetting, PlannedChange, ProfilePlan, ProfileStep};
 use quell_linux::CpuList;
+use schemars::JsonSchema;
 use serde::Serialize;
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct PlanReport<'a> {
     schema: &'static str,
@@ -15,7 +16,7 @@ pub(crate) struct PlanReport<'a> {
     impossible: Vec<ImpossibleReport<'a>>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 struct ChangeReport<'a> {
     #[serde(flatten)]
@@ -23,7 +24,7 @@ struct ChangeReport<'a> {
     wanted_by: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 struct ImpossibleReport<'a> {
     what: &'a str,
@@ -31,20 +32,41 @@ struct ImpossibleReport<'a> {
     wanted_by: String,
 }
 
-pub(crate) fn report(plan: &ProfilePlan) -> PlanReport<'_> {
-    let change = |step: &'_ quell_host::plan::ProfileStep| step.wanted_by.as_ref().map(ToString::to_string);
-    PlanReport {
-        schema: "quell-plan/1",
-        changes: plan.steps.iter().map(|step| ChangeReport { change: &step.change, wanted_by: change(step) }).collect(),
-        impossible: plan
-            .impossible
-            .iter()
-            .map(|one| ImpossibleReport {
-                what: &one.what,
-                reason: one.message.clone(),
-                wanted_by: one.wanted_by.to_string(),
-            })
-            .collect(),
+impl<'a> PlanReport<'a> {
+    pub(crate) const SCHEMA: &'static str = "quell-plan/1";
+
+    pub(crate) fn new(plan: &'a ProfilePlan) -> Self {
+        let change = |step: &'a ProfileStep| ChangeReport {
+            change: &step.change,
+            wanted_by: step.wanted_by.as_ref().map(ToString::to_string),
+        };
+        let impossible = |one: &'a ImpossibleSetting| ImpossibleReport {
+            what: &one.what,
+            reason: one.message.clone(),
+            wanted_by: one.wanted_by.to_string(),
+        };
+        Self {
+            schema: Self::SCHEMA,
+            changes: plan.steps.iter().map(change).collect(),
+            impossible: plan.impossible.iter().map(impossible).collect(),
+        }
+    }
+}
+
+/// Output of `quell apply --reassert`.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct ReassertReport {
+    schema: &'static str,
+    /// Settings that had drifted. They were set again if they have a current value.
+    drifted: Vec<Drift>,
+}
+
+impl ReassertReport {
+    pub(crate) const SCHEMA: &str = "quell-reassert/1";
+
+    pub(crate) fn new(drifted: Vec<Drift>) -> Self {
+        Self { schema: Self::SCHEMA, drifted }
     }
 }
 

@@ -17,8 +17,8 @@ use quell_cli::table::{align_numbers, lines, new_table};
 
 use super::experiment::treatments;
 use super::number::{ABSENT, short};
+use super::terminal::Terminal;
 
-const COLUMNS: usize = 100;
 /// Share of the server's CPU above which other programs disturb a part. Interrupts and the hypervisor are in this share: on
 /// an idle virtual machine it is about 0.12.
 const DISTURBED: f64 = 0.2;
@@ -86,9 +86,7 @@ fn disturbed(part: &PublishedPart) -> Option<f64> {
 
 fn prose(text: &str) -> String {
     let indent = if text.starts_with("  ") { "    " } else { "" };
-    let options = textwrap::Options::new(COLUMNS).subsequent_indent(indent);
-    let options = options.word_splitter(textwrap::WordSplitter::NoHyphenation);
-    textwrap::fill(text, options) + "\n"
+    Terminal::of_stdout().fill(text, "", indent) + "\n"
 }
 
 fn name(part: &PublishedPart) -> String {

@@ -26,17 +26,14 @@ pub(crate) fn render(list: &ResultsList, terminal: Terminal) -> String {
             visible::name(&list.directory)
         );
     }
-    let entries = list.results.iter().map(|result| entry(result, terminal.prose_columns()));
+    let entries = list.results.iter().map(|result| entry(result, terminal));
     entries.collect::<String>() + "`quell results show ID` prints one again\n"
 }
 
-fn entry(result: &ListedResult, columns: usize) -> String {
+fn entry(result: &ListedResult, terminal: Terminal) -> String {
     let when = result.started_unix_s.and_then(utc).map_or_else(|| ABSENT.to_owned(), |time| format!("{time} UTC"));
     let id = visible::name(&result.id);
-    let below = |text: &str| {
-        let options = textwrap::Options::new(columns).initial_indent(INDENT).subsequent_indent(INDENT);
-        textwrap::fill(&visible::name(text), options) + "\n"
-    };
+    let below = |text: &str| terminal.fill(&visible::name(text), INDENT, INDENT) + "\n";
     match &result.content {
         ListedContent::Read { subject, question, answer, .. } => {
             format!("{id}  {when}\n{}{}{}\n", below(subject), below(question), below(answer))

@@ -39,9 +39,7 @@ pub(crate) fn table(servers: &[HostServer], terminal: Terminal, fixes: Fixes) ->
             "without epoll, so only deferral, userbusy, threaded and sockpoll modes apply: {}{more}",
             named.join(", ")
         );
-        out.push_str(
-            &(textwrap::fill(&text, textwrap::Options::new(terminal.prose_columns()).subsequent_indent("  ")) + "\n"),
-        );
+        out.push_str(&(terminal.fill(&text, "", "  ") + "\n"));
     }
     out
 }
@@ -79,7 +77,7 @@ fn of_epoll(servers: &[&HostServer], terminal: Terminal, fixes: Fixes) -> String
 
 fn cells(server: &HostServer) -> [String; 7] {
     let mode = match (server.attached, server.present) {
-        (Some(mode), _) => format!("{mode} (attached)"),
+        (Some(mode), _) => format!("{mode} ({})", if server.launched { "launched" } else { "attached" }),
         // Overrides are too long for a column; `quell show` has them.
         (None, Some(mode)) if mode == mode.kind().into() => mode.to_string(),
         (None, Some(_)) => "custom".to_owned(),
@@ -204,6 +202,7 @@ mod tests {
             place: Some(ProgramPlace::Unit("nginx.service".to_owned())),
             waits: ServerWait::Epoll,
             attached: None,
+            launched: false,
             present: Some(quell_mode::DeliveryMode::default()),
             queues: 2,
             workers: 2,

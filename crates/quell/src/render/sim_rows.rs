@@ -36,10 +36,7 @@ pub(crate) fn render(setup: &SimulationSetup, rows: &[SweepRow], terminal: Termi
     } else {
         format!("{}\n\n{}", grid(setup, rows, SEEN_BY_CLIENT), grid(setup, rows, DONE_BY_KERNEL))
     };
-    let header = textwrap::fill(
-        &header(setup, rows),
-        textwrap::Options::new(terminal.prose_columns()).word_splitter(textwrap::WordSplitter::NoHyphenation),
-    );
+    let header = terminal.fill(&header(setup, rows), "", "");
     format!("{header}\n\n{tables}\n{}{LEGEND}", notes(setup, rows))
 }
 

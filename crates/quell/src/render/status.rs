@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use quell_change::change::Drift;
+use quell_change::change::{Change, Drift};
 use quell_change::drift::Condition;
 use quell_change::journal::{EndRecord, History, JournalError, Purpose, StallRecord, TargetProgram};
 use quell_change::persistent::{self, Persistent, Salvaged};
@@ -12,20 +12,24 @@ use quell_change::recovery::{Reverted, waiting_settings};
 use quell_host::attach::attachment::Attached;
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::keeper::Detached;
-use quell_linux::Pid;
 use quell_linux::visible::{self, agree, counted};
+use quell_linux::{CpuList, Pid};
 use quell_result::store::utc;
 use quell_result::top::IntervalReport;
+use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::attach::{detached, verdict_in_words};
+use super::attach::detached::{self, DetachedReport, RestoredReport};
+use super::attach::verdict_in_words;
 use super::plan_tree;
 use crate::output::on_one_line;
 
 /// Maximum number of ends that the text has.
 const ENDS_SHOWN: usize = 5;
+/// Maximum number of lines about what was set.
+const SET_SHOWN: usize = 8;
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct StatusReport {
     schema: &'static str,
@@ -35,14 +39,12 @@ pub(crate) struct StatusReport {
     left_behind: Vec<Purpose>,
     waiting: Vec<WaitingReport>,
     /// Stalls that the owners of modes found, also of modes that were reverted since.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     stalls: Vec<StallReport>,
     /// The last modes and profiles that ended, the newest one first.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     history: Vec<EndRecord>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 struct StallReport {
     purpose: Purpose,
@@ -55,14 +57,14 @@ struct StallReport {
 }
 
 /// Settings of a reverted journal that wait because their queues were missing.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 struct WaitingReport {
     purpose: Purpose,
     settings: Vec<String>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct AppliedReport {
     purpose: Purpose,
@@ -73,17 +75,28 @@ pub(crate) struct AppliedReport {
     owner_pid: Option<Pid>,
     deadline_unix_s: Option<u64>,
     settings: usize,
+    /// What was set on queues and devices. `drifted` has the settings that differ by now.
+    set: Vec<SetReport>,
     /// Number of settings that vanished with their device or network namespace.
     gone: usize,
     drifted: Vec<Drift>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     programs: Vec<TargetProgram>,
     /// Verdicts on its programs that are running. Empty for profiles.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     effects: Vec<ProgramEffect>,
 }
 
-#[derive(Debug, Serialize)]
+/// Equal settings of queues of a device.
+#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+struct SetReport {
+    /// Null for settings without a device.
+    device: Option<String>,
+    /// Receive queues. Empty for settings of the device.
+    queues: CpuList,
+    settings: String,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 struct ProgramEffect {
     pid: Pid,
@@ -92,15 +105,17 @@ struct ProgramEffect {
     effect: LiveEffect,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum LiveEffect {
     Judged(ModeVerdict),
+    /// It has no part in the mode, as the parent of workers.
+    ReceivesNothing(String),
     Unknown(String),
 }
 
 /// State, which determines when the changes end.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum AppliedState {
     Applied,
@@ -147,6 +162,7 @@ impl AppliedReport {
             owner_pid: None,
             deadline_unix_s: None,
             settings: history.pending().count() - gone,
+            set: what_is_set(history),
             gone,
             drifted,
             programs: history.targets.clone(),
@@ -188,11 +204,39 @@ fn live_effect(pid: Pid, observed: &Result<IntervalReport, String>) -> LiveEffec
     match (program.and_then(|program| program.effect.as_ref()), &report.polls_unknown) {
         (Some(verdict), _) => LiveEffect::Judged(verdict.clone()),
         (None, Some(why)) => LiveEffect::Unknown(why.clone()),
-        (None, None) => LiveEffect::Unknown("none of its sockets has received from a queue with the mode".to_owned()),
+        (None, None) => {
+            LiveEffect::ReceivesNothing("none of its sockets has received from a queue with the mode".to_owned())
+        }
     }
 }
 
+/// Settings of queues and devices that remain to be undone, in the order of setting.
+fn what_is_set(history: &History) -> Vec<SetReport> {
+    let mut all: Vec<SetReport> = Vec::new();
+    let pending: Vec<&Change> = history.pending().map(|(_, entry)| &entry.change).collect();
+    for change in pending.into_iter().rev() {
+        let (device, queue, settings) = match change {
+            Change::NapiSettings(napi) => (Some(napi.device.clone()), napi.rx_queue, napi.new.to_string()),
+            Change::HostSetting(host) => {
+                let text = host.setting.text();
+                let new = text.new.unwrap_or_else(|| "removed".to_owned());
+                let device = host.setting.device().map(ToString::to_string);
+                (device, host.setting.queue(), format!("{} {new}", text.what))
+            }
+            _ => continue,
+        };
+        let alike = |known: &&mut SetReport| (&known.device, &known.settings) == (&device, &settings);
+        match all.iter_mut().find(alike) {
+            Some(known) => known.queues = known.queues.iter().chain(queue).collect(),
+            None => all.push(SetReport { device, queues: queue.into_iter().collect(), settings }),
+        }
+    }
+    all
+}
+
 impl StatusReport {
+    pub(crate) const SCHEMA: &str = "quell-status/1";
+
     pub(crate) fn new(
         applied: Vec<AppliedReport>,
         unusable: Vec<String>,
@@ -203,7 +247,7 @@ impl StatusReport {
         ends.reverse();
         let (waiting, left_behind): (Vec<&History>, Vec<&History>) = left.iter().partition(|left| left.only_waits());
         Self {
-            schema: "quell-status/1",
+            schema: Self::SCHEMA,
             applied,
             unusable,
             left_behind: left_behind.iter().map(|left| left.begin.purpose.clone()).collect(),
@@ -343,8 +387,30 @@ impl fmt::Display for AppliedReport {
             }
             _ => {}
         }
+        self.set.iter().take(SET_SHOWN).try_for_each(|set| set.fmt(f))?;
+        if self.set.len() > SET_SHOWN {
+            writeln!(f, "  and {} more; --json lists all", self.set.len() - SET_SHOWN)?;
+        }
         self.effects.iter().try_for_each(|effect| effect.fmt(f))?;
+        if let Some(unclear) = self.effects.iter().find(|effect| effect.needs_time()) {
+            writeln!(f, "  for a longer look: quell top {}", unclear.pid)?;
+        }
         self.drifted.iter().try_for_each(|drift| writeln!(f, "  drifted: {}", plan_tree::drift(drift)))
+    }
+}
+
+impl fmt::Display for SetReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let device = self.device.as_ref().map(|device| on_one_line(device) + " ").unwrap_or_default();
+        let queues = if self.queues.is_empty() { String::new() } else { format!("rx {} ", self.queues) };
+        writeln!(f, "  set: {device}{queues}{}", on_one_line(&self.settings))
+    }
+}
+
+impl ProgramEffect {
+    /// Whether more packets would decide it.
+    pub(crate) fn needs_time(&self) -> bool {
+        matches!(self.effect, LiveEffect::Judged(ModeVerdict::CannotTell(_)))
     }
 }
 
@@ -352,6 +418,7 @@ impl fmt::Display for ProgramEffect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (verdict, why) = match &self.effect {
             LiveEffect::Judged(verdict) => verdict_in_words(verdict),
+            LiveEffect::ReceivesNothing(why) => ("receives nothing", why.as_str()),
             LiveEffect::Unknown(why) => ("unknown", why.as_str()),
         };
         writeln!(f, "  {} {}: {verdict}: {}", on_one_line(&self.name), self.pid, on_one_line(why))
@@ -464,36 +531,77 @@ pub(crate) fn undo_outcome(reverted: &Result<Reverted, JournalError>) -> String 
     }
 }
 
-pub(crate) fn reverted_report(
-    detached: &[(Attached, Detached)],
-    all: &[(String, Reverted)],
-    damaged: &[Salvaged],
-) -> serde_json::Value {
-    let one = |(name, reverted): (&str, &Reverted)| {
-        serde_json::json!({
-            "name": name,
-            "undone": reverted.undone,
-            "already-gone": reverted.already_gone,
-            "partial": reverted.partial.iter().map(|(_, why)| why).collect::<Vec<_>>(),
-            "left-alone": reverted.left_alone.iter().map(|(_, why)| why).collect::<Vec<_>>(),
-            "superseded": reverted.superseded.iter().map(|(_, owner)| owner).collect::<Vec<_>>(),
-            "waiting": reverted.waiting.iter().map(|(_, why)| why).collect::<Vec<_>>(),
-            "unrecorded": reverted.unrecorded,
-            "failed": reverted.failed.iter().map(|(_, error)| error.to_string()).collect::<Vec<_>>(),
-        })
-    };
-    let one_damaged = |salvaged: &Salvaged| {
-        let mut report = one((&visible::path(&salvaged.path), &salvaged.reverted));
-        report["not-read"] = salvaged.unreadable.iter().map(ToString::to_string).collect();
-        report["removed"] = salvaged.removed.into();
-        report
-    };
-    serde_json::json!({
-        "schema": "quell-revert/1",
-        "detached": detached::report(detached)["detached"],
-        "reverted": all.iter().map(|(name, reverted)| one((name, reverted))).collect::<Vec<_>>(),
-        "damaged": damaged.iter().map(one_damaged).collect::<Vec<_>>(),
-    })
+/// Output of `quell confirm`.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct ConfirmReport {
+    schema: &'static str,
+    /// What was confirmed, as `quell status` names it.
+    confirmed: Vec<String>,
+}
+
+impl ConfirmReport {
+    pub(crate) const SCHEMA: &str = "quell-confirm/1";
+
+    pub(crate) fn new(confirmed: Vec<String>) -> Self {
+        Self { schema: Self::SCHEMA, confirmed }
+    }
+}
+
+/// Output of `quell revert`.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct RevertReport {
+    schema: &'static str,
+    detached: Vec<DetachedReport>,
+    reverted: Vec<RevertedReport>,
+    damaged: Vec<DamagedReport>,
+}
+
+/// Outcome for an applied profile, or for the changes of a run that was killed.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+struct RevertedReport {
+    name: String,
+    #[serde(flatten)]
+    restored: RestoredReport,
+}
+
+/// Outcome for a damaged journal.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+struct DamagedReport {
+    /// Path of the journal.
+    name: String,
+    #[serde(flatten)]
+    restored: RestoredReport,
+    /// Lines that could not be read. Their changes may still be set.
+    not_read: Vec<String>,
+    /// Whether the journal was removed.
+    removed: bool,
+}
+
+impl RevertReport {
+    pub(crate) const SCHEMA: &str = "quell-revert/2";
+
+    pub(crate) fn new(detached: &[(Attached, Detached)], all: &[(String, Reverted)], damaged: &[Salvaged]) -> Self {
+        let reverted = |(name, reverted): &(String, Reverted)| RevertedReport {
+            name: name.clone(),
+            restored: RestoredReport::of_reverted(reverted),
+        };
+        let damaged_journal = |salvaged: &Salvaged| DamagedReport {
+            name: visible::path(&salvaged.path),
+            restored: RestoredReport::of_reverted(&salvaged.reverted),
+            not_read: salvaged.unreadable.iter().map(ToString::to_string).collect(),
+            removed: salvaged.removed,
+        };
+        Self {
+            schema: Self::SCHEMA,
+            detached: detached.iter().map(DetachedReport::of).collect(),
+            reverted: all.iter().map(reverted).collect(),
+            damaged: damaged.iter().map(damaged_journal).collect(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -541,7 +649,7 @@ mod tests {
         assert!(judged.starts_with("  me") && judged.ends_with("m 42: not in effect: no busy poll\n"), "{judged}");
         assert_eq!(judged.lines().count(), 1, "{judged}");
         assert!(line(Ok(report(None, Some("needs CAP_BPF")))).ends_with(" 42: unknown: needs CAP_BPF\n"));
-        assert!(line(Ok(report(None, None))).contains(": unknown: none of its sockets"));
+        assert!(line(Ok(report(None, None))).contains(": receives nothing: none of its sockets"));
         assert!(line(Err("process 42 does not exist".to_owned())).ends_with(": unknown: process 42 does not exist\n"));
     }
 
@@ -557,6 +665,7 @@ mod tests {
             state: AppliedState::Attached,
             deadline_unix_s: None,
             settings: 1,
+            set: Vec::new(),
             gone: 0,
             drifted: Vec::new(),
             programs: vec![program(42, "nginx"), program(43, "nginx")],

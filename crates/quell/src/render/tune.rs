@@ -17,6 +17,7 @@ use quell_tune::{
 
 use super::experiment;
 use super::number::{ABSENT, short};
+use super::terminal::Terminal;
 use quell_cli::table::{align_numbers, new_table};
 
 const ADVISED: usize = 12;
@@ -87,7 +88,7 @@ pub(crate) fn searched_on(subject: &SubjectFacts) -> String {
 
 fn wrapped(name: &str, text: &str) -> String {
     let first = format!("  {name:<8}");
-    textwrap::fill(text, textwrap::Options::new(98).initial_indent(&first).subsequent_indent("          ")) + "\n"
+    Terminal::of_stdout().fill(text, &first, "          ") + "\n"
 }
 
 /// Current state of a search: its phase, and what is known of the best modes that are alive.
@@ -221,8 +222,8 @@ pub(crate) fn render(file: &TuneFile) -> String {
         searched(result)
     ));
     if let Some(skipped) = skipped(plan) {
-        let options = textwrap::Options::new(98).subsequent_indent("  ");
-        out.push_str(&format!("\n{}\n", textwrap::fill(&format!("not tried: {}", visible::name(&skipped)), options)));
+        let text = format!("not tried: {}", visible::name(&skipped));
+        out.push_str(&format!("\n{}\n", Terminal::of_stdout().fill(&text, "", "  ")));
     }
     out + "\n" + &super::conclusion::of_tune(file)
 }
@@ -259,7 +260,7 @@ fn searched(result: &TuneResult) -> String {
         ));
     }
     for line in lines {
-        out.push_str(&format!("\n{}\n", textwrap::fill(&line, textwrap::Options::new(98).subsequent_indent("  "))));
+        out.push_str(&format!("\n{}\n", Terminal::of_stdout().fill(&line, "", "  ")));
     }
     out
 }

@@ -29,7 +29,7 @@ use crate::exit::{Exit, Failure};
 use crate::journals::{journal, revert_killed_runs};
 use crate::output;
 use crate::render::attach::finding_lines;
-use crate::render::plan_tree;
+use crate::render::plan_tree::{self, PlanReport, ReassertReport};
 use crate::render::status::undo_outcome;
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
@@ -100,6 +100,8 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
         show(&plan, args.json)?;
         return match apply::check(&journal(), &request, &plan) {
             Err(ApplyError::AlreadyApplied { history, .. }) if is_of(&history, &request) => Ok(()),
+            // The plan has shown the settings.
+            Err(ApplyError::Impossible(plan)) => Err(impossible(plan, "")),
             checked => checked.map_err(failure),
         };
     }
@@ -176,7 +178,7 @@ fn refused(error: &ProfileError) -> Failure {
 }
 
 fn show(plan: &ProfilePlan, json: bool) -> Result<(), Failure> {
-    if json { output::json(&plan_tree::report(plan)) } else { output::data(&plan_tree::tree(plan)) }
+    if json { output::json(&PlanReport::new(plan)) } else { output::prose(&plan_tree::tree(plan)) }
 }
 
 fn say_what_next(applied: &Applied, confirm: Option<Duration>) {
@@ -209,14 +211,8 @@ fn transact(request: &ApplyRequest<'_>, confirm: Option<Duration>) -> Result<App
 fn failure(error: ApplyError) -> Failure {
     match error {
         ApplyError::Impossible(plan) => {
-            let cannot = plan_tree::impossible(&plan);
-            let count = plan.impossible.len();
-            let (these, them) = (agree(&count, "this setting", "these settings"), agree(&count, "it", "them"));
-            let text = format!(
-                "{}\n{cannot}\nremove {these} from the profile, or skip {them} with --skip-impossible",
-                ApplyError::Impossible(plan)
-            );
-            Failure::new(Exit::NotSupported, text)
+            let settings = format!("{}\n", plan_tree::impossible(&plan));
+            impossible(plan, &settings)
         }
         ApplyError::AlreadyApplied { history, .. } => {
             let purpose = &history.begin.purpose;
@@ -246,6 +242,15 @@ fn failure(error: ApplyError) -> Failure {
     }
 }
 
+/// Refuses a plan of which `settings`, if they were not shown before, are not possible.
+fn impossible(plan: ProfilePlan, settings: &str) -> Failure {
+    let count = plan.impossible.len();
+    let (these, them) = (agree(&count, "this setting", "these settings"), agree(&count, "it", "them"));
+    let what = ApplyError::Impossible(plan);
+    let text = format!("{what}\n{settings}remove {these} from the profile, or skip {them} with --skip-impossible");
+    Failure::new(Exit::NotSupported, text)
+}
+
 /// The applied profiles, one per namespace.
 fn applied_profiles() -> Result<Vec<Persistent>, Failure> {
     let kept = persistent::list(&journal()).map_err(Failure::refused)?;
@@ -269,13 +274,13 @@ fn reassert<'a>(applied: impl IntoIterator<Item = (&'a Path, &'a History)>, json
     let gone: usize = before.iter().map(|before| before.gone).sum();
     let drifted: Vec<Drift> = before.into_iter().flat_map(|before| before.drifted).collect();
     if json {
-        output::json(&drifted)?;
+        output::json(&ReassertReport::new(drifted.clone()))?;
     } else {
         let line = |drift: &Drift| {
             let what = if drift.now.is_some() { "set again" } else { "not set again" };
             format!("{what}: {}\n", plan_tree::drift(drift))
         };
-        output::data(&drifted.iter().map(line).collect::<String>())?;
+        output::prose(&drifted.iter().map(line).collect::<String>())?;
     }
     match drifted.iter().filter(|drift| drift.now.is_none()).count() + gone {
         0 if drifted.is_empty() => output::say("no drift: nothing was changed"),

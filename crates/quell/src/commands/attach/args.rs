@@ -60,7 +60,9 @@ impl AttachProgramsArgs {
         };
         let words: Vec<ProgramWord> = first.into_iter().chain(self.words.iter().cloned()).collect();
         if words.is_empty() && !self.programs.is_given() {
-            return Err(Failure::usage("specify the programs: PID or NAME, --unit NAME or --cgroup PATH"));
+            return Err(Failure::usage(
+                "specify the programs: PID or NAME (also --pid PID, --name NAME), --unit NAME or --cgroup PATH",
+            ));
         }
         self.programs.refuse_both(&words)?;
         let targets = self.programs.selection(&words).and_then(Targets::find);

@@ -49,9 +49,9 @@ pub(crate) fn run(args: &DetachArgs) -> Result<(), Failure> {
     all.extend(detached);
     let restore = undo_for_killed_keepers(&journal, &chosen, &mut all);
     if args.json {
-        output::json(&render::report(&all))?;
+        output::json(&render::DetachReport::new(&all))?;
     } else {
-        output::data(&render::text(&all))?;
+        output::prose(&render::text(&all))?;
     }
     restore?;
     check_all_restored(&errors, all.iter().any(|(_, detached)| !detached.failed.is_empty()))?;

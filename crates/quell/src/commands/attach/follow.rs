@@ -43,7 +43,12 @@ pub(super) fn follow(
     let kept_up = keep_up(&mut attachment, &mut placement, interruption);
     placement::unverified(&placement).iter().for_each(|line| output::say(line));
     notify(service_manager::stopping());
-    let reverted = attachment.end();
+    let why = match &kept_up {
+        Ok(Over::Normally(why)) => (*why).to_owned(),
+        Ok(Over::RevertedAfterStall(why)) => why.clone(),
+        Err(error) => error.to_string(),
+    };
+    let reverted = attachment.end_by(&format!("`quell attach --follow`: {why}"));
     let clean = reverted.as_ref().is_ok_and(|reverted| reverted.failed.is_empty());
     let how = undo_outcome(&reverted);
     match kept_up {

@@ -46,6 +46,7 @@ use super::stalls;
 use crate::exit::{Exit, Failure};
 use crate::journals::{boot_id, journal, revert_killed_runs};
 use crate::output;
+use crate::render::attach::placement::PlacementReport;
 use crate::render::attach::{self as render, finding_lines};
 
 /// Time for which the queues of a mode that is kept are watched, to check that it is in effect.
@@ -114,7 +115,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     }
     let mut report = render::Report::new(&request, &targets, &plan, findings, args.follow);
     if args.placement.is_requested() {
-        report.placement = Some(render::placement::report(&groups, None));
+        report.placement = Some(PlacementReport::new(&groups, None));
     }
     if args.dry_run {
         if args.json {
@@ -151,7 +152,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         false => (None, Some(leave(attachment)?)),
     };
     if args.placement.is_requested() {
-        report.placement = Some(render::placement::report(&groups, Some(&placed)));
+        report.placement = Some(PlacementReport::new(&groups, Some(&placed)));
     }
     let time = Duration::from_secs(args.seconds);
     let cause = |napi| {
@@ -221,10 +222,10 @@ fn show_what_was_set(
     placed: &PlacementResult,
     (mode, targets): (DeliveryMode, &Targets),
 ) -> Result<(), Failure> {
-    output::data(&render::rings_left_alone(&report.rings_left_alone))?;
-    output::data(&render::placement::placed(groups, placed))?;
+    output::prose(&render::rings_left_alone(&report.rings_left_alone))?;
+    output::prose(&render::placement::placed(groups, placed))?;
     let Some(effect) = &report.effect else { return Ok(()) };
-    output::data(&format!("{effect}{}", effect.conclusion(&mode, targets.selection())))
+    output::prose(&format!("{effect}{}", effect.conclusion(&mode, targets.selection())))
 }
 
 /// Hands the attachment over to its keeper. Returns its journal.
@@ -271,8 +272,8 @@ fn reverted_after_stall(targets: &Targets) -> Failure {
 }
 
 fn show_plan(report: &render::Report<'_>, groups: &Groups) -> Result<(), Failure> {
-    output::data(&report.to_string())?;
-    output::data(&render::placement::groups(groups))
+    output::prose(&report.to_string())?;
+    output::prose(&render::placement::groups(groups))
 }
 
 struct Observation {

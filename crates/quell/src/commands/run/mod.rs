@@ -121,11 +121,11 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         output::say(&format!("quell: {note}"));
     }
     if args.dry_run {
-        output::data(&render::launch(&launch))?;
+        output::prose(&render::launch(&launch))?;
         if !args.no_queues {
             let (plan, findings) = queues::plan(&launch.choice, &launch.placement)?;
-            output::data(&render::queues(&plan))?;
-            output::data(&finding_lines(&findings).iter().map(|line| format!("{line}\n")).collect::<String>())?;
+            output::prose(&render::queues(&plan))?;
+            output::prose(&finding_lines(&findings).iter().map(|line| format!("{line}\n")).collect::<String>())?;
             launch.check_plan(&plan)?;
         }
         launch.check_library()?;

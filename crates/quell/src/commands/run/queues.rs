@@ -4,6 +4,8 @@
 
 use std::ops::ControlFlow;
 
+use quell_change::journal::JournalError;
+use quell_change::recovery::Reverted;
 use quell_change::transaction::ChangeStage;
 use quell_host::attach::consequences::consequences;
 use quell_host::attach::launch::{devices_with_queues, plan_of_devices};
@@ -125,7 +127,7 @@ impl Queues {
         self.print_all(lines);
         let Some(why) = must_end else { return };
         if let Some(attachment) = self.attachment.take() {
-            let restored = status::undo_outcome(&attachment.end());
+            let restored = status::undo_outcome(&attachment.end_by(&format!("`quell run`: {why}")));
             self.print(&format!("{why}; {restored}; the command continues with interrupts"));
         }
     }
@@ -178,21 +180,20 @@ impl Queues {
             }
             return;
         }
-        self.restore(attachment);
+        self.say_what_was_restored(&attachment.end_by("`quell run`: the command exited"));
     }
 
     /// Undoes the settings because the command was not started.
     pub(super) fn undo(mut self) {
         if let Some(attachment) = self.attachment.take() {
-            self.restore(attachment);
+            self.say_what_was_restored(&attachment.end());
         }
     }
 
-    fn restore(&self, attachment: Attachment) {
-        let reverted = attachment.end();
+    fn say_what_was_restored(&self, reverted: &Result<Reverted, JournalError>) {
         let is_back = reverted.as_ref().is_ok_and(|reverted| reverted.failed.is_empty());
         if !is_back || self.details {
-            output::say(&format!("quell: {}", status::undo_outcome(&reverted)));
+            output::say(&format!("quell: {}", status::undo_outcome(reverted)));
         }
     }
 

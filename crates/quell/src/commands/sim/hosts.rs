@@ -48,11 +48,9 @@ pub(super) fn hosts(args: &HostsArgs) -> Result<(), Failure> {
     if args.json {
         return output::json(&Document { schema: "quell-sim-hosts/1", hosts });
     }
-    let columns = Terminal::of_stdout().prose_columns();
-    let described = hosts.iter().map(|host| {
-        let options = textwrap::Options::new(columns).initial_indent("  ").subsequent_indent("  ");
-        format!("{}\n{}\n", host.name, textwrap::fill(&host.description, options))
-    });
+    let terminal = Terminal::of_stdout();
+    let described =
+        hosts.iter().map(|host| format!("{}\n{}\n", host.name, terminal.fill(&host.description, "  ", "  ")));
     let hint = "\nTo change a profile: quell sim hosts NAME > mine.toml, edit it, and use --host mine.toml\n";
     output::data(&(described.collect::<String>() + hint))
 }

@@ -152,7 +152,7 @@ impl Operator for Asked {
         let text = plan(planned);
         let agreed = match self.consent {
             Consent::DryRun => {
-                self.declined = output::data(&text).err();
+                self.declined = output::prose(&text).err();
                 return false;
             }
             Consent::Tell => {

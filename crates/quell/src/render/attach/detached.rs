@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use quell_change::change::Change;
-use quell_change::journal::TargetProgram;
+use quell_change::journal::{Purpose, TargetProgram};
+use quell_change::recovery::Reverted;
 use quell_host::attach::attachment::Attached;
 use quell_host::attach::keeper::Detached;
 use quell_linux::visible::counted;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 pub(crate) fn text(all: &[(Attached, Detached)]) -> String {
     all.iter().map(|(attached, detached)| one(attached, detached)).collect()
@@ -66,20 +68,89 @@ pub(crate) fn name(attached: &Attached) -> String {
     }
 }
 
-pub(crate) fn report(all: &[(Attached, Detached)]) -> Value {
-    let one = |(attached, detached): &(Attached, Detached)| {
-        json!({
-            "purpose": attached.purpose(),
-            "programs": attached.history.targets,
-            "undone": detached.undone,
-            "already-gone": detached.already_gone,
-            "partial": detached.partial.iter().map(|(_, why)| why).collect::<Vec<_>>(),
-            "left-alone": detached.left_alone.iter().map(|(_, why)| why).collect::<Vec<_>>(),
-            "superseded": detached.superseded.iter().map(|(_, owner)| owner).collect::<Vec<_>>(),
-            "waiting": detached.waiting.iter().map(|(_, why)| why).collect::<Vec<_>>(),
-            "unrecorded": detached.unrecorded,
-            "failed": detached.failed,
-        })
-    };
-    json!({ "schema": "quell-detach/1", "detached": all.iter().map(one).collect::<Vec<_>>() })
+/// Output of `quell detach`.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct DetachReport {
+    schema: &'static str,
+    detached: Vec<DetachedReport>,
+}
+
+/// An attachment that has ended.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct DetachedReport {
+    purpose: Purpose,
+    programs: Vec<TargetProgram>,
+    #[serde(flatten)]
+    restored: RestoredReport,
+}
+
+/// Outcome of undoing each change, in words.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct RestoredReport {
+    /// Changes that were undone.
+    undone: Vec<String>,
+    /// Changes whose object is gone or already had its previous value.
+    already_gone: Vec<String>,
+    /// Changes that were partly undone, with the reason for the rest.
+    partial: Vec<String>,
+    /// Changes that were left in place, because another program has changed the value since.
+    left_alone: Vec<String>,
+    /// Owners of newer values that stay, once for each change.
+    superseded: Vec<String>,
+    /// Changes that wait for their queue; they stay in the journal.
+    waiting: Vec<String>,
+    /// Changes that were undone, although it could not be recorded in the journal.
+    unrecorded: Vec<String>,
+    /// Changes that could not be undone; they stay in the journal.
+    failed: Vec<String>,
+}
+
+impl DetachReport {
+    pub(crate) const SCHEMA: &str = "quell-detach/2";
+
+    pub(crate) fn new(all: &[(Attached, Detached)]) -> Self {
+        Self { schema: Self::SCHEMA, detached: all.iter().map(DetachedReport::of).collect() }
+    }
+}
+
+impl DetachedReport {
+    pub(crate) fn of((attached, detached): &(Attached, Detached)) -> Self {
+        let restored = RestoredReport {
+            undone: in_words(&detached.undone),
+            already_gone: in_words(&detached.already_gone),
+            partial: reasons(&detached.partial),
+            left_alone: reasons(&detached.left_alone),
+            superseded: reasons(&detached.superseded),
+            waiting: reasons(&detached.waiting),
+            unrecorded: in_words(&detached.unrecorded),
+            failed: in_words(&detached.failed),
+        };
+        Self { purpose: attached.purpose().clone(), programs: attached.history.targets.clone(), restored }
+    }
+}
+
+impl RestoredReport {
+    pub(crate) fn of_reverted(reverted: &Reverted) -> Self {
+        Self {
+            undone: in_words(&reverted.undone),
+            already_gone: in_words(&reverted.already_gone),
+            partial: reasons(&reverted.partial),
+            left_alone: reasons(&reverted.left_alone),
+            superseded: reasons(&reverted.superseded),
+            waiting: reasons(&reverted.waiting),
+            unrecorded: in_words(&reverted.unrecorded),
+            failed: reverted.failed.iter().map(|(change, error)| format!("{change}: {error}")).collect(),
+        }
+    }
+}
+
+fn in_words(changes: &[Change]) -> Vec<String> {
+    changes.iter().map(ToString::to_string).collect()
+}
+
+fn reasons(changes: &[(Change, String)]) -> Vec<String> {
+    changes.iter().map(|(_, why)| why.clone()).collect()
 }

@@ -9,18 +9,19 @@ use quell_host::attach::{AttachRequest, Selection};
 use quell_linux::{NapiId, visible};
 use quell_mode::DeliveryMode;
 use quell_sampler::SamplerError;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::render::conclusion;
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Effect {
     Watched(Vec<QueueEffect>),
     NotWatched(String),
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct QueueEffect {
     name: String,

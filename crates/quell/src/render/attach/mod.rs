@@ -17,9 +17,10 @@ use quell_host::findings::{Finding, Fix, Severity};
 use quell_linux::visible::{agree, counted, noun};
 use quell_linux::{CpuList, Pid};
 use quell_mode::PartialNapiSettings;
+use schemars::JsonSchema;
 use serde::Serialize;
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Report<'a> {
     schema: &'static str,
@@ -29,8 +30,7 @@ pub(crate) struct Report<'a> {
     follows: bool,
     /// Reuseport filters and their verification; absent if placement was not requested.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) placement: Option<serde_json::Value>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) placement: Option<placement::PlacementReport>,
     pub(crate) rings_left_alone: Vec<RingLeftAlone>,
     pub(crate) plan: &'a AttachPlan,
     pub(crate) findings: Vec<Finding>,
@@ -38,6 +38,8 @@ pub(crate) struct Report<'a> {
 }
 
 impl<'a> Report<'a> {
+    pub(crate) const SCHEMA: &'static str = "quell-attach/1";
+
     pub(crate) fn new(
         request: &AttachRequest,
         targets: &Targets,
@@ -46,7 +48,7 @@ impl<'a> Report<'a> {
         follows: bool,
     ) -> Self {
         Self {
-            schema: "quell-attach/1",
+            schema: Self::SCHEMA,
             mode: request.mode.to_string(),
             programs: targets.living().cloned().collect(),
             follows,
@@ -177,7 +179,7 @@ fn sockets_line(step: &SocketsStep) -> String {
     format!("{process} {pid}  {} → {}{budget}", counted(sockets.len(), kind), new.values)
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct RingLeftAlone {
     pid: Pid,

@@ -3,10 +3,11 @@
 use std::fmt::Write as _;
 
 use quell_host::attach::placement::{Groups, Placement, PlacementPass, PlacementResult, Steered};
-use quell_host::steer::{Pin, SteerQueue, SteerVerdict, Steering, Verification};
-use quell_linux::CpuList;
+use quell_host::steer::{GroupKey, Pin, SeenWorker, SteerQueue, SteerVerdict, Steering, Verification};
 use quell_linux::visible::counted;
-use serde_json::{Value, json};
+use quell_linux::{CpuList, NapiId, Pid};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 pub(crate) fn groups(groups: &Groups) -> String {
     let mut text = String::new();
@@ -113,48 +114,103 @@ fn pinned(pin: &Pin) -> String {
     )
 }
 
-pub(crate) fn report(groups: &Groups, placed: Option<&PlacementResult>) -> Value {
-    let verification = |number: usize| placed.and_then(|placed| placed.verifications.get(number)).map(verification);
-    let steering = |(number, steering): (usize, &Steering)| {
-        json!({
-            "group": steering.group.key,
-            "sockets": steering.filter.sockets(),
-            "queues": steering.places.iter().map(place).collect::<Vec<_>>(),
-            "notes": steering.notes.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "verification": verification(number),
-        })
-    };
-    json!({
-        "steering": groups.steerings.iter().enumerate().map(steering).collect::<Vec<_>>(),
-        "not-steered": groups.refused.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "pinned": placed.map(|placed| placed.pinned.iter().map(pin).collect::<Vec<_>>()),
-        "not-pinned": placed.map(|placed| placed.not_pinned.iter().map(ToString::to_string).collect::<Vec<_>>()),
-    })
+/// Reuseport filters of an attachment, and its pinned threads.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct PlacementReport {
+    steering: Vec<SteeringReport>,
+    /// Groups that are not steered, with the reasons.
+    not_steered: Vec<String>,
+    /// Null before threads are pinned.
+    pinned: Option<Vec<PinReport>>,
+    /// Threads that are not pinned, with the reasons. Null before threads are pinned.
+    not_pinned: Option<Vec<String>>,
 }
 
-fn place(place: &SteerQueue) -> Value {
-    json!({ "device": place.device, "queue": place.queue, "napi": place.napi })
+/// Filter of a reuseport group.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+struct SteeringReport {
+    group: GroupKey,
+    sockets: u32,
+    queues: Vec<SteerQueue>,
+    notes: Vec<String>,
+    /// Null before the filter is attached.
+    verification: Option<VerificationReport>,
 }
 
-fn verification(verification: &Verification) -> Value {
-    let verdict = match verification.verdict {
-        SteerVerdict::Holds => "holds",
-        SteerVerdict::Mixed => "mixed",
-        SteerVerdict::NotYet => "not-yet",
-        _ => "cannot-tell",
-    };
-    let napi =
-        |(napi, connections): (&quell_linux::NapiId, &usize)| json!({ "napi": napi, "connections": connections });
-    let worker = |worker: &quell_host::steer::SeenWorker| {
-        json!({
-            "pid": worker.worker.pid,
-            "epoll": worker.worker.epoll_fd,
-            "napis": worker.connections.iter().map(napi).collect::<Vec<_>>(),
-        })
-    };
-    json!({ "verdict": verdict, "workers": verification.workers.iter().map(worker).collect::<Vec<_>>() })
+/// Connections since the filter was attached.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+struct VerificationReport {
+    verdict: SteerVerdict,
+    workers: Vec<WorkerReport>,
 }
 
-fn pin(pin: &Pin) -> Value {
-    json!({ "pid": pin.pid, "tid": pin.tid, "napi": pin.napi, "old": pin.old, "new": pin.new })
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+struct WorkerReport {
+    pid: Pid,
+    /// File descriptor of its epoll.
+    epoll: i32,
+    napis: Vec<NapiConnections>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+struct NapiConnections {
+    napi: NapiId,
+    connections: usize,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+struct PinReport {
+    pid: Pid,
+    tid: Pid,
+    napi: NapiId,
+    /// CPUs before.
+    old: CpuList,
+    new: CpuList,
+}
+
+impl PlacementReport {
+    pub(crate) fn new(groups: &Groups, placed: Option<&PlacementResult>) -> Self {
+        let verification = |number: usize| placed?.verifications.get(number).map(VerificationReport::of);
+        let steering = |(number, steering): (usize, &Steering)| SteeringReport {
+            group: steering.group.key,
+            sockets: steering.filter.sockets(),
+            queues: steering.places.clone(),
+            notes: steering.notes.iter().map(ToString::to_string).collect(),
+            verification: verification(number),
+        };
+        let pin = |pin: &Pin| PinReport {
+            pid: pin.pid,
+            tid: pin.tid,
+            napi: pin.napi,
+            old: pin.old.clone(),
+            new: pin.new.clone(),
+        };
+        Self {
+            steering: groups.steerings.iter().enumerate().map(steering).collect(),
+            not_steered: groups.refused.iter().map(ToString::to_string).collect(),
+            pinned: placed.map(|placed| placed.pinned.iter().map(pin).collect()),
+            not_pinned: placed.map(|placed| placed.not_pinned.iter().map(ToString::to_string).collect()),
+        }
+    }
+}
+
+impl VerificationReport {
+    fn of(verification: &Verification) -> Self {
+        let worker = |worker: &SeenWorker| WorkerReport {
+            pid: worker.worker.pid,
+            epoll: worker.worker.epoll_fd,
+            napis: worker
+                .connections
+                .iter()
+                .map(|(&napi, &connections)| NapiConnections { napi, connections })
+                .collect(),
+        };
+        Self { verdict: verification.verdict, workers: verification.workers.iter().map(worker).collect() }
+    }
 }

@@ -51,7 +51,7 @@ pub(crate) fn text(report: &IntervalReport) -> String {
             PROGRAM_HEADINGS.len(),
             report.programs.iter().map(|program| program_cells(program).to_vec()),
         ));
-        out.extend(report.programs.iter().filter_map(reason));
+        out.push_str(&reasons(report));
     }
     if let Some(idle) = idle_states(report) {
         out.push_str(&format!("{idle}\n"));
@@ -192,11 +192,24 @@ fn verdict(effect: &ModeVerdict) -> (&'static str, &str) {
     }
 }
 
-fn reason(program: &ObservedProgram) -> Option<String> {
-    let (_, why) = verdict(program.effect.as_ref()?);
-    let line = format!("{}: {}", program.pid, on_one_line(why));
-    let options = textwrap::Options::new(Terminal::of_stdout().prose_columns()).subsequent_indent("  ");
-    Some(textwrap::fill(&line, options) + "\n")
+/// One paragraph for the programs of one name that differ in figures only: the first with its reason, then the others.
+fn reasons(report: &IntervalReport) -> String {
+    let without_figures = |why: &str| why.replace(|letter: char| letter.is_ascii_digit(), "");
+    let mut kinds: Vec<(&ObservedProgram, String, &str, Vec<String>)> = Vec::new();
+    for program in &report.programs {
+        let Some(effect) = &program.effect else { continue };
+        let (_, why) = verdict(effect);
+        let kind = without_figures(why);
+        match kinds.iter_mut().find(|(first, known, ..)| (&first.name, &*known) == (&program.name, &kind)) {
+            Some((.., others)) => others.push(program.pid.to_string()),
+            None => kinds.push((program, kind, why, Vec::new())),
+        }
+    }
+    let paragraph = |(first, _, why, others): &(&ObservedProgram, String, &str, Vec<String>)| {
+        let others = if others.is_empty() { String::new() } else { format!("; similar: {}", others.join(", ")) };
+        Terminal::of_stdout().fill(&format!("{}: {}{others}", first.pid, on_one_line(why)), "", "  ") + "\n"
+    };
+    kinds.iter().map(paragraph).collect()
 }
 
 /// The NAPI instances of a program, consecutive ones as a range.

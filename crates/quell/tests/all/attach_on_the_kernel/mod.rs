@@ -7,7 +7,7 @@ mod history;
 mod journals;
 mod owners;
 mod random_owners;
-mod stage;
+pub(crate) mod stage;
 mod views;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
