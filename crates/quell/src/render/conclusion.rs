@@ -105,7 +105,7 @@ fn commands_of(facts: &ProgramsFacts) -> Vec<(&'static str, Vec<String>)> {
     given.into_iter().filter_map(|(option, words)| Some((option, words?))).collect()
 }
 
-fn budget(ms: u64) -> String {
+pub(super) fn budget(ms: u64) -> String {
     let s = ms.div_ceil(1_000);
     if s.is_multiple_of(60) { format!("{}m", s / 60) } else { format!("{s}s") }
 }
