@@ -2,13 +2,14 @@
 //! verdicts, without a measurement.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, RatioEstimate, SwitchbackAnalysis, WhyUndecided};
 use quell_host::servers::EarlierAnswer;
 use quell_linux::kernel::Kernel;
+use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
-use quell_tune::{TuneAnswer, TuneDirection, TuneEnd, TuneMetric};
+use quell_tune::{Confirmation, TuneAnswer, TuneEnd, TuneMetric};
 
 use crate::ResultDocument;
 use crate::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
@@ -22,10 +23,14 @@ pub enum Conclusion {
         mode: DeliveryMode,
         /// What it replaces.
         instead_of: DeliveryMode,
+        /// What it saves, at the loads at which it pays.
         saves: Vec<QuantityChange>,
+        /// What it costs at these loads.
         costs: Vec<QuantityChange>,
         /// Whether it holds limits that the other one does not.
         holds_limits: bool,
+        /// Loads at which it pays and costs; absent if it costs too much at none.
+        split: Option<LoadSplit>,
     },
     Keep {
         mode: DeliveryMode,
@@ -76,12 +81,60 @@ pub enum WhyLonger {
     Search(TuneEnd),
 }
 
-/// A quantity that a mode changes, as ratios to the reference: the smallest and the largest of all loads.
+/// A quantity that a mode changes, as ratios to the reference: the smallest and the largest of the decided loads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QuantityChange {
     pub quantity: Quantity,
     pub low: f64,
     pub high: f64,
+    /// Loads at which this was decided. Empty if Quell does not offer the load.
+    pub loads: Vec<OfferedLoad>,
+}
+
+/// Loads at which a mode pays, and loads at which it costs too much.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoadSplit {
+    pub pays: LoadRange,
+    pub costs: LoadRange,
+    /// What the mode costs there.
+    pub there: Vec<QuantityChange>,
+}
+
+/// Loads of a result.
+#[derive(Debug, Clone, PartialEq)]
+pub enum LoadRange {
+    /// This load and higher ones.
+    From(OfferedLoad),
+    /// This load and lower ones.
+    UpTo(OfferedLoad),
+    At(Vec<OfferedLoad>),
+}
+
+impl LoadSplit {
+    fn new(pays: &[OfferedLoad], costs: &[OfferedLoad], there: Vec<QuantityChange>) -> Self {
+        let are_below =
+            |some: &[OfferedLoad], others: &[OfferedLoad]| some.iter().all(|a| others.iter().all(|b| is_below(*a, *b)));
+        let lowest = |loads: &[OfferedLoad]| loads.iter().copied().reduce(|a, b| if is_below(b, a) { b } else { a });
+        let highest = |loads: &[OfferedLoad]| loads.iter().copied().reduce(|a, b| if is_below(a, b) { b } else { a });
+        let ranges = if are_below(costs, pays) {
+            lowest(pays).map(LoadRange::From).zip(highest(costs).map(LoadRange::UpTo))
+        } else if are_below(pays, costs) {
+            highest(pays).map(LoadRange::UpTo).zip(lowest(costs).map(LoadRange::From))
+        } else {
+            None
+        };
+        let (pays, costs) = ranges.unwrap_or_else(|| (LoadRange::At(pays.to_vec()), LoadRange::At(costs.to_vec())));
+        Self { pays, costs, there }
+    }
+}
+
+/// Whether a load is known to be below another one: a share and a rate cannot be compared.
+fn is_below(a: OfferedLoad, b: OfferedLoad) -> bool {
+    match (a, b) {
+        (OfferedLoad::Rate(a), OfferedLoad::Rate(b)) | (OfferedLoad::Percent(a), OfferedLoad::Percent(b)) => a < b,
+        (OfferedLoad::Rate(_) | OfferedLoad::Percent(_), OfferedLoad::Max) => true,
+        _ => false,
+    }
 }
 
 /// A quantity by which modes are compared.
@@ -96,45 +149,133 @@ pub enum Quantity {
 /// Largest factor by which a quantity may get worse under a mode that is recommended for others.
 const COST_MAX: f64 = 1.25;
 
-/// What a mode changes at all loads.
-#[derive(Debug, Default)]
-struct Standing {
-    better: Vec<QuantityChange>,
-    worse: Vec<QuantityChange>,
-    /// Verdicts for it less those against it.
-    score: i32,
+/// What a mode changes at one load, by the decided contrasts.
+#[derive(Debug)]
+struct AtLoad {
+    load: Option<OfferedLoad>,
+    better: Vec<(Quantity, f64)>,
+    worse: Vec<(Quantity, f64)>,
     is_unsettled: bool,
 }
 
-impl Standing {
-    /// Whether the mode is recommended: it costs nothing, or little compared with what it saves.
-    fn is_clear(&self) -> bool {
-        let factor = |change: &QuantityChange| [change.low, change.high].map(|ratio| ratio.max(1.0 / ratio));
-        let dearest = self.worse.iter().flat_map(factor).fold(1.0, f64::max);
-        self.worse.is_empty() || (self.score > 0 && dearest <= COST_MAX)
+impl AtLoad {
+    fn new<'a>(
+        load: Option<OfferedLoad>,
+        contrasts: impl Iterator<Item = &'a ContrastResult>,
+        quantity: impl Fn(&Criterion) -> Quantity,
+    ) -> Self {
+        let mut at_load = Self { load, better: Vec::new(), worse: Vec::new(), is_unsettled: false };
+        for contrast in contrasts {
+            let changes = match contrast.verdict {
+                ContrastVerdict::Better => &mut at_load.better,
+                ContrastVerdict::Worse => &mut at_load.worse,
+                ContrastVerdict::NoDifferenceLargerThan { .. } => continue,
+                ContrastVerdict::Undecided { reason } => {
+                    at_load.is_unsettled |= is_worth_time(reason);
+                    continue;
+                }
+            };
+            if let Some(RatioEstimate { ratio, .. }) = contrast.estimate {
+                changes.push((quantity(&contrast.criterion), ratio));
+            }
+        }
+        at_load
     }
 
-    fn add(&mut self, contrast: &ContrastResult) {
-        let (changes, score) = match contrast.verdict {
-            ContrastVerdict::Better => (&mut self.better, 1),
-            ContrastVerdict::Worse => (&mut self.worse, -1),
-            ContrastVerdict::NoDifferenceLargerThan { .. } => return,
-            ContrastVerdict::Undecided { reason } => {
-                self.is_unsettled |= is_worth_time(reason);
-                return;
-            }
-        };
-        let Some(RatioEstimate { ratio, .. }) = contrast.estimate else { return };
-        self.score += score;
-        add(changes, Quantity::Criterion(contrast.criterion.clone()), ratio);
+    /// Verdicts for the mode less those against it.
+    fn score(&self) -> i64 {
+        self.better.len() as i64 - self.worse.len() as i64
+    }
+
+    /// Whether the mode saves something here and costs nothing, or little compared with what it saves.
+    fn pays(&self) -> bool {
+        let is_little = |(_, ratio): &(Quantity, f64)| ratio.max(1.0 / ratio) <= COST_MAX;
+        self.worse.is_empty() && !self.better.is_empty() || self.score() > 0 && self.worse.iter().all(is_little)
+    }
+
+    fn costs(&self) -> bool {
+        !self.worse.is_empty() && !self.pays()
     }
 }
 
-fn add(changes: &mut Vec<QuantityChange>, quantity: Quantity, ratio: f64) {
-    match changes.iter_mut().find(|change| change.quantity == quantity) {
-        Some(known) => (known.low, known.high) = (known.low.min(ratio), known.high.max(ratio)),
-        None => changes.push(QuantityChange { quantity, low: ratio, high: ratio }),
+/// What a mode changes at all loads.
+#[derive(Debug, Default)]
+struct Standing(Vec<AtLoad>);
+
+/// For whom a mode is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Worth {
+    /// For nobody: it saves nothing.
+    Nothing,
+    /// For those to whom a quantity is worth more than another one.
+    TradeOff,
+    /// At some loads.
+    SomeLoads,
+    /// At no load it costs much.
+    Everybody,
+}
+
+impl Standing {
+    fn worth(&self) -> Worth {
+        let (pays, costs) = (self.0.iter().any(AtLoad::pays), self.0.iter().any(AtLoad::costs));
+        match (pays, costs) {
+            (true, false) => Worth::Everybody,
+            (true, true) => Worth::SomeLoads,
+            _ if self.0.iter().any(|at| !at.better.is_empty()) => Worth::TradeOff,
+            _ => Worth::Nothing,
+        }
     }
+
+    fn score(&self) -> i64 {
+        self.0.iter().map(AtLoad::score).sum()
+    }
+
+    fn is_unsettled(&self) -> bool {
+        self.0.iter().any(|at| at.is_unsettled)
+    }
+
+    fn is_worse(&self) -> bool {
+        self.0.iter().any(|at| !at.worse.is_empty())
+    }
+
+    fn saves(&self, of: fn(&AtLoad) -> bool) -> Vec<QuantityChange> {
+        merged(self.0.iter().filter(|at| of(at)).map(|at| (at.load, &at.better)))
+    }
+
+    fn costs(&self, of: fn(&AtLoad) -> bool) -> Vec<QuantityChange> {
+        merged(self.0.iter().filter(|at| of(at)).map(|at| (at.load, &at.worse)))
+    }
+
+    /// The conclusion to use the mode, at the loads at which it pays.
+    fn to_use(&self, mode: DeliveryMode, instead_of: DeliveryMode, holds_limits: bool) -> Conclusion {
+        let loads = |of: fn(&AtLoad) -> bool| -> Vec<OfferedLoad> {
+            self.0.iter().filter(|at| of(at)).filter_map(|at| at.load).collect()
+        };
+        let is_split = self.worth() == Worth::SomeLoads && !holds_limits;
+        let of: fn(&AtLoad) -> bool = if is_split { AtLoad::pays } else { |_| true };
+        let split =
+            is_split.then(|| LoadSplit::new(&loads(AtLoad::pays), &loads(AtLoad::costs), self.costs(AtLoad::costs)));
+        Conclusion::Use { mode, instead_of, saves: self.saves(of), costs: self.costs(of), holds_limits, split }
+    }
+}
+
+fn merged<'a>(at_loads: impl Iterator<Item = (Option<OfferedLoad>, &'a Vec<(Quantity, f64)>)>) -> Vec<QuantityChange> {
+    let mut changes: Vec<QuantityChange> = Vec::new();
+    for (load, (quantity, ratio)) in at_loads.flat_map(|(load, of)| of.iter().map(move |one| (load, one))) {
+        match changes.iter_mut().find(|change| change.quantity == *quantity) {
+            Some(known) => {
+                (known.low, known.high) = (known.low.min(*ratio), known.high.max(*ratio));
+                known.loads.extend(load);
+            }
+            None => changes.push(QuantityChange {
+                quantity: quantity.clone(),
+                low: *ratio,
+                high: *ratio,
+                loads: load.into_iter().collect(),
+            }),
+        }
+    }
+    changes
 }
 
 /// Whether more slices can decide a contrast that is undecided for this reason.
@@ -154,29 +295,31 @@ impl ExperimentResult {
             return None;
         }
         let analyses: Vec<SwitchbackAnalysis> = self.experiments.iter().map(LoadExperiment::analyse).collect();
-        let mut standings: BTreeMap<usize, Standing> = BTreeMap::new();
         let design = &first.record.design;
         let longer =
             |because| Conclusion::MeasureLonger { because, budget_ms: Some(design.budget_ms.saturating_mul(2)) };
-        for contrast in analyses.iter().flat_map(|analysis| &analysis.contrasts) {
-            let of_treatment = |treatment: &quell_experiment::Treatment<_>| treatment.name == contrast.treatment;
-            if let Some(index) = design.treatments.iter().position(of_treatment) {
-                standings.entry(index).or_default().add(contrast);
-            }
-        }
-        let best = standings.iter().filter(|(_, standing)| !standing.better.is_empty());
+        let standing = |name: &str| {
+            let of_load = |(experiment, analysis): (&LoadExperiment, &SwitchbackAnalysis)| {
+                let load = experiment.offered_per_s.map(OfferedLoad::Rate).or(experiment.load);
+                let contrasts = analysis.contrasts.iter().filter(|contrast| contrast.treatment == name);
+                AtLoad::new(load, contrasts, |of| Quantity::Criterion(of.clone()))
+            };
+            Standing(self.experiments.iter().zip(&analyses).map(of_load).collect())
+        };
+        let standings: Vec<Standing> = design.treatments.iter().map(|one| standing(&one.name)).collect();
+        let best = standings.iter().enumerate().filter(|(_, standing)| standing.worth() > Worth::Nothing);
         // Of equal ones the first: modes are listed from the least to the most invasive.
-        let best = best.max_by_key(|(index, standing)| (standing.is_clear(), standing.score, Reverse(**index)));
+        let best = best.max_by_key(|(index, standing)| (standing.worth(), standing.score(), Reverse(*index)));
         let reference = design.reference.setting;
-        if let Some((&index, standing)) = best {
+        if let Some((index, standing)) = best {
             let mode = design.treatments[index].setting;
-            let (saves, costs) = (standing.better.clone(), standing.worse.clone());
-            return Some(match standing.is_clear() {
-                true => Conclusion::Use { mode, instead_of: reference, saves, costs, holds_limits: false },
-                false => {
+            return Some(match standing.worth() {
+                Worth::Nothing | Worth::TradeOff => {
+                    let (saves, costs) = (standing.saves(|_| true), standing.costs(|_| true));
                     let because = WhyKeep::TradeOff { mode: mode.to_string(), saves, costs };
                     Conclusion::Keep { mode: reference, because }
                 }
+                Worth::SomeLoads | Worth::Everybody => standing.to_use(mode, reference, false),
             });
         }
         if self.failure().is_some() || self.was_interrupted() {
@@ -185,7 +328,7 @@ impl ExperimentResult {
         if analyses.iter().flat_map(|analysis| &analysis.controls).any(|control| !control.holds) {
             return Some(longer(WhyLonger::Unsteady));
         }
-        if standings.values().any(|standing| standing.is_unsettled) {
+        if standings.iter().any(Standing::is_unsettled) {
             let has_few = |contrast: &ContrastResult| {
                 let too_few =
                     |reason| matches!(reason, WhyUndecided::TooFewBlocks { .. } | WhyUndecided::TooFewRequests { .. });
@@ -199,8 +342,7 @@ impl ExperimentResult {
                 (false, false) => longer(WhyLonger::TooWide),
             });
         }
-        let is_worse = |standing: &Standing| !standing.worse.is_empty();
-        let because = match !standings.is_empty() && standings.values().all(is_worse) {
+        let because = match !standings.is_empty() && standings.iter().all(Standing::is_worse) {
             true => WhyKeep::OthersAreWorse,
             false => WhyKeep::NothingToGain {
                 margin: design.margin,
@@ -216,26 +358,28 @@ impl TuneFile {
     #[must_use]
     pub fn conclusion(&self) -> Conclusion {
         let plan = &self.search.plan;
-        let changes = |gain: &[Option<RatioEstimate>], is_gain: bool| {
-            let mut changes = Vec::new();
-            let is_lower_better = plan.goal.direction == TuneDirection::Lowest;
-            let wanted = |ratio: &f64| ((*ratio < 1.0) == is_lower_better) == is_gain;
-            for ratio in gain.iter().flatten().map(|estimate| estimate.ratio).filter(wanted) {
-                add(&mut changes, Quantity::Metric(plan.goal.objective.clone()), ratio);
-            }
-            changes
+        let standing = |confirmation: &Confirmation| {
+            let of_load = |(load, analysis): (&String, &SwitchbackAnalysis)| {
+                let of_goal = |_: &Criterion| Quantity::Metric(plan.goal.objective.clone());
+                AtLoad::new(load.parse().ok(), analysis.contrasts.iter().take(1), of_goal)
+            };
+            Standing(plan.loads.iter().zip(&confirmation.analyses).map(of_load).collect())
         };
-        let of = |mode: &DeliveryMode, gain: &[Option<RatioEstimate>], holds_limits| Conclusion::Use {
-            mode: *mode,
-            instead_of: plan.present,
-            saves: changes(gain, true),
-            costs: changes(gain, false),
-            holds_limits,
+        let confirmed = |mode: &DeliveryMode, holds_limits| {
+            let confirmation = self.search.confirmations.iter().find(|one| one.mode == *mode);
+            confirmation.map(standing).unwrap_or_default().to_use(*mode, plan.present, holds_limits)
         };
         match &self.search.answer {
-            TuneAnswer::Better { mode, gain, .. } => of(mode, gain, false),
-            TuneAnswer::HoldsLimits { mode, gain, .. } => of(mode, gain, true),
-            TuneAnswer::NoSettingBetter => Conclusion::Keep { mode: plan.present, because: WhyKeep::NotBeaten },
+            TuneAnswer::Better { mode, .. } => confirmed(mode, false),
+            TuneAnswer::HoldsLimits { mode, .. } => confirmed(mode, true),
+            TuneAnswer::NoSettingBetter => {
+                let pays_at_a_load =
+                    |one: &&Confirmation| one.meets_limits && standing(one).worth() == Worth::SomeLoads;
+                match self.search.confirmations.iter().find(pays_at_a_load) {
+                    Some(one) => confirmed(&one.mode, false),
+                    None => Conclusion::Keep { mode: plan.present, because: WhyKeep::NotBeaten },
+                }
+            }
             TuneAnswer::None => {
                 let end = self.search.end.clone();
                 let budget_ms = (end == TuneEnd::BudgetSpent).then_some(plan.budget_ms.saturating_mul(2));

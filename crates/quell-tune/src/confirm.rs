@@ -8,7 +8,7 @@ use quell_experiment::{
 use quell_mode::DeliveryMode;
 
 use crate::goal::{TuneLimit, TuneMetric};
-use crate::plan::{CONFIRM_BLOCKS_MIN, TunePlan};
+use crate::plan::{CONFIRM_BLOCKS_MIN, CONFIRMATIONS_MAX, TunePlan};
 use crate::result::{Confirmation, TuneAnswer};
 
 /// Error probability of the statement that a candidate holds a limit, or that the present setting misses one.
@@ -57,10 +57,10 @@ fn limit_z(blocks: Vec<(f64, Vec<f64>)>) -> f64 {
 }
 
 /// Judges the experiments of a candidate, one for each load. The second value is the answer; `None` if the candidate is not
-/// one.
+/// one, or not better than the answer `against`.
 pub(crate) fn judge(
     plan: &TunePlan,
-    mode: DeliveryMode,
+    (mode, against): (DeliveryMode, Option<DeliveryMode>),
     (experiments, analyses): (Vec<ExperimentRecord<DeliveryMode>>, Vec<SwitchbackAnalysis>),
 ) -> (Confirmation, Option<TuneAnswer>) {
     let limits = &plan.goal.limits;
@@ -77,28 +77,53 @@ pub(crate) fn judge(
         && limits.iter().all(|limit| z(&[CANDIDATE], limit) < -LIMIT_Z);
     let of_present = |limit: &TuneLimit| limit.z_of_present().unwrap_or_else(|| z(&PRESENT_ARMS, limit));
     // The statement is repeated for each limit, load and candidate.
-    let statements = (limits.len() * plan.loads.len() * plan.confirmations_max()).max(1);
+    let statements = (limits.len() * plan.loads.len() * CONFIRMATIONS_MAX).max(1);
     let missed_z = upper_quantile(LIMIT_ERROR / statements as f64);
     let present_misses_limit = limits.iter().any(|limit| of_present(limit) > missed_z);
     let has_objective = |record: &ExperimentRecord<DeliveryMode>| {
         let arms = [&PRESENT_ARMS[..], &[CANDIDATE]];
         arms.into_iter().all(|arms| !readable(record, arms, &plan.goal.objective).is_empty())
     };
-    let verdicts = |of: fn(&ContrastVerdict) -> bool| {
-        analyses.iter().filter_map(|analysis| analysis.contrasts.first()).any(|one| of(&one.verdict))
+    let is_better_than = |other: DeliveryMode| {
+        let verdicts = analyses.iter().filter_map(|analysis| beside(analysis, mode, other)).map(|(_, verdict)| verdict);
+        let verdicts: Vec<ContrastVerdict> = verdicts.collect();
+        experiments.iter().all(has_objective)
+            && verdicts.contains(&ContrastVerdict::Better)
+            && !verdicts.contains(&ContrastVerdict::Worse)
     };
-    let is_better = experiments.iter().all(has_objective)
-        && verdicts(|verdict| *verdict == ContrastVerdict::Better)
-        && !verdicts(|verdict| *verdict == ContrastVerdict::Worse);
+    let is_better = is_better_than(plan.present);
     let gain = estimates(&analyses, &plan.present.to_string());
-    let has_base = ![plan.present, mode].contains(&DeliveryMode::default());
+    let has_base = ![Some(plan.present), Some(mode), against].contains(&Some(DeliveryMode::default()));
     let against_base = if has_base { against_base(&experiments) } else { Vec::new() };
     let answer = match (meets_limits, present_misses_limit, is_better) {
         (true, _, true) => Some(TuneAnswer::Better { mode, gain, against_base }),
         (true, true, false) => Some(TuneAnswer::HoldsLimits { mode, gain, against_base }),
         _ => None,
     };
-    (Confirmation { mode, experiments, analyses, meets_limits, present_misses_limit }, answer)
+    let answer = answer.filter(|_| against.is_none_or(is_better_than));
+    (Confirmation { mode, against, experiments, analyses, meets_limits, present_misses_limit }, answer)
+}
+
+/// Ratio of a mode to another one, and the verdict about it.
+pub(crate) fn beside(
+    analysis: &SwitchbackAnalysis,
+    mode: DeliveryMode,
+    other: DeliveryMode,
+) -> Option<(RatioEstimate, ContrastVerdict)> {
+    let (mode, other) = (mode.to_string(), other.to_string());
+    let of = |treatment: &str, against: &str| {
+        analysis.contrasts.iter().find(|one| one.treatment == treatment && one.against == against)
+    };
+    if let Some(contrast) = of(&mode, &other) {
+        return Some((contrast.estimate?, contrast.verdict));
+    }
+    let contrast = of(&other, &mode)?;
+    let verdict = match contrast.verdict {
+        ContrastVerdict::Better => ContrastVerdict::Worse,
+        ContrastVerdict::Worse => ContrastVerdict::Better,
+        other => other,
+    };
+    Some((inverse(contrast.estimate?)?, verdict))
 }
 
 /// Whether a confirmation had the time for the blocks that a comparison needs, at all loads.

@@ -6,7 +6,8 @@
 //! - [`TuneSpace`]: the grid of modes and values.
 //! - [`ModelPrior`]: ranks modes with the model of a host. Without measurements, this is all that `--advise` needs.
 //! - `belief`: what is known of every mode, from the model's table (`data/model.tsv`) and from slices.
-//! - [`Tuner`]: the state machine. It selects the next slice (`race`), drops arms, confirms the winner (`confirm`).
+//! - [`Tuner`]: the state machine. It selects the next slice (`race`), drops arms, confirms the winner
+//!   (`confirm`), and compares it with modes that look better (`rivals`).
 //! - [`tune`]: runs a [`Tuner`] on a subject, and restores the subject on every path.
 //! - [`TuneResult`]: plan, arms, slices and answer, as stored in a file.
 
@@ -21,6 +22,7 @@ mod plan;
 mod prior;
 mod race;
 mod result;
+mod rivals;
 mod space;
 mod tuner;
 
@@ -28,6 +30,8 @@ pub use driver::{FinishedTune, tune};
 pub use goal::{TuneDirection, TuneGoal, TuneGuard, TuneLimit, TuneMetric, TuneTextError};
 pub use plan::{TunePlan, TunePlanError};
 pub use prior::{ModelPrior, RankedMode, observe_model};
-pub use result::{ArmReport, ArmState, Confirmation, TuneAnswer, TuneEnd, TunePhase, TuneResult, TuneSliceRecord};
+pub use result::{
+    ArmReport, ArmState, Confirmation, Rival, TuneAnswer, TuneEnd, TunePhase, TuneResult, TuneSliceRecord, WhyNotChosen,
+};
 pub use space::{RefusedMode, TuneSpace};
 pub use tuner::{NextTuneSlice, Tuner};

@@ -14,9 +14,12 @@ const SEARCH_SHARE_WITH_LIMITS: f64 = 0.5;
 /// Share of the time that is left for the confirmation of one candidate at all loads, if others may have to be confirmed
 /// after it.
 const CONFIRM_SHARE: f64 = 0.6;
-/// Maximum number of candidates that are confirmed one after another, if there are limits. Without limits, the first
-/// confirmation decides.
-const CONFIRMATIONS_MAX: usize = 4;
+/// Maximum number of candidates that are compared with the present setting, one after another.
+pub(crate) const CONFIRMATIONS_MAX: usize = 4;
+/// Share of the error rate for the first of them, if there are no limits. It then gets all the time that it needs.
+const FIRST_ERROR_SHARE: f64 = 0.7;
+/// Maximum number of modes that are compared with the answer, one after another.
+pub(crate) const CHALLENGES_MAX: usize = 3;
 /// Minimum number of slices of each arm in a confirmation, which is the minimum number of blocks of an experiment.
 pub(crate) const CONFIRM_BLOCKS_MIN: u64 = 6;
 
@@ -46,7 +49,8 @@ pub struct TunePlan {
     pub budget_ms: u64,
     /// Seed of the order of the slices.
     pub seed: u64,
-    /// Maximum probability that the confirmation reports a gain that does not exist.
+    /// Maximum probability that a confirmation reports a gain that does not exist. The comparisons of other modes with the
+    /// answer have the same one.
     pub error_rate: f64,
 }
 
@@ -92,13 +96,35 @@ impl TunePlan {
         if self.goal.limits.is_empty() { SEARCH_SHARE } else { SEARCH_SHARE_WITH_LIMITS }
     }
 
-    pub(crate) fn confirmations_max(&self) -> usize {
-        if self.goal.limits.is_empty() { 1 } else { CONFIRMATIONS_MAX }
-    }
-
     /// Share of the time that is left for a confirmation after `done` others.
     pub(crate) fn confirm_share(&self, done: usize) -> f64 {
-        if done + 1 < self.confirmations_max() { CONFIRM_SHARE } else { 1.0 }
+        if done + 1 < CONFIRMATIONS_MAX && !self.goal.limits.is_empty() { CONFIRM_SHARE } else { 1.0 }
+    }
+
+    /// Maximum probability that a confirmation after `done` others reports a gain that does not exist.
+    pub(crate) fn confirm_error(&self, done: usize) -> f64 {
+        let others = (CONFIRMATIONS_MAX - 1) as f64;
+        match (self.goal.limits.is_empty(), done) {
+            (false, _) => self.error_rate / CONFIRMATIONS_MAX as f64,
+            (true, 0) => self.error_rate * FIRST_ERROR_SHARE,
+            (true, _) => self.error_rate * (1.0 - FIRST_ERROR_SHARE) / others,
+        }
+    }
+
+    /// Maximum probability that a comparison with the answer reports a gain that does not exist.
+    pub(crate) fn challenge_error(&self) -> f64 {
+        self.error_rate / CHALLENGES_MAX as f64
+    }
+
+    /// The budget of which `needed_ms` are left for the next comparison, if the confirmations before it take
+    /// `confirmed_ms`: one with an answer, or with the present setting.
+    pub(crate) fn budget_ms_with(&self, needed_ms: f64, confirmed_ms: f64, with_answer: bool) -> f64 {
+        let share = 1.0 - self.search_share();
+        match (with_answer, self.goal.limits.is_empty()) {
+            (true, true) => (confirmed_ms + needed_ms) / share,
+            (true, false) => needed_ms / (share * (1.0 - CONFIRM_SHARE)),
+            (false, _) => needed_ms / (share * self.confirm_share(0)),
+        }
     }
 
     /// Number of slices of each arm in a confirmation if `left_ms` is left after `done` others.

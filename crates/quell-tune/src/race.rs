@@ -17,7 +17,7 @@ use crate::result::{ArmReport, ArmState, TuneSliceRecord};
 /// one decision (0.13 %) adds up.
 const DROP_Z: f64 = 3.0;
 /// Critical value that the gain of a confirmed arm has to exceed, about that of the experiments of a confirmation.
-const GAIN_Z: f64 = 2.5;
+pub(crate) const GAIN_Z: f64 = 2.5;
 pub(crate) const PRESENT: usize = 0;
 /// Number of arms in a block after the first round, besides the fixed ones.
 const IN_BLOCK: usize = 6;
@@ -48,14 +48,14 @@ pub(crate) struct Race {
 
 /// Expected mean of a confirmation: what is believed of it, and the variance of one of its slices.
 #[derive(Debug, Clone, Copy)]
-struct Expected {
-    value: Normal,
-    slice_variance: f64,
+pub(crate) struct Expected {
+    pub(crate) value: Normal,
+    pub(crate) slice_variance: f64,
 }
 
 impl Expected {
     /// Probability that `slices` slices show at `critical` standard errors that the value is below 0.
-    fn probability_shown_below_0(&self, critical: f64, slices: f64) -> f64 {
+    pub(crate) fn probability_shown_below_0(&self, critical: f64, slices: f64) -> f64 {
         let error = self.slice_variance / slices;
         let distance = -self.value.mean - critical * error.sqrt();
         0.5 * erfc(-distance / (2.0 * (self.value.variance + error)).sqrt())
@@ -185,10 +185,7 @@ impl Race {
 
     /// Updates the beliefs with the slices of a confirmation, so that the next one starts from them.
     pub(crate) fn learn(&mut self, plan: &TunePlan, load: usize, confirmed: &ExperimentRecord<DeliveryMode>) {
-        let arm_of = |slice: &SliceRecord| {
-            let mode = confirmed.design.treatment(slice.arm)?.setting;
-            self.arms.iter().position(|(other, _)| *other == mode)
-        };
+        let arm_of = |slice: &SliceRecord| self.arm_of(confirmed.design.treatment(slice.arm)?.setting);
         let slices: Vec<(&SliceRecord, Option<usize>)> =
             confirmed.slices.iter().map(|slice| (slice, arm_of(slice))).collect();
         for (metric, beliefs) in metrics(plan).zip(&mut self.beliefs) {
@@ -237,7 +234,7 @@ impl Race {
     }
 
     /// Expected cost of an arm at a load: the logarithm of its ratio to another arm, negative if it is better.
-    fn expected_cost(&self, plan: &TunePlan, arm: usize, to: usize, load: usize) -> Expected {
+    pub(crate) fn expected_cost(&self, plan: &TunePlan, arm: usize, to: usize, load: usize) -> Expected {
         let Estimate { belief, noise, .. } = self.beliefs[OBJECTIVE][load].best();
         let ratio = belief.ratio(arm, to);
         let value = Normal { mean: ratio.mean * plan.goal.sign(), ..ratio };
@@ -245,7 +242,7 @@ impl Race {
     }
 
     /// Expected logarithm of the ratio of a limited quantity to its limit. `None` before the second block.
-    fn expected_excess(&self, plan: &TunePlan, arm: usize, (at, load): (usize, usize)) -> Option<Expected> {
+    pub(crate) fn expected_excess(&self, plan: &TunePlan, arm: usize, (at, load): (usize, usize)) -> Option<Expected> {
         let limit = &plan.goal.limits[at];
         let Estimate { belief, noise, .. } = self.beliefs[of_limit(at)][load].best();
         if limit.relative {
@@ -308,7 +305,11 @@ impl Race {
     }
 
     fn base(&self) -> Option<usize> {
-        self.arms.iter().position(|(mode, _)| *mode == DeliveryMode::default())
+        self.arm_of(DeliveryMode::default())
+    }
+
+    pub(crate) fn arm_of(&self, mode: DeliveryMode) -> Option<usize> {
+        self.arms.iter().position(|(other, _)| *other == mode)
     }
 
     /// The arm whose confirmation is worth most: its expected gain, times the probability that the confirmation shows
@@ -341,7 +342,7 @@ impl Race {
         of_limits * shown * gain.max(0.0)
     }
 
-    fn has_slices(&self, arm: usize) -> bool {
+    pub(crate) fn has_slices(&self, arm: usize) -> bool {
         self.slices.iter().any(|slice| slice.arm == arm)
     }
 
@@ -402,7 +403,7 @@ impl Race {
     }
 
     /// Logarithm of the typical ratio of the objective to the present setting in the same blocks.
-    fn typical_ratio(&self, arm: usize, load: usize) -> Option<f64> {
+    pub(crate) fn typical_ratio(&self, arm: usize, load: usize) -> Option<f64> {
         let ratio = |(value, of): (f64, f64)| (value.max(1e-12) / of.max(1e-12)).ln();
         mean(self.pairs(OBJECTIVE, [arm, PRESENT], load).into_iter().map(ratio))
     }
@@ -446,7 +447,7 @@ fn metrics(plan: &TunePlan) -> impl Iterator<Item = &TuneMetric> {
     std::iter::once(&plan.goal.objective).chain(plan.goal.limits.iter().map(|limit| &limit.metric))
 }
 
-fn limits_and_loads(plan: &TunePlan) -> impl Iterator<Item = (usize, usize)> + use<> {
+pub(crate) fn limits_and_loads(plan: &TunePlan) -> impl Iterator<Item = (usize, usize)> + use<> {
     let loads = plan.loads.len();
     (0..plan.goal.limits.len()).flat_map(move |limit| (0..loads).map(move |load| (limit, load)))
 }

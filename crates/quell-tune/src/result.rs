@@ -18,9 +18,14 @@ pub struct TuneResult {
     pub arms: Vec<ArmReport>,
     /// Slices of the search, in order. Those of the confirmation are in the confirmations.
     pub slices: Vec<TuneSliceRecord>,
-    /// Experiments on fresh slices, in order, at most four.
+    /// Experiments on fresh slices, in order: at most four against the present setting, then at most three against the
+    /// answer.
     pub confirmations: Vec<Confirmation>,
     pub answer: TuneAnswer,
+    /// Modes that look better than the answer in the slices of the search, the best one first, and why they are not the
+    /// answer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rivals: Vec<Rival>,
     /// Best arm of the search at each load alone, in the order of the plan. It was not confirmed.
     pub preferred: Vec<Option<DeliveryMode>>,
     /// Why the search ended.
@@ -88,11 +93,53 @@ pub struct TuneSliceRecord {
     pub observation: SliceObservation,
 }
 
+/// A mode that looks better than the answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Rival {
+    pub mode: DeliveryMode,
+    /// Typical ratio of the objective to that under the answer, or under the present setting if no mode is better, at the
+    /// load at which it is worst.
+    pub looks: f64,
+    /// The same with its interval: from fresh slices, or if there are none, what the slices of all modes lead to expect,
+    /// with a probability of 95 %. Absent if the mode is excluded for another reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<RatioEstimate>,
+    pub why: WhyNotChosen,
+}
+
+/// Why a mode that looks better is not the answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "kebab-case", rename_all_fields = "kebab-case", deny_unknown_fields)]
+pub enum WhyNotChosen {
+    /// It misses a limit, violated a guard, or could not be set.
+    Excluded { state: ArmState },
+    /// It probably exceeds this limit, but not beyond doubt.
+    LimitInDoubt { limit: String },
+    /// Fresh slices did not show that it holds all limits.
+    LimitsNotShown,
+    /// All slices together show no gain, or less than 3 %.
+    NotBetter,
+    /// Fresh slices did not decide whether it is better.
+    Undecided {
+        /// Budget that would probably decide it, in ms. Absent if it is longer than an hour.
+        budget_ms: Option<u64>,
+    },
+    /// No time was left to compare it on fresh slices.
+    NotCompared {
+        /// Budget that would probably decide it, in ms. Absent if it is longer than an hour.
+        budget_ms: Option<u64>,
+    },
+}
+
 /// Experiments that compare one candidate with the present setting and `base`, one for each load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Confirmation {
     pub mode: DeliveryMode,
+    /// The answer so far, with which it is compared, too. Absent if there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub against: Option<DeliveryMode>,
     /// Designs and slices, by load. The reference is the present setting.
     pub experiments: Vec<ExperimentRecord<DeliveryMode>>,
     /// Results of the experiments, in the same order.

@@ -1,15 +1,18 @@
 //! The state machine of a search. It selects the next slice, records what was observed, and derives the answer. It has
 //! no access to the subject or to a clock.
 
-use quell_experiment::{Criterion, ExperimentDesign, InvalidObservation, SliceObservation, Switchback, Treatment};
+use quell_experiment::{
+    ContrastSet, Criterion, ExperimentDesign, InvalidObservation, SliceObservation, Switchback, Treatment,
+};
 use quell_mode::DeliveryMode;
 
 use crate::confirm::{is_compared, judge};
 use crate::goal::TuneGuard;
 use crate::load_watch::{LoadChange, LoadWatch};
-use crate::plan::{TunePlan, TunePlanError};
+use crate::plan::{CHALLENGES_MAX, CONFIRMATIONS_MAX, TunePlan, TunePlanError};
 use crate::race::Race;
 use crate::result::{ArmReport, ArmState, Confirmation, TuneAnswer, TuneEnd, TunePhase, TuneResult};
+use crate::rivals::{Challenger, Found};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NextTuneSlice {
@@ -21,6 +24,8 @@ pub struct NextTuneSlice {
 #[derive(Debug, Clone)]
 struct Confirming {
     mode: DeliveryMode,
+    /// The answer so far, which it has to beat.
+    against: Option<DeliveryMode>,
     budget_ms: u64,
     /// The experiments of the loads. The current one is the last.
     experiments: Vec<Switchback<DeliveryMode>>,
@@ -34,6 +39,8 @@ pub struct Tuner {
     confirmations: Vec<Confirmation>,
     load_watch: LoadWatch,
     spent_ms: f64,
+    /// The answer so far. The time that is left is spent on modes that look better.
+    found: Option<TuneAnswer>,
     ended: Option<(TuneAnswer, TuneEnd)>,
 }
 
@@ -43,8 +50,8 @@ impl Tuner {
         let confirm_ms = plan.budget_ms as f64 * (1.0 - plan.search_share());
         let race = Race::new(&plan, plan.confirm_slices(confirm_ms, 0));
         let load_watch = LoadWatch::new(plan.loads.len());
-        let mut tuner =
-            Self { plan, race, confirming: None, confirmations: Vec::new(), load_watch, spent_ms: 0.0, ended: None };
+        let (confirming, confirmations, found, ended) = (None, Vec::new(), None, None);
+        let mut tuner = Self { plan, race, confirming, confirmations, load_watch, spent_ms: 0.0, found, ended };
         if tuner.race.is_decided() {
             tuner.answer(TuneAnswer::NoSettingBetter);
         }
@@ -83,7 +90,7 @@ impl Tuner {
             match guard.is_violated(&observation, present) {
                 None => {
                     let guard = guard.to_string();
-                    self.ended = Some((TuneAnswer::None, TuneEnd::GuardUnreadable { guard }));
+                    self.stop(TuneEnd::GuardUnreadable { guard });
                     return Ok(());
                 }
                 Some(true) => violated = Some(guard.to_string()),
@@ -92,7 +99,7 @@ impl Tuner {
         }
         if let Some(change) = self.load_watch.record(next.load, next.mode == self.plan.present, &observation) {
             let LoadChange { from_per_s, to_per_s } = change;
-            self.ended = Some((TuneAnswer::None, TuneEnd::LoadChanged { from_per_s, to_per_s }));
+            self.stop(TuneEnd::LoadChanged { from_per_s, to_per_s });
             return Ok(());
         }
         // The present setting is what the server has without this search, so a guard does not end it.
@@ -121,15 +128,17 @@ impl Tuner {
     pub fn not_settable(&mut self, reason: String) {
         match self.next_slice() {
             Some(next) if next.mode == self.plan.present => {
-                self.ended = Some((TuneAnswer::None, TuneEnd::PresentNotSettable { reason }));
+                self.stop(TuneEnd::PresentNotSettable { reason });
             }
             Some(_) => self.leave(ArmState::NotSettable { reason }),
             None => {}
         }
     }
 
+    /// Ends the search. An answer that was found stays.
     pub fn stop(&mut self, end: TuneEnd) {
-        self.ended.get_or_insert((TuneAnswer::None, end));
+        let answer = self.found.clone().unwrap_or(TuneAnswer::None);
+        self.ended.get_or_insert((answer, end));
     }
 
     #[must_use]
@@ -149,8 +158,16 @@ impl Tuner {
 
     #[must_use]
     pub fn finish(self) -> TuneResult {
-        let (answer, end) = self.ended.unwrap_or((TuneAnswer::None, TuneEnd::Interrupted));
+        let (answer, end) = self
+            .ended
+            .clone()
+            .unwrap_or_else(|| (self.found.clone().unwrap_or(TuneAnswer::None), TuneEnd::Interrupted));
+        let rivals = match &answer {
+            TuneAnswer::None => Vec::new(),
+            answer => self.race.rivals(&self.plan, &self.known(answer)),
+        };
         TuneResult {
+            rivals,
             arms: self.race.reports(&self.plan),
             preferred: self.race.preferred(&self.plan),
             slices: self.race.slices,
@@ -172,7 +189,7 @@ impl Tuner {
 
     fn leave(&mut self, state: ArmState) {
         let Some(next) = self.next_slice() else { return };
-        let arm = self.race.arms.iter().position(|(mode, _)| *mode == next.mode);
+        let arm = self.race.arm_of(next.mode);
         if next.phase == TunePhase::Search {
             if let Some(arm) = arm
                 && self.race.abandon(&self.plan, arm, state)
@@ -184,7 +201,11 @@ impl Tuner {
         if let Some(arm) = arm {
             self.race.arms[arm].1 = state;
         }
-        if self.confirming.as_ref().is_some_and(|confirming| confirming.mode == next.mode) {
+        if self.found.as_ref().and_then(TuneAnswer::mode) == Some(next.mode) {
+            self.found = None;
+            self.confirming = None;
+            self.confirm_next();
+        } else if self.confirming.as_ref().is_some_and(|confirming| confirming.mode == next.mode) {
             self.confirming = None;
             self.confirm_next();
         } else {
@@ -196,8 +217,7 @@ impl Tuner {
 
     fn end_round(&mut self) {
         if let Some(metric) = self.race.unreadable(&self.plan) {
-            self.ended = Some((TuneAnswer::None, TuneEnd::MetricUnreadable { metric }));
-            return;
+            return self.stop(TuneEnd::MetricUnreadable { metric });
         }
         let budget_ms = self.plan.budget_ms as f64 * self.plan.search_share();
         let slice_ms = self.spent_ms / self.race.slices.len().max(1) as f64;
@@ -211,13 +231,17 @@ impl Tuner {
     /// compared because the budget is spent, there is no answer.
     fn confirm_next(&mut self) {
         let tried: Vec<DeliveryMode> = self.confirmations.iter().map(|one| one.mode).collect();
+        if let Some(found) = self.found.clone() {
+            return self.challenge(found);
+        }
         self.race.confirm_slices = self.plan.confirm_slices(self.left_ms(), tried.len());
-        let is_possible = tried.len() < self.plan.confirmations_max();
+        let is_possible = tried.len() < CONFIRMATIONS_MAX;
         let finalist = if is_possible { self.race.finalist(&self.plan, &tried) } else { None };
         // Time is left for other candidates, which are needed if this one does not certainly hold a limit.
         let budget_ms = self.left_ms() * self.plan.confirm_share(tried.len()) / self.plan.loads.len() as f64;
         self.confirming = finalist.map(|arm| Confirming {
             mode: self.race.arms[arm].0,
+            against: None,
             budget_ms: budget_ms as u64,
             experiments: Vec::new(),
         });
@@ -234,6 +258,30 @@ impl Tuner {
                 false => self.stop(TuneEnd::BudgetSpent),
             }
         }
+    }
+
+    /// Begins to compare the answer with a mode that looks better. If none does, or no time is left, the answer stands.
+    fn challenge(&mut self, found: TuneAnswer) {
+        let is_challenge = |one: &&Confirmation| one.against.is_some();
+        let is_possible = self.confirmations.iter().filter(is_challenge).count() < CHALLENGES_MAX;
+        let known = self.known(&found);
+        let against = known.answer;
+        let challenger = if is_possible { self.race.challenger(&self.plan, &known, self.left_ms()) } else { None };
+        self.confirming = challenger.map(|Challenger { mode, budget_ms }| Confirming {
+            mode,
+            against: Some(against),
+            budget_ms: budget_ms as u64,
+            experiments: Vec::new(),
+        });
+        if self.confirming.is_none() || !self.next_experiment() {
+            self.confirming = None;
+            self.answer(found);
+        }
+    }
+
+    fn known(&self, answer: &TuneAnswer) -> Found<'_> {
+        let answer = answer.mode().unwrap_or(self.plan.present);
+        Found { answer, confirmations: &self.confirmations, spent_ms: self.spent_ms }
     }
 
     /// A guard for which modes were abandoned, although the present setting violates it in a typical slice.
@@ -271,12 +319,14 @@ impl Tuner {
         let (Some(criterion), Some(confirming)) = (self.criterion(), &self.confirming) else { return false };
         let treatment = |mode: DeliveryMode| Treatment { name: mode.to_string(), setting: mode };
         let base = DeliveryMode::default();
-        let is_usable =
-            self.race.arms.iter().position(|(mode, _)| *mode == base).is_some_and(|arm| self.race.is_alive(arm));
-        let mut treatments = vec![treatment(confirming.mode)];
-        if is_usable && ![self.plan.present, confirming.mode].contains(&base) {
-            treatments.push(treatment(base));
-        }
+        let is_usable = self.race.arm_of(base).is_some_and(|arm| self.race.is_alive(arm));
+        let compared: Vec<DeliveryMode> = std::iter::once(confirming.mode).chain(confirming.against).collect();
+        let with_base = is_usable && self.plan.present != base && !compared.contains(&base);
+        let treatments = compared.into_iter().chain(with_base.then_some(base)).map(treatment).collect();
+        let (contrasts, error_rate) = match confirming.against {
+            Some(_) => (ContrastSet::AllPairs, self.plan.challenge_error()),
+            None => (ContrastSet::AgainstReference, self.plan.confirm_error(self.confirmations.len())),
+        };
         let load = confirming.experiments.len();
         // An early look would decide the gain, but not the limits.
         let has_limits = !self.plan.goal.limits.is_empty();
@@ -284,7 +334,8 @@ impl Tuner {
             slice_ms: self.plan.slice_ms,
             settle_ms: self.plan.settle_ms,
             budget_ms: confirming.budget_ms,
-            error_rate: self.plan.error_rate / (self.plan.loads.len() * self.plan.confirmations_max()) as f64,
+            contrasts,
+            error_rate: error_rate / self.plan.loads.len() as f64,
             looks: if has_limits { 1 } else { 5 },
             ..ExperimentDesign::new(
                 treatment(self.plan.present),
@@ -321,14 +372,12 @@ impl Tuner {
 
     fn judge(&mut self, confirming: Confirming) {
         let finished = confirming.experiments.into_iter().map(Switchback::finish).unzip();
-        let (confirmation, answer) = judge(&self.plan, confirming.mode, finished);
+        let (confirmation, answer) = judge(&self.plan, (confirming.mode, confirming.against), finished);
         for (load, experiment) in confirmation.experiments.iter().enumerate() {
             self.race.learn(&self.plan, load, experiment);
         }
         self.confirmations.push(confirmation);
-        match answer {
-            Some(answer) => self.answer(answer),
-            None => self.confirm_next(),
-        }
+        self.found = answer.or(self.found.take());
+        self.confirm_next();
     }
 }

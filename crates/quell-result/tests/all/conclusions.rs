@@ -1,11 +1,13 @@
 //! The conclusion of a result: use another mode, keep the present one, or measure longer.
 
 use quell_experiment::{
-    Criterion, ExperimentDesign, ExperimentRecord, SliceFlag, SliceObservation, SliceRecord, StopReason, Treatment,
+    ContrastVerdict, Criterion, ExperimentDesign, ExperimentRecord, Goal, SliceFlag, SliceObservation, SliceRecord,
+    StopReason, Treatment,
 };
+use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
 use quell_result::Document as _;
-use quell_result::conclusion::{Conclusion, WhyKeep, WhyLonger};
+use quell_result::conclusion::{Conclusion, LoadRange, LoadSplit, QuantityChange, WhyKeep, WhyLonger};
 use quell_result::experiment::{EndOfExperiment, ExperimentResult, LoadExperiment, SubjectFacts};
 use quell_result::facts::ModelFacts;
 use quell_result::figures::{BUSY, Work};
@@ -76,6 +78,78 @@ fn a_mode_that_saves_without_a_cost_is_to_be_used() {
     assert!((saves[0].low - 0.7).abs() < 0.05, "{saves:?}");
 }
 
+/// What `suspend20` changes at each load, by the CPU time and the interrupts of `base`.
+fn over_loads(loads: &[(OfferedLoad, f64, f64)]) -> Conclusion {
+    let at = |&(load, cpu, irqs): &(OfferedLoad, f64, f64)| {
+        let mut one = experiment(&[("suspend20", 10.0 * cpu, irqs)], 0.01).experiments.remove(0);
+        one.load = Some(load);
+        one
+    };
+    let mut result = experiment(&[("suspend20", 10.0, 1.0)], 0.01);
+    result.experiments = loads.iter().map(at).collect();
+    result.conclusion().unwrap()
+}
+
+const LOW: OfferedLoad = OfferedLoad::Rate(20_000.0);
+const MIDDLE: OfferedLoad = OfferedLoad::Rate(50_000.0);
+const HIGH: OfferedLoad = OfferedLoad::Rate(200_000.0);
+
+fn split(conclusion: &Conclusion) -> Option<&LoadSplit> {
+    let Conclusion::Use { split, .. } = conclusion else { panic!("{conclusion:?}") };
+    split.as_ref()
+}
+
+fn ratios(changes: &[QuantityChange]) -> Vec<f64> {
+    changes.iter().map(|change| (change.low * 100.0).round() / 100.0).collect()
+}
+
+#[test]
+fn a_mode_that_costs_below_a_load_is_to_be_used_above_it_only() {
+    let conclusion = over_loads(&[(LOW, 1.15, 1.0), (MIDDLE, 1.0, 1.0), (HIGH, 0.7, 1.0)]);
+    let Conclusion::Use { saves, costs, split: Some(split), .. } = &conclusion else { panic!("{conclusion:?}") };
+    assert_eq!((&split.pays, &split.costs), (&LoadRange::From(HIGH), &LoadRange::UpTo(LOW)));
+    assert_eq!((ratios(saves), ratios(costs), ratios(&split.there)), (vec![0.7], vec![], vec![1.15]));
+}
+
+#[test]
+fn a_mode_that_costs_above_a_load_is_to_be_used_below_it_only() {
+    let conclusion = over_loads(&[(OfferedLoad::Max, 1.3, 1.0), (LOW, 0.7, 1.0), (MIDDLE, 0.8, 1.0)]);
+    let split = split(&conclusion).unwrap();
+    assert_eq!((&split.pays, &split.costs), (&LoadRange::UpTo(MIDDLE), &LoadRange::From(OfferedLoad::Max)));
+}
+
+#[test]
+fn loads_without_an_order_are_named() {
+    let conclusion = over_loads(&[(LOW, 0.7, 1.0), (MIDDLE, 1.3, 1.0), (HIGH, 0.7, 1.0)]);
+    let split = split(&conclusion).unwrap();
+    assert_eq!((&split.pays, &split.costs), (&LoadRange::At(vec![LOW, HIGH]), &LoadRange::At(vec![MIDDLE])));
+}
+
+#[test]
+fn a_mode_that_pays_at_one_load_and_changes_nothing_at_others_is_to_be_used_at_all() {
+    let conclusion = over_loads(&[(LOW, 1.0, 1.0), (HIGH, 0.7, 1.0)]);
+    assert_eq!(split(&conclusion), None);
+}
+
+#[test]
+fn a_quantity_that_is_better_at_one_load_and_a_little_worse_at_another_has_its_loads() {
+    // At the low load it saves two quantities of three, so the little that it costs is worth it.
+    let mut low = experiment(&[("suspend20", 11.0, 0.5)], 0.01).experiments.remove(0);
+    low.load = Some(LOW);
+    low.record.design.criteria.push(Criterion::Metric { name: "w".to_owned(), goal: Goal::Lowest });
+    for slice in &mut low.record.slices {
+        let value = if slice.arm == 2 { 1.0 } else { 2.0 } + f64::from(slice.block % 3) / 100.0;
+        slice.observation = slice.observation.clone().with_metric("w", Some(value));
+    }
+    let mut result = experiment(&[("suspend20", 7.0, 0.5)], 0.01);
+    result.experiments[0].load = Some(HIGH);
+    result.experiments.insert(0, low);
+    let conclusion = result.conclusion().unwrap();
+    let Conclusion::Use { saves, costs, split: None, .. } = &conclusion else { panic!("{conclusion:?}") };
+    let cpu = saves.iter().find(|change| change.quantity == costs[0].quantity).unwrap();
+    assert_eq!((&*costs[0].loads, &*cpu.loads), (&[LOW][..], &[HIGH][..]));
+}
+
 #[test]
 fn a_mode_that_costs_much_is_not_recommended_for_what_it_saves() {
     let conclusion = concluded(&[("fullbusy", 35.0, 0.01)], 0.01);
@@ -129,6 +203,15 @@ fn a_search_concludes_its_answer() {
     assert!(used(&file.conclusion()).is_some());
     file.search.answer = TuneAnswer::NoSettingBetter;
     assert!(matches!(file.conclusion(), Conclusion::Keep { because: WhyKeep::NotBeaten, .. }));
+    // The candidate was better at one load and worse at the other.
+    file.search.plan.loads = vec!["50%".to_owned(), "90%".to_owned()];
+    let mut worse = file.search.confirmations[0].analyses[0].clone();
+    worse.contrasts[0].verdict = ContrastVerdict::Worse;
+    file.search.confirmations[0].analyses.push(worse);
+    let conclusion = file.conclusion();
+    let split = split(&conclusion).unwrap();
+    let [half, most] = [50.0, 90.0].map(OfferedLoad::Percent);
+    assert_eq!((&split.pays, &split.costs), (&LoadRange::UpTo(half), &LoadRange::From(most)));
     (file.search.answer, file.search.end) = (TuneAnswer::None, TuneEnd::BudgetSpent);
     let budget = file.search.plan.budget_ms * 2;
     assert!(matches!(file.conclusion(), Conclusion::MeasureLonger { budget_ms: Some(ms), .. } if ms == budget));

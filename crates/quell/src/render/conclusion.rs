@@ -1,7 +1,8 @@
 //! The last line of a result: what it means for the reader, and the next command.
 
 use quell_linux::visible;
-use quell_result::conclusion::{Conclusion, Quantity, QuantityChange, WhyKeep, WhyLonger};
+use quell_load::OfferedLoad;
+use quell_result::conclusion::{Conclusion, LoadRange, LoadSplit, Quantity, QuantityChange, WhyKeep, WhyLonger};
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
 use quell_result::facts::{PRESENT, ProgramsFacts};
 use quell_result::tune::TuneFile;
@@ -100,7 +101,7 @@ fn commands_of(facts: &ProgramsFacts) -> Vec<(&'static str, Vec<String>)> {
     given.into_iter().filter_map(|(option, words)| Some((option, words?))).collect()
 }
 
-fn budget(ms: u64) -> String {
+pub(super) fn budget(ms: u64) -> String {
     let s = ms.div_ceil(1_000);
     if s.is_multiple_of(60) { format!("{}m", s / 60) } else { format!("{s}s") }
 }
@@ -109,15 +110,21 @@ fn budget(ms: u64) -> String {
 #[must_use]
 pub(crate) fn sentence(conclusion: &Conclusion, left_alone: &[String]) -> String {
     match conclusion {
-        Conclusion::Use { mode, instead_of, saves, costs, holds_limits } => {
+        Conclusion::Use { mode, instead_of, saves, costs, holds_limits, split } => {
+            let worse = if costs.is_empty() { String::new() } else { format!("; worse: {}", changes(costs, saves)) };
+            if let Some(LoadSplit { pays, costs, there }) = split {
+                let (saved, there) = (changes(saves, &[]), changes(there, &[]));
+                return format!(
+                    "use {mode} {}: {saved}{worse}; {} keep {instead_of} ({there})",
+                    range(pays),
+                    range(costs)
+                );
+            }
+            let better = if saves.is_empty() { String::new() } else { format!(": better: {}", changes(saves, costs)) };
+            let no_cost = if costs.is_empty() { "; no cost was measured" } else { "" };
             let limits =
                 if *holds_limits { format!("; holds the limits, {instead_of} does not") } else { String::new() };
-            let saves = if saves.is_empty() { String::new() } else { format!(": better: {}", changes(saves)) };
-            let costs = match costs.is_empty() {
-                true => "; no cost was measured".to_owned(),
-                false => format!("; worse: {}", changes(costs)),
-            };
-            format!("use {mode} instead of {instead_of}{saves}{costs}{limits}")
+            format!("use {mode} instead of {instead_of}{better}{worse}{no_cost}{limits}")
         }
         Conclusion::Keep { mode, because } => format!("keep {mode}, {}", why_keep(because)),
         Conclusion::MeasureLonger { because, .. } => match because {
@@ -152,20 +159,91 @@ fn why_keep(because: &WhyKeep) -> String {
         }
         WhyKeep::OthersAreWorse => "because every other mode is worse".to_owned(),
         WhyKeep::TradeOff { mode, saves, costs } => {
-            format!("unless {} under {} is worth {}", changes(saves), visible::name(mode), changes(costs))
+            format!("unless {} under {} is worth {}", changes(saves, costs), visible::name(mode), changes(costs, saves))
         }
         WhyKeep::NotBeaten => "because the search found no better mode".to_owned(),
     }
 }
 
-fn changes(changes: &[QuantityChange]) -> String {
+/// Lists changes. A quantity that changes in `opposite`, too, has its loads.
+fn changes(changes: &[QuantityChange], opposite: &[QuantityChange]) -> String {
     let one = |change: &QuantityChange| {
         let name = match &change.quantity {
             Quantity::Criterion(criterion) => experiment::name(criterion),
             Quantity::Metric(metric) => visible::name(&metric.to_string()).into_owned(),
         };
         let [low, high] = [change.low, change.high].map(experiment::change);
-        if low == high { format!("{name} {low}") } else { format!("{name} {low} to {high}") }
+        let change_text = if low == high { format!("{name} {low}") } else { format!("{name} {low} to {high}") };
+        match opposite.iter().any(|other| other.quantity == change.quantity) && !change.loads.is_empty() {
+            true => format!("{change_text} {}", range(&LoadRange::At(change.loads.clone()))),
+            false => change_text,
+        }
     };
     changes.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+fn range(range: &LoadRange) -> String {
+    match range {
+        LoadRange::From(OfferedLoad::Max) | LoadRange::UpTo(OfferedLoad::Max) => at(OfferedLoad::Max),
+        LoadRange::From(load) => format!("from {} on", load_name(*load)),
+        LoadRange::UpTo(load) => format!("up to {}", load_name(*load)),
+        LoadRange::At(loads) => loads.iter().copied().map(at).collect::<Vec<_>>().join(" and "),
+    }
+}
+
+fn at(load: OfferedLoad) -> String {
+    match load {
+        OfferedLoad::Max => "in a closed loop".to_owned(),
+        load => format!("at {}", load_name(load)),
+    }
+}
+
+fn load_name(load: OfferedLoad) -> String {
+    match load {
+        OfferedLoad::Rate(per_s) => format!("{} requests/s", number::short(per_s)),
+        OfferedLoad::Percent(percent) => format!("{} % of the maximum", number::plain(percent)),
+        OfferedLoad::Max => "the maximum".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cpu(ratio: f64, load: OfferedLoad) -> QuantityChange {
+        let quantity = Quantity::Metric(quell_tune::TuneMetric::Cpu);
+        QuantityChange { quantity, low: ratio, high: ratio, loads: vec![load] }
+    }
+
+    fn used(saves: QuantityChange, costs: Option<QuantityChange>, split: Option<LoadSplit>) -> String {
+        let (mode, instead_of) = ("suspend20".parse().unwrap(), "base".parse().unwrap());
+        let (saves, costs) = (vec![saves], costs.into_iter().collect());
+        sentence(&Conclusion::Use { mode, instead_of, saves, costs, holds_limits: false, split }, &[])
+    }
+
+    #[test]
+    fn a_mode_that_pays_at_some_loads_is_named_with_them() {
+        let [low, high] = [20e3, 200e3].map(OfferedLoad::Rate);
+        let of = |pays, costs| LoadSplit { pays, costs, there: vec![cpu(1.15, low)] };
+        assert_eq!(
+            used(cpu(0.7, high), None, Some(of(LoadRange::From(high), LoadRange::UpTo(low)))),
+            "use suspend20 from 200,000 requests/s on: cpu −30 %; up to 20,000 requests/s keep base (cpu +15 %)"
+        );
+        let named = of(LoadRange::At(vec![OfferedLoad::Percent(50.0), OfferedLoad::Max]), LoadRange::At(vec![low]));
+        assert_eq!(
+            used(cpu(0.7, high), None, Some(named)),
+            "use suspend20 at 50 % of the maximum and in a closed loop: cpu −30 %; at 20,000 requests/s keep base (cpu \
+             +15 %)"
+        );
+    }
+
+    #[test]
+    fn a_quantity_that_changes_both_ways_has_its_loads() {
+        let [low, high] = [20e3, 200e3].map(OfferedLoad::Rate);
+        assert_eq!(
+            used(cpu(0.7, high), Some(cpu(1.05, low)), None),
+            "use suspend20 instead of base: better: cpu −30 % at 200,000 requests/s; worse: cpu +5.0 % at 20,000 \
+             requests/s"
+        );
+    }
 }

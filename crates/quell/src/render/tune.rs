@@ -11,10 +11,11 @@ use quell_result::facts::HostFacts;
 use quell_result::tune::TuneFile;
 use quell_subject::server::ServerCommand;
 use quell_tune::{
-    ArmReport, ArmState, Confirmation, NextTuneSlice, RankedMode, RefusedMode, TuneAnswer, TuneEnd, TuneMetric,
-    TunePhase, TunePlan, TuneResult, Tuner,
+    ArmReport, ArmState, Confirmation, NextTuneSlice, RankedMode, RefusedMode, Rival, TuneAnswer, TuneDirection,
+    TuneEnd, TuneMetric, TunePhase, TunePlan, TuneResult, Tuner, WhyNotChosen,
 };
 
+use super::conclusion::budget;
 use super::experiment;
 use super::number::{ABSENT, short};
 use super::terminal::Terminal;
@@ -26,6 +27,8 @@ const STANDING: usize = 8;
 
 /// Number of tried modes that the table of a result has.
 const TRIED: usize = 20;
+/// Number of modes in a line, and of lines about undecided modes, after which others are only counted.
+const NAMED: usize = 3;
 
 /// Lists goal, guards, modes, loads and limits of time. `of_time` qualifies the time, unless it is real.
 #[must_use]
@@ -206,7 +209,12 @@ pub(crate) fn render(file: &TuneFile) -> String {
         Some(why) => format!("NOT A MEASUREMENT: {}\n", visible::name(why)),
         None => String::new(),
     };
-    out.push_str(&format!("{}\n{}\n", experiment::subject(&file.subject, &file.host), answer(result, left_alone)));
+    out.push_str(&format!(
+        "{}\n{}{}\n",
+        experiment::subject(&file.subject, &file.host),
+        answer(result, left_alone),
+        rivals(result)
+    ));
     out.push_str(&format!(
         "goal: {}; {:.0} s of slices at {}; seed {}\n",
         visible::name(&plan.goal.to_string()),
@@ -318,12 +326,91 @@ fn abandoned(result: &TuneResult) -> String {
 }
 
 fn refuted(result: &TuneResult) -> String {
-    let reason = |holds: bool| match holds {
-        true => "was not better on fresh slices",
-        false => "was not shown to hold all limits and to answer all requests in time",
-    };
+    let reason = |holds: bool| if holds { "was not better on fresh slices" } else { NOT_SHOWN };
     let line = |one: &Confirmation| format!("  {} led the search, but {}\n", one.mode, reason(one.meets_limits));
-    result.confirmations.iter().map(line).collect()
+    let is_undecided =
+        |one: &Confirmation| result.rivals.iter().any(|rival| rival.mode == one.mode && undecided(rival).is_some());
+    result.confirmations.iter().filter(|one| !is_undecided(one)).map(line).collect()
+}
+
+const NOT_SHOWN: &str = "was not shown to hold all limits and to answer all requests in time";
+
+/// The budget that decides about a mode, if more time can.
+fn undecided(rival: &Rival) -> Option<Option<u64>> {
+    match rival.why {
+        WhyNotChosen::Undecided { budget_ms } | WhyNotChosen::NotCompared { budget_ms } => Some(budget_ms),
+        _ => None,
+    }
+}
+
+/// Why the modes are not the answer that look better in the table.
+fn rivals(result: &TuneResult) -> String {
+    let answer = result.answer.mode().unwrap_or(result.plan.present);
+    // The lines about refuted modes have these.
+    let is_said = |rival: &&Rival| {
+        result.answer == TuneAnswer::NoSettingBetter && result.confirmations.iter().any(|one| one.mode == rival.mode)
+    };
+    let (open, closed): (Vec<&Rival>, Vec<&Rival>) = result
+        .rivals
+        .iter()
+        .filter(|rival| undecided(rival).is_some() || !is_said(rival))
+        .partition(|rival| undecided(rival).is_some());
+    let mut lines: Vec<String> = open.iter().take(NAMED).map(|rival| open_rival(result, rival, answer)).collect();
+    if open.len() > NAMED {
+        let more = open.len() - NAMED;
+        let (modes, look) = (counted(more, "other mode"), agree(&more, "looks", "look"));
+        lines.push(format!("{modes} {look} better, too, and {} not decided", agree(&more, "is", "are")));
+    }
+    let mut by_reason: Vec<(String, Vec<String>)> = Vec::new();
+    for rival in closed {
+        let (reason, mode) = (closed_reason(&rival.why), rival.mode.to_string());
+        match by_reason.iter_mut().find(|(other, _)| *other == reason) {
+            Some((_, modes)) => modes.push(mode),
+            None => by_reason.push((reason, vec![mode])),
+        }
+    }
+    for (reason, modes) in by_reason {
+        let more = modes.len().saturating_sub(NAMED);
+        let others = if more > 0 { format!(" and {}", counted(more, "other")) } else { String::new() };
+        let named = modes[..modes.len() - more].join("; ");
+        lines.push(format!("looks better, but {reason}: {named}{others}"));
+    }
+    let options = || {
+        let indented = textwrap::Options::new(98).initial_indent("  ").subsequent_indent("    ");
+        indented.word_splitter(textwrap::WordSplitter::NoHyphenation)
+    };
+    lines.iter().map(|line| textwrap::fill(line, options()) + "\n").collect()
+}
+
+fn open_rival(result: &TuneResult, rival: &Rival, answer: DeliveryMode) -> String {
+    let is_lowest = result.plan.goal.direction == TuneDirection::Lowest;
+    let gain = |ratio: f64| ((if is_lowest { 1.0 - ratio } else { ratio - 1.0 }) * 100.0).round() as i64;
+    let percent = |ratio: f64| gain(ratio).to_string().replace('-', "−");
+    let ends = rival.interval.and_then(|of| Some([of.low, of.high?].map(percent)));
+    let interval = ends.map_or_else(String::new, |[low, high]| {
+        let [from, to] = if is_lowest { [high, low] } else { [low, high] };
+        format!(", interval {from} to {to} %")
+    });
+    let ratio = rival.interval.map_or(rival.looks, |interval| interval.ratio);
+    let what = match rival.why {
+        WhyNotChosen::NotCompared { .. } => format!("not compared on fresh slices in {:.0} s", result.spent_ms / 1e3),
+        _ => format!("not decided in {:.0} s", result.spent_ms / 1e3),
+    };
+    let remedy = match undecided(rival).flatten() {
+        Some(ms) => format!("--budget {} probably decides it", budget(ms)),
+        None => "an hour is probably not enough".to_owned(),
+    };
+    format!("{} looks {} % better than {answer}{interval}: {what}; {remedy}", rival.mode, percent(ratio))
+}
+
+fn closed_reason(why: &WhyNotChosen) -> String {
+    match why {
+        WhyNotChosen::Excluded { state: excluded } => state(excluded),
+        WhyNotChosen::LimitInDoubt { limit } => format!("probably misses {}", visible::name(limit)),
+        WhyNotChosen::LimitsNotShown => NOT_SHOWN.to_owned(),
+        WhyNotChosen::NotBetter => "all slices together show no gain of 3 % or more".to_owned(),
+        WhyNotChosen::Undecided { .. } | WhyNotChosen::NotCompared { .. } => "not decided".to_owned(),
+    }
 }
 
 fn estimate(of: &RatioEstimate) -> String {
@@ -435,10 +522,42 @@ mod tests {
             slices: Vec::new(),
             confirmations: Vec::new(),
             answer: TuneAnswer::NoSettingBetter,
+            rivals: Vec::new(),
             preferred: Vec::new(),
             end: TuneEnd::Interrupted,
             spent_ms: 0.0,
         }
+    }
+
+    #[test]
+    fn every_mode_that_looks_better_than_the_answer_has_its_reason() {
+        let mode = |text: &str| text.parse::<DeliveryMode>().unwrap_or_else(|why| panic!("{why}"));
+        let interval = RatioEstimate { ratio: 0.88, low: 0.73, high: Some(1.03), blocks: 20 };
+        let rival = |name: &str, interval, why| Rival { mode: mode(name), looks: 0.88, interval, why };
+        let misses = || WhyNotChosen::Excluded { state: ArmState::MissesLimit { limit: "p99<=300us".to_owned() } };
+        let rivals_of = |plan: TunePlan, rivals| TuneResult {
+            answer: TuneAnswer::Better { mode: mode("napibusy"), gain: Vec::new(), against_base: Vec::new() },
+            rivals,
+            plan,
+            spent_ms: 60_000.0,
+            ..without_better(Vec::new())
+        };
+        let undecided = WhyNotChosen::Undecided { budget_ms: Some(100_000) };
+        let found = vec![
+            rival("suspend40", Some(interval), undecided.clone()),
+            rival("defer640", None, misses()),
+            rival("defer160", None, misses()),
+        ];
+        assert_eq!(
+            rivals(&rivals_of(without_better(Vec::new()).plan, found)),
+            "  suspend40 looks 12 % better than napibusy, interval −3 to 27 %: not decided in 60 s; --budget\n    \
+             100s probably decides it\n  looks better, but misses p99<=300us: defer640; defer160\n"
+        );
+        let goal = "most requests".parse().unwrap_or_else(|why| panic!("{why}"));
+        let most = TunePlan { goal, ..without_better(Vec::new()).plan };
+        let interval = RatioEstimate { ratio: 1.12, low: 0.97, high: Some(1.27), blocks: 20 };
+        let text = rivals(&rivals_of(most, vec![rival("suspend40", Some(interval), undecided)]));
+        assert!(text.contains("looks 12 % better than napibusy, interval −3 to 27 %"), "{text}");
     }
 
     #[test]
