@@ -41,12 +41,15 @@ pub struct Nearest {
 
 impl DeliveryMode {
     /// Returns the nearest settings that the interfaces in `offered` allow. `None` if there are none, or the mode is
-    /// `base`.
+    /// `base`, or polls from outside, for which nothing stands in.
     ///
     /// Suspension needs `napi-set`. Its replacement is `napibusy`, which busy polls while there is work and defers
     /// interrupts otherwise.
     #[must_use]
     pub fn nearest(&self, offered: Offered) -> Option<Nearest> {
+        if self.poller().is_some() {
+            return None;
+        }
         let wanted = if self.napi().irq_suspend_timeout_ns > 0 { ModeKind::NapiBusy.into() } else { *self };
         let (napi, epoll) = (wanted.napi(), wanted.epoll().unwrap_or_default());
         let deferral = napi.defers() && offered.device_deferral;

@@ -23,7 +23,7 @@ use crate::output;
 /// Environment variable by which the script of a shell asks for candidates.
 const VARIABLE: &str = "QUELL_COMPLETE";
 
-const MODES: [&str; 12] = [
+const MODES: [&str; 13] = [
     "base",
     "defer20",
     "defer50",
@@ -36,6 +36,7 @@ const MODES: [&str; 12] = [
     "suspend200",
     "threaded",
     "threadedbusy",
+    "userbusy",
 ];
 
 /// Options of `quell completion`.

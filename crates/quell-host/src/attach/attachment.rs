@@ -2,7 +2,7 @@
 //! [`mod@super::plan`] decides the changes; [`quell_change::transaction`] makes and undoes them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, BufRead as _, BufReader};
+use std::io::PipeReader;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
@@ -30,8 +30,8 @@ use super::owners::newer_owner_has_set;
 use super::pass::{Pass, describe_step};
 use super::placement::{PlacedPrograms, look_at_programs};
 use super::plan::{AttachPlan, AttachRequest, AttachStep, EpollStep, QueueStep, plan};
+use super::poller;
 use super::poller::watch::PollerWatch;
-use super::poller::{self, PollerError};
 use super::stall_log::StallLog;
 use crate::findings::{Finding, are_attached, are_steered};
 use crate::snapshot::{Snapshot, SnapshotScope, TakeError, take};
@@ -210,17 +210,10 @@ impl Attachment {
 
     /// Starts the process that polls the queues of a mode with a poller, before any queue is set. It is told that the
     /// process may poll by the line `ready` on `output`; another line is the reason why not.
-    pub fn start_poller(&mut self, program: Spawn<'_>, output: io::PipeReader) -> Result<(), AttachError> {
+    pub fn start_poller(&mut self, program: Spawn<'_>, output: PipeReader) -> Result<(), AttachError> {
         let command = ["quell".to_owned(), "poller".to_owned()];
         let child = self.transaction.spawn_lasting(&command, program).map_err(AttachError::Begin)?;
-        let mut line = String::new();
-        let read = BufReader::new(output).read_line(&mut line);
-        match (read, line.trim_end()) {
-            (Ok(_), poller::READY) => {}
-            (Ok(_), "") => return Err(PollerError::Process("it exited immediately".to_owned()).into()),
-            (Ok(_), why) => return Err(PollerError::Process(why.to_owned()).into()),
-            (Err(error), _) => return Err(PollerError::Process(error.to_string()).into()),
-        }
+        poller::wait_until_ready(output)?;
         let pid = child.leave_running().pid;
         self.poller = self.transaction.history().and_then(|history| PollerWatch::of_journal(history, &self.proc));
         info!(pid = pid.get(), "poller started: it polls the queues of this attachment");

@@ -490,6 +490,14 @@ mod tests {
     }
 
     #[test]
+    fn a_mode_with_a_poller_is_in_effect_if_the_poller_polls_however_often() {
+        assert!(matches!(verdict("userbusy", seen(10_000, 900_000, 899_000)), ModeVerdict::InEffect(text)
+            if text.ends_with("polls were by the poller")));
+        assert!(matches!(verdict("userbusy", seen(10_000, 9_000, 900)), ModeVerdict::CannotTell(_)));
+        assert!(matches!(verdict("userbusy", seen(10_000, 9_000, 0)), ModeVerdict::NotInEffect(_)));
+    }
+
+    #[test]
     fn a_cause_is_asked_for_only_if_epolls_never_polled_and_the_programs_ran() {
         let of = |mode: &str, seen: EffectOnQueue, cause: NoPollCause| {
             let mut asked = false;

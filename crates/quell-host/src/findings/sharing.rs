@@ -98,7 +98,8 @@ fn of_udp(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Observa
     let advice = match (socket.steered_queues, socket.reuseport.known()) {
         (Some(_), _) => "run as many workers as queues, or use fewer queues (`ethtool -L`)",
         (None, Some(true)) => {
-            "add --steer --steer-udp, which gives each socket of its SO_REUSEPORT group one queue; or use deferral or userbusy"
+            "add --steer --steer-udp, which gives each socket of its SO_REUSEPORT group one queue; or use deferral or \
+             userbusy"
         }
         (None, _) => {
             "use one socket with SO_REUSEPORT per queue and --steer --steer-udp; or one queue; or deferral or userbusy"

@@ -6,6 +6,7 @@ use crate::snapshots::{self, before, healthy, set, snapshot};
 use quell_host::attach::affected_processes::{LongestWait, Until};
 use quell_host::attach::consequences::consequences;
 use quell_host::attach::plan::Limitation;
+use quell_host::attach::poller::with_safe_timer;
 use quell_host::attach::unassigned_epolls::UnassignedFiles;
 use quell_host::attach::{AttachPlan, AttachRequest, AttachStep, EpollsSetBy, plan};
 use quell_linux::Pid;
@@ -465,4 +466,20 @@ fn existing_findings_are_not_attributed_to_the_plan() {
     let host = snapshot(&mixed);
     let plan = plan(&host, None, &targets(), &request("suspend20"));
     assert!(consequences(&host, None, &plan).iter().all(|finding| finding.id != "epoll-mixes-napis"));
+}
+
+/// The timer of `userbusy`. The host was observed for 2 s; its rings have 2,048 entries.
+fn timer_under(packets: u64, mode: &str) -> u64 {
+    let mut host = untouched();
+    set(&mut host, "/devices/0/rx-queues/0/counters/rx-packets", json!(1_000_000 + packets));
+    let plan = plan_of(&host, mode);
+    with_safe_timer(mode.parse().unwrap(), &snapshot(&before()), &snapshot(&host), &plan).napi().gro_flush_timeout_ns
+}
+
+#[test]
+fn the_timer_behind_a_poller_is_a_quarter_of_the_time_in_which_the_fastest_ring_fills_and_at_most_1_ms() {
+    assert_eq!(timer_under(200_000, "userbusy"), 1_000_000, "the ring fills in 20 ms");
+    assert_eq!(timer_under(2_000 * 2_048, "userbusy"), 250_000, "the ring fills in 1 ms");
+    assert_eq!(timer_under(2_000 * 2_048, "userbusy,gro-flush-timeout=100us"), 100_000);
+    assert_eq!(timer_under(2_000 * 2_048, "defer20"), 20_000, "a mode without a poller");
 }

@@ -12,7 +12,7 @@ pub mod process;
 pub mod threads;
 pub mod watch;
 
-use std::io;
+use std::io::{self, BufRead as _, BufReader, PipeReader};
 use std::num::NonZeroU64;
 use std::time::Duration;
 
@@ -57,6 +57,18 @@ pub enum PollerError {
 /// Checks that this process may poll queues by their NAPI IDs, if the mode needs it.
 pub fn check(mode: &DeliveryMode) -> Result<(), NapiPollError> {
     mode.poller().map_or(Ok(()), |_| NapiPoller::new(Duration::ZERO).map(drop))
+}
+
+/// Waits until the polling process, which writes to this pipe, may poll.
+pub(super) fn wait_until_ready(output: PipeReader) -> Result<(), PollerError> {
+    let mut line = String::new();
+    let read = BufReader::new(output).read_line(&mut line);
+    match (read, line.trim_end()) {
+        (Ok(_), READY) => Ok(()),
+        (Ok(_), "") => Err(PollerError::Process("it exited immediately".to_owned())),
+        (Ok(_), why) => Err(PollerError::Process(why.to_owned())),
+        (Err(error), _) => Err(PollerError::Process(error.to_string())),
+    }
 }
 
 /// The mode with a timer that is at most a quarter of the time in which a ring of the plan fills at the observed rate. The

@@ -32,7 +32,8 @@ impl FromStr for ModeOrProgram {
 /// Selection of the mode and the programs.
 #[derive(Debug, Args)]
 pub(super) struct AttachProgramsArgs {
-    /// Delivery mode: base, deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, sockpollN (N in µs).
+    /// Delivery mode: base, deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, userbusy, sockpollN (N in
+    /// µs).
     #[arg(value_name = "MODE", required_unless_present = "profile")]
     first: Option<ModeOrProgram>,
     /// Programs to attach to, by PID or name, with their descendants.

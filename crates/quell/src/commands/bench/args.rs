@@ -71,7 +71,7 @@ impl BenchArgs {
 }
 
 const MODES_HELP: &str = concat!(
-    "Modes: base (interrupts), deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy; N is gro-flush-timeout in µs. ",
+    "Modes: base (interrupts), deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, userbusy; N is gro-flush-timeout in µs. ",
     "A COMMAND also supports sockpollN and eventspinN, which spin for N µs; --on sim supports eventspinN. ",
     "Any setting can be overridden: suspend20,defer-hard-irqs=10,irq-suspend-timeout=5ms. Modes are switched in short slices ",
     "while the server runs. The first mode is measured twice per block; if its two results differ, the verdicts are withheld.",

@@ -37,8 +37,8 @@ use crate::render::launch as render;
 #[derive(Debug, Default, Args)]
 #[command(after_help = ENVIRONMENT)]
 pub(crate) struct RunArgs {
-    /// Delivery mode: base, deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, eventspinN, sockpollN (N in
-    /// µs).
+    /// Delivery mode: base, deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, userbusy, eventspinN,
+    /// sockpollN (N in µs).
     mode: Option<DeliveryMode>,
     /// Command to start and its arguments, after `--`.
     #[arg(last = true, required = true, value_name = "COMMAND")]

@@ -191,3 +191,44 @@ fn a_program_without_packets_is_refused() {
     assert!(stderr.contains("there is no process 2147483646"), "{stderr}");
     stage.assert_as_before();
 }
+
+/// A metric in all slices of a treatment; 0 is the reference, 2 the first treatment.
+fn in_slices(result: &serde_json::Value, arm: u64, metric: &str) -> Vec<f64> {
+    let slices = result["experiments"][0]["record"]["slices"].as_array().unwrap();
+    let of_arm = slices.iter().filter(|slice| slice["arm"] == arm);
+    of_arm.filter_map(|slice| slice["observation"]["metrics"][metric].as_f64()).collect()
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+#[test]
+fn a_mode_with_a_poller_has_the_polls_and_the_cpu_time_of_its_poller() {
+    let Some(stage) = Stage::enter("bp-userbusy") else { return };
+    let modes = "--modes=base,userbusy,userbusy,poller-cpu=8000";
+    let (code, stdout, stderr) = run(&stage, &[modes, "--budget=6s", "--yes"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(format!("{stdout}{stderr}").contains("its poller would have CPU 8000"), "{stdout}{stderr}");
+    let result = stage.result();
+    let polls = |arm| mean(&in_slices(&result, arm, "polls-per-packet"));
+    let process = |arm| mean(&in_slices(&result, arm, "process-us-per-packet"));
+    assert!(polls(2) > 2.0 * polls(0) && process(2) > process(0), "{result}");
+    stage.assert_as_before();
+}
+
+#[test]
+fn the_poller_of_an_attachment_pauses_while_an_experiment_switches_its_program() {
+    let Some(mut stage) = Stage::enter("bp-ub-pause") else { return };
+    let pid = stage.server.pid().to_string();
+    stage.says(0, &["attach", "userbusy", &pid, "--yes", "--seconds", "0"]);
+    let before = stage.begin_here();
+    let (code, _, stderr) = run(&stage, &["--modes=base,defer200", "--budget=6s", "--yes"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    let polls = in_slices(&stage.result(), 0, "polls-per-packet");
+    assert!(!polls.is_empty() && mean(&polls) < 10.0, "a poller polls hundreds of times per packet: {polls:?}");
+    stage.assert_settings_as_before();
+    stage.says(0, &["detach", &pid]);
+    stage.expect(before);
+    stage.assert_as_before();
+}
