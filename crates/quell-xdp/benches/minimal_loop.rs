@@ -5,7 +5,12 @@
 //! the load of this crate against a minimal loop, and a minimal loop against the responder of this crate. A ratio compares
 //! neighbours in time.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used, reason = "a benchmark's output is its purpose")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "a benchmark's output is its purpose"
+)]
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::ops::ControlFlow;
@@ -22,9 +27,7 @@ use quell_linux::{CpuList, Ifindex, Pid};
 use quell_sampler::XdpRedirect;
 use quell_stats::Spread;
 use quell_test_support::lab::{SERVER, TestLab};
-use quell_xdp::{
-    CopyMode, PollWay, XdpLoadSpec, XdpResponder, XdpResponderSpec, XdpSchedule, XdpSpec,
-};
+use quell_xdp::{CopyMode, PollWay, XdpLoadSpec, XdpResponder, XdpResponderSpec, XdpSchedule, XdpSpec};
 
 const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 const PORT: u16 = 7000;

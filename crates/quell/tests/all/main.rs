@@ -42,3 +42,4 @@ mod top_on_the_kernel;
 mod vm;
 mod vm_guests;
 mod vm_kernels;
+mod xdp_on_the_kernel;
