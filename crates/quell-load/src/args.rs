@@ -192,7 +192,9 @@ impl LoadOptions {
                 check_content: self.check_content,
             }),
             RequestProtocol::Xdp => {
-                return Err(InvalidLoadOption::new("--protocol xdp: this program has no AF_XDP sockets; use `quell load`"));
+                return Err(InvalidLoadOption::new(
+                    "--protocol xdp: this program has no AF_XDP sockets; use `quell load`",
+                ));
             }
         };
         Ok(LoadSpec {

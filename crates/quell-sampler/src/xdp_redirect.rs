@@ -69,6 +69,10 @@ impl XdpRedirect {
         socket: &XdpHandle,
         local: SocketAddr,
     ) -> Result<Self, XdpRedirectError> {
+        // Links for XDP came with these counters, in Linux 5.9. Without links, `aya` attaches by netlink.
+        if socket.stats().is_ok_and(|stats| stats.rx_ring_full.is_none()) {
+            return Err(XdpRedirectError::NoLinks);
+        }
         let refused = |action| move |error: &(dyn Error + 'static)| refusal(action, error);
         let mut address = [0; 16];
         match local.ip() {
@@ -88,9 +92,7 @@ impl XdpRedirect {
         };
         let map = object.map_mut(SOCKETS).ok_or_else(|| missing(SOCKETS))?;
         let mut sockets = XskMap::try_from(map).map_err(|error| refused("opening the map of sockets")(&error))?;
-        sockets
-            .set(queue, socket.clone(), 0)
-            .map_err(|error| refused("entering the socket into the map")(&error))?;
+        sockets.set(queue, socket.clone(), 0).map_err(|error| refused("entering the socket into the map")(&error))?;
         let program = object.program_mut("xdp_redirect").ok_or_else(|| missing("xdp_redirect"))?;
         let program: &mut Xdp = program.try_into().map_err(|error: ProgramError| refused("opening")(&error))?;
         program.load().map_err(|error| refused("loading the XDP program")(&error))?;

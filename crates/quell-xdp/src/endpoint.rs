@@ -8,9 +8,7 @@ use quell_linux::af_xdp::{self, Frame, XdpHandle, XdpReceiver, XdpSender, XdpSoc
 use quell_linux::link::{Link, Links};
 use quell_linux::netdev::{Napi, Netdev, QueueKind};
 use quell_linux::netlink::Failure;
-use quell_linux::socket_options::{
-    incoming_napi_id, set_busy_poll_budget, set_busy_poll_us, set_prefer_busy_poll,
-};
+use quell_linux::socket_options::{incoming_napi_id, set_busy_poll_budget, set_busy_poll_us, set_prefer_busy_poll};
 use quell_mode::NapiThreading;
 use quell_sampler::{XdpRedirect, XdpRedirectError};
 
@@ -140,9 +138,8 @@ impl Attached {
             zero_copy: self.handle.is_zero_copy().map_err(XdpError::system("read the options of the socket"))?,
             socket_napi: incoming_napi_id(&self.handle)?,
             napi: napi.map(|napi| napi.id),
-            defers: settings.and_then(|settings| {
-                Some(settings.defer_hard_irqs? > 0 && settings.gro_flush_timeout_ns? > 0)
-            }),
+            defers: settings
+                .and_then(|settings| Some(settings.defer_hard_irqs? > 0 && settings.gro_flush_timeout_ns? > 0)),
         })
     }
 }

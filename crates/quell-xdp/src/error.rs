@@ -41,13 +41,17 @@ pub enum XdpError {
          {device}; `--poller io-uring` polls the queue by its NAPI ID instead"
     )]
     CannotBusyPoll { device: String, queue: u32 },
-    #[error("the NAPI instance of queue {queue} of {device} is unknown: the driver does not report it, so nobody can poll it by ID")]
+    #[error(
+        "the NAPI instance of queue {queue} of {device} is unknown: the driver does not report it, so nobody can poll it by ID"
+    )]
     NoNapi { device: String, queue: u32 },
     #[error(
         "queue {queue} of {device} has no NAPI thread; enable it first, for example by `echo 1 > /sys/class/net/{device}/threaded`"
     )]
     NoNapiThread { device: String, queue: u32 },
-    #[error("queue {queue} of {device} is not in threaded busy polling, which needs Linux 6.19 and `threaded` = busy-poll")]
+    #[error(
+        "queue {queue} of {device} is not in threaded busy polling, which needs Linux 6.19 and `threaded` = busy-poll"
+    )]
     NoThreadedBusyPoll { device: String, queue: u32 },
     #[error(transparent)]
     NapiPoll(#[from] NapiPollError),
@@ -66,6 +70,28 @@ pub enum XdpError {
 }
 
 impl XdpError {
+    /// Whether this machine, its kernel, a driver or the privileges of the caller do not allow what was asked for.
+    #[must_use]
+    pub fn is_unsupported(&self) -> bool {
+        match self {
+            Self::CannotBusyPoll { .. }
+            | Self::NoNapi { .. }
+            | Self::NoNapiThread { .. }
+            | Self::NoThreadedBusyPoll { .. }
+            | Self::NotEthernet { .. }
+            | Self::NapiPoll(NapiPollError::Unsupported | NapiPollError::Denied { .. })
+            | Self::Option(SocketOptionError::Unsupported { .. } | SocketOptionError::Denied { .. }) => true,
+            Self::Socket { source, .. } => matches!(
+                source,
+                XdpSocketError::Unsupported | XdpSocketError::Denied | XdpSocketError::NoZeroCopy { .. }
+            ),
+            Self::Program { source, .. } => {
+                matches!(source, XdpRedirectError::NoXdp(_) | XdpRedirectError::Denied(_) | XdpRedirectError::NoLinks)
+            }
+            _ => false,
+        }
+    }
+
     pub(crate) fn system(action: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::System { action, source }
     }

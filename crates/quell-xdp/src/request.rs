@@ -21,7 +21,8 @@ pub(crate) fn payload(bytes: usize, run: u32, sequence: u64) -> Vec<u8> {
 #[inline]
 pub(crate) fn sequence_of(payload: &[u8], bytes: usize, run: u32) -> Option<u64> {
     let (header, _) = payload.split_first_chunk::<HEADER_BYTES>()?;
-    let is_ours = payload.len() == bytes && header[..RUN_AT] == MAGIC && header[RUN_AT..SEQUENCE_AT] == run.to_be_bytes();
+    let is_ours =
+        payload.len() == bytes && header[..RUN_AT] == MAGIC && header[RUN_AT..SEQUENCE_AT] == run.to_be_bytes();
     let sequence = header[SEQUENCE_AT..].try_into().ok().map(u64::from_be_bytes);
     sequence.filter(|_| is_ours)
 }

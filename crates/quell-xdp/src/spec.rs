@@ -106,13 +106,19 @@ impl XdpSpec {
 
     pub(crate) fn check(&self) -> Result<(), XdpError> {
         if !self.ring_entries.is_power_of_two() || !(64..=Self::RING_MAX).contains(&self.ring_entries) {
-            return refuse("ring", format!("{} is not a power of two from 64 to {}", self.ring_entries, Self::RING_MAX));
+            return refuse(
+                "ring",
+                format!("{} is not a power of two from 64 to {}", self.ring_entries, Self::RING_MAX),
+            );
         }
         within("batch", self.batch, 1, self.ring_entries)?;
         within("busy-poll-us", self.busy_poll_us, 1, i32::MAX as u32)?;
         within("busy-poll-budget", self.busy_poll_budget.into(), 1, 64)?;
         if self.spin && !self.way.is_the_kernels() {
-            return refuse("spin", "applies to ways in which the kernel polls; in the others, the program never sleeps");
+            return refuse(
+                "spin",
+                "applies to ways in which the kernel polls; in the others, the program never sleeps",
+            );
         }
         if self.poll_cpu.is_some() && !self.way.has_thread() {
             return refuse("poll-cpu", "applies to the ways with a thread that polls");

@@ -11,7 +11,9 @@ use rustix::net::xdp::{
     SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING,
     XDP_UMEM_PGOFF_FILL_RING, XdpDesc, XdpDescOptions, XdpOptionsFlags, XdpRingOffset, XdpUmemReg, XdpUmemRegFlags,
 };
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with, sockopt};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with, sockopt,
+};
 use rustix::time::Timespec;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -62,13 +62,7 @@ pub(super) struct Receiving<'a> {
 }
 
 impl<'a> Receiving<'a> {
-    pub(super) fn new(
-        run: &'a Run<'a>,
-        receiver: XdpReceiver,
-        poller: Poller,
-        local: SocketAddr,
-        number: u32,
-    ) -> Self {
+    pub(super) fn new(run: &'a Run<'a>, receiver: XdpReceiver, poller: Poller, local: SocketAddr, number: u32) -> Self {
         let delay_ns = (run.spec.delay_us * 1e3) as u64;
         Self { run, receiver, poller, local, number, delay_ns, total: 0, received: Received::default() }
     }

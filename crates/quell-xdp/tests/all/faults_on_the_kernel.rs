@@ -141,7 +141,8 @@ fn a_queue_of_another_socket_is_refused() {
         need_wakeup: true,
     };
     // The socket that found out whether there is AF_XDP owns the queue for a moment.
-    let _owner = lab.lab.server.run(|| wait_until(|| af_xdp::open(&socket).map_err(|error| error.to_string()))).unwrap();
+    let _owner =
+        lab.lab.server.run(|| wait_until(|| af_xdp::open(&socket).map_err(|error| error.to_string()))).unwrap();
     let refused = refusal(&lab, XdpSpec::default());
     assert!(refused.to_string().contains("queue 0 belongs to another AF_XDP socket"), "{refused}");
     assert!(!has_program(&lab.lab.server, lab.lab.server_index));
@@ -331,7 +332,11 @@ fn responses_on_a_queue_without_the_socket_are_named() {
         let run = || {
             let began = std::time::Instant::now();
             quell_xdp::run(&load(V4, PollWay::Interrupts, CLOSED), &mut |_| {
-                if began.elapsed() > Duration::from_secs(2) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                if began.elapsed() > Duration::from_secs(2) {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
             })
         };
         if let Err(XdpError::OtherQueue { queue: 0, .. }) = lab.client.run(run).unwrap() {

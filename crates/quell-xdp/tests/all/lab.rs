@@ -7,12 +7,10 @@ use quell_linux::Ifindex;
 use quell_linux::address::{Addresses, InterfaceAddress};
 use quell_linux::link::Links;
 use quell_linux::netns::Namespace;
+use quell_sampler::XdpRedirectError;
 use quell_test_support::lab::{SERVER, TestLab};
 use quell_test_support::{Lacks, skip};
-use quell_sampler::XdpRedirectError;
-use quell_xdp::{
-    PollWay, XdpError, XdpLoadReport, XdpLoadSpec, XdpResponder, XdpResponderSpec, XdpSchedule, XdpSpec,
-};
+use quell_xdp::{PollWay, XdpError, XdpLoadReport, XdpLoadSpec, XdpResponder, XdpResponderSpec, XdpSchedule, XdpSpec};
 
 pub(crate) const PORT: u16 = 7000;
 pub(crate) const V4: IpAddr = IpAddr::V4(SERVER);
@@ -40,7 +38,8 @@ impl XdpLab {
     pub(crate) fn raise(test: &str) -> Option<Self> {
         let lab = TestLab::raise(test, 1)?;
         let client_index = veth_in(&lab.client);
-        for (namespace, index, address) in [(&lab.server, lab.server_index, V6), (&lab.client, client_index, CLIENT_V6)] {
+        for (namespace, index, address) in [(&lab.server, lab.server_index, V6), (&lab.client, client_index, CLIENT_V6)]
+        {
             let address = InterfaceAddress::new(address, 64).unwrap();
             Addresses::open_in(namespace).unwrap().add(index, address).unwrap();
         }
@@ -100,4 +99,3 @@ pub(crate) fn assert_complete(report: &XdpLoadReport) {
     assert_eq!(report.answered + report.lost, report.sent, "{report:?}");
     assert_eq!((report.invalid, report.latency.count()), (0, report.answered), "{report:?}");
 }
-

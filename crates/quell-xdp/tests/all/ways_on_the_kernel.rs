@@ -1,6 +1,6 @@
 //! Every way to poll that a veth has, over IPv4 and IPv6, with the proof of who polled.
 
-use quell_linux::netdev::{Netdev, NapiThreading, PartialNapiSettings};
+use quell_linux::netdev::{NapiThreading, Netdev, PartialNapiSettings};
 use quell_linux::netns::Namespace;
 use quell_sampler::XdpHook;
 use quell_test_support::{Lacks, skip};
@@ -53,7 +53,8 @@ fn requests_are_answered_over_both_protocols_in_both_loops_and_modes_of_waiting(
 #[test]
 fn the_rings_work_at_their_smallest_without_need_wakeup_and_with_long_requests() {
     let Some(lab) = XdpLab::raise("xdp-rings") else { return };
-    let small = XdpSpec { ring_entries: 64, batch: 1, need_wakeup: false, copy_mode: CopyMode::Copy, ..XdpSpec::default() };
+    let small =
+        XdpSpec { ring_entries: 64, batch: 1, need_wakeup: false, copy_mode: CopyMode::Copy, ..XdpSpec::default() };
     let mut answering = responder(V6, PollWay::Interrupts);
     answering.socket = small.clone();
     let _answering = lab.respond(&answering);

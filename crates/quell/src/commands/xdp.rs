@@ -12,8 +12,8 @@ use quell_load::OfferedLoad;
 use quell_load::args::LoadOptions;
 use quell_result::load::XdpLoadRun;
 use quell_xdp::{
-    CopyMode, PollWay, XdpError, XdpLoadSpec, XdpProgress, XdpQueue, XdpResponder, XdpResponderSpec,
-    XdpResponderStats, XdpSchedule, XdpSpec,
+    CopyMode, PollWay, XdpError, XdpLoadSpec, XdpProgress, XdpQueue, XdpResponder, XdpResponderSpec, XdpResponderStats,
+    XdpSchedule, XdpSpec,
 };
 use serde::Serialize;
 
@@ -162,7 +162,8 @@ pub(crate) fn load(args: &LoadArgs) -> Result<(), Failure> {
 
 fn load_spec(args: &LoadArgs) -> Result<XdpLoadSpec, Failure> {
     let LoadArgs { load, xdp, .. } = args;
-    let refuse = |option: &str, why: &str| Err(Failure::usage(format!("{option} does not apply to --protocol xdp: {why}")));
+    let refuse =
+        |option: &str, why: &str| Err(Failure::usage(format!("{option} does not apply to --protocol xdp: {why}")));
     if load.udp || load.batch || load.threads != 1 {
         return refuse("--udp, --batch or --threads", "one thread sends frames of UDP; see --batch-size");
     }
@@ -236,6 +237,8 @@ fn failure(error: XdpError) -> Failure {
     let exit = match error {
         XdpError::Spec { .. } => Exit::Usage,
         XdpError::Cancelled => Exit::Interrupted,
+        XdpError::NoAnswer { .. } | XdpError::OtherQueue { .. } => Exit::VerifyFailed,
+        _ if error.is_unsupported() => Exit::NotSupported,
         _ => Exit::KernelRefused,
     };
     Failure::new(exit, error)

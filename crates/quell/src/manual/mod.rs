@@ -55,6 +55,7 @@ const GUIDES: &[Guide] = &[
     guide("statistics.md", "quell-statistics", "7"),
     guide("steer.md", "quell-steer", "7"),
     guide("undo.md", "quell-undo", "7"),
+    guide("xdp.md", "quell-xdp", "7"),
 ];
 
 /// Commands, by the first words of their pages' names, and what is true for them.

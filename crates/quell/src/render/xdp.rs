@@ -153,7 +153,11 @@ fn shares(polls: &PollsByPoller) -> String {
 
 /// What a responder did.
 pub(crate) fn answered(stats: &XdpResponderStats) -> String {
-    let mut out = format!("{} answered, {} dropped\n", counted(stats.answered, "request"), counted(stats.invalid, "invalid frame"));
+    let mut out = format!(
+        "{} answered, {} dropped\n",
+        counted(stats.answered, "request"),
+        counted(stats.invalid, "invalid frame")
+    );
     if let Some(line) = stats.socket.as_ref().and_then(drops) {
         out.push_str(&format!("{line}\n"));
     }

@@ -43,3 +43,4 @@ mod userbusy_on_the_kernel;
 mod vm;
 mod vm_guests;
 mod vm_kernels;
+mod xdp_on_the_kernel;

@@ -1,0 +1,88 @@
+//! `quell respond --xdp` and `quell load --protocol xdp` as commands, in the namespaces of a veth lab.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+
+use quell_linux::pidfd::{PidFd, Signal};
+use quell_linux::{Pid, netns::Namespace};
+use quell_result::ResultDocument;
+use quell_test_support::lab::TestLab;
+use quell_test_support::{Lacks, skip};
+use serde_json::Value;
+
+const SERVER: &str = "192.0.2.1:7000";
+
+fn quell(namespace: &Namespace, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quell"));
+    namespace.run(|| command.args(arguments).output()).unwrap().unwrap()
+}
+
+/// Starts a responder. Returns `None`, and records the test as skipped, if it is not possible here.
+fn responder(lab: &TestLab, arguments: &[&str]) -> Option<Child> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quell"));
+    command.args(["respond", "--xdp", SERVER]).args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = lab.server.run(|| command.spawn()).unwrap().unwrap();
+    let mut said = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    if said.starts_with("answering 192.0.2.1:7000 on server0 queue 0: native XDP, copy mode") {
+        return Some(child);
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(5), "{said}");
+    skip(Lacks::KernelFeature, said);
+    None
+}
+
+/// Ends a responder by Ctrl-C. Returns its document.
+fn end(child: Child) -> Value {
+    let pid = Pid::from_kernel(child.id()).unwrap();
+    PidFd::open(pid).unwrap().signal(Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn requests_are_answered_and_the_report_is_a_document_that_is_printed_again() {
+    let Some(lab) = TestLab::raise_beside_others("xdp-cli", 1) else { return };
+    let Some(answering) = responder(&lab, &["--json"]) else { return };
+    let load = ["load", SERVER, "--protocol", "xdp", "--warm-up", "0", "--seconds", "0.2"];
+    let output = quell(&lab.client, &[&load[..], &["--rate", "1000", "--json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let document: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        (&document["schema"], &document["report"]["queue"]["device"]),
+        (&"quell-load-xdp/1".into(), &"client0".into())
+    );
+    assert!(matches!(ResultDocument::parse(&text), Ok(ResultDocument::XdpLoad(_))));
+
+    let printed = quell(&lab.client, &[&load[..], &["--depth", "4", "--spin"]].concat());
+    let printed = String::from_utf8(printed.stdout).unwrap();
+    assert!(printed.contains("client0 queue 0: native XDP, copy mode"), "{printed}");
+    assert!(printed.contains("polled by softirqs after interrupts"), "{printed}");
+
+    let figures = quell(&lab.client, &[&load[..], &["--figures"]].concat());
+    assert!(String::from_utf8(figures.stdout).unwrap().contains("\np99-us "), "for `quell bench --latency`");
+
+    let answered = end(answering);
+    assert_eq!((&answered["schema"], &answered["invalid"]), (&"quell-respond-xdp/1".into(), &0.into()));
+    assert!(answered["answered"].as_u64() > document["report"]["answered"].as_u64(), "{answered}");
+}
+
+#[test]
+fn what_is_not_possible_exits_with_its_code() {
+    let Some(lab) = TestLab::raise_beside_others("xdp-codes", 1) else { return };
+    let Some(answering) = responder(&lab, &["--json"]) else { return };
+    let load = ["load", SERVER, "--protocol", "xdp", "--warm-up", "0", "--seconds", "0.1"];
+    let refused = |options: &[&str]| {
+        let output = quell(&lab.client, &[&load[..], options].concat());
+        (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, said) = refused(&["--poller", "threaded-busy-poll"]);
+    assert!(code == 5 && said.contains("needs Linux 6.19"), "{code} {said}");
+    let (code, said) = refused(&["--udp"]);
+    assert!(code == 1 && said.contains("--udp"), "{code} {said}");
+    let (code, said) = refused(&["--ring", "100"]);
+    assert!(code == 1 && said.contains("not a power of two"), "{code} {said}");
+    end(answering);
+}
