@@ -31,6 +31,15 @@ impl Progress {
         Self { bar }
     }
 
+    /// Shows an activity of unknown duration while it lasts.
+    pub fn during<T>(what: &str, activity: impl FnOnce() -> T) -> T {
+        let progress = Self::new();
+        progress.doing(what);
+        let done = activity();
+        progress.finish();
+        done
+    }
+
     /// Shows the current activity, whose duration is unknown.
     pub fn doing(&self, what: &str) {
         self.bar.set_message(output::on_one_line(what));

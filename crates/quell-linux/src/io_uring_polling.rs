@@ -20,10 +20,8 @@ const PROBE_HEADER_BYTES: usize = 16;
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct RingPolling {
     /// Time for which a wait busy polls before it sleeps, in µs. The kernel limits it to 10,000.
-    #[serde(alias = "busy_poll_us")]
     pub busy_poll_us: u32,
     /// Whether the ring asks for preferred busy polling (as `SO_PREFER_BUSY_POLL` does for a socket).
-    #[serde(alias = "prefer_busy_poll")]
     pub prefer_busy_poll: bool,
 }
 

@@ -9,10 +9,8 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SocketValues {
     /// Duration in microseconds for which a blocking receive polls before it sleeps (`SO_BUSY_POLL`).
-    #[serde(alias = "busy_poll_us")]
     pub busy_poll_us: u32,
     /// Whether busy polling of the socket takes precedence over softirqs (`SO_PREFER_BUSY_POLL`).
-    #[serde(alias = "prefer_busy_poll")]
     pub prefer_busy_poll: bool,
 }
 

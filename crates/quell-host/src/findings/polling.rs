@@ -208,7 +208,8 @@ static EMPTY_POLLS: Rule = Rule {
     id: "too-many-empty-polls",
     severity: Severity::Warning,
     title: "a CPU polls far more often than packets arrive",
-    impact: "Above about 70,000 per second, timer polls cost more than the interrupts that they replace.",
+    impact: "Above about 70,000 per second, timer polls cost more than the interrupts that they replace. A softirq that \
+          runs until its time limit delays the packets behind it.",
     source: "measured in the published runs of defer10: slower than plain interrupts above 800,000 requests per \
              second; net_rx_action, net/core/dev.c",
     explanation: "Detected if a CPU ran more than 20,000 NET_RX softirqs per second and more than four per received \
@@ -252,7 +253,8 @@ impl Receiving {
         })
     }
 
-    fn mostly_empty(&self, interval_ns: u64) -> Option<String> {
+    /// The evidence, and whether it is that softirqs ran until their time limit.
+    fn mostly_empty(&self, interval_ns: u64) -> Option<(String, bool)> {
         let per_s = |count: u64| count as f64 * 1e9 / interval_ns as f64;
         let many_softirqs = |&softirqs: &u64| {
             softirqs >= PACKETS_TO_JUDGE
@@ -262,14 +264,16 @@ impl Receiving {
         let long_softirqs = |&squeezes: &u64| {
             per_s(squeezes) >= MANY_SQUEEZES_PER_S && squeezes.saturating_mul(PACKETS_OF_A_POLL) > self.packets
         };
-        let observed = match (self.softirqs.filter(many_softirqs), self.squeezes.filter(long_softirqs)) {
-            (Some(softirqs), _) => format!("{:.0} NET_RX softirqs per second", per_s(softirqs)),
+        let (observed, is_limited) = match (self.softirqs.filter(many_softirqs), self.squeezes.filter(long_softirqs)) {
+            (Some(softirqs), _) => (format!("{:.0} NET_RX softirqs per second", per_s(softirqs)), false),
             (None, Some(squeezes)) => {
-                format!("{:.0} NET_RX softirqs per second ran until their time limit (time_squeeze)", per_s(squeezes))
+                let limit = "NET_RX softirqs per second ran until their time limit (time_squeeze)";
+                (format!("{:.0} {limit}", per_s(squeezes)), true)
             }
             (None, None) => return None,
         };
-        Some(format!("{observed}, for {} in {}", counted(self.packets, "packet"), time_text(interval_ns)))
+        let text = format!("{observed}, for {} in {}", counted(self.packets, "packet"), time_text(interval_ns));
+        Some((text, is_limited))
     }
 }
 
@@ -277,7 +281,7 @@ fn empty_polls(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let Some(interval_ns) = query.interval_ns() else { return Vec::new() };
     let of = |number: u32| {
         let (before, now) = query.cpu_pair(number)?;
-        let observed = Receiving::between(&before.counters, &now.counters)?.mostly_empty(interval_ns)?;
+        let (observed, is_limited) = Receiving::between(&before.counters, &now.counters)?.mostly_empty(interval_ns)?;
         let deferred = query.napis().filter(|(_, napi)| napi.defers());
         let here = deferred.filter(|(_, napi)| query.packet_cpus(napi).is_some_and(|cpus| cpus.contains(number)));
         let served: Vec<_> = here.collect();
@@ -287,11 +291,11 @@ fn empty_polls(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             .map(|(device, napi)| Fix::napi_set(query, device, napi.id, &[("gro-flush-timeout", FLUSH_NS)]))
             .collect();
         if fix.is_empty() {
-            fix.push(Fix::advice(match served.is_empty() {
+            fix.push(Fix::advice(match is_limited && served.is_empty() {
                 false => "use suspension on the queues that this CPU serves, or increase their gro-flush-timeout",
                 true => {
-                    "no queue that this CPU serves defers interrupts: check whether the host of the virtual machine \
-                     takes the CPU (steal in `vmstat 1`)"
+                    "no queue that defers interrupts is known to be served by this CPU: check whether the host of the \
+                     virtual machine takes the CPU (steal in `vmstat 1`)"
                 }
             }));
         }

@@ -112,7 +112,7 @@ fn rows() -> Vec<Row> {
             vec![],
             "epoll 5 of server 4242 has sockets on 2 queues and polls only that of the socket ready last",
             "use a device with one queue, or a mode without suspension (defer20, userbusy); --steer needs a listening \
-             socket per worker (SO_REUSEPORT)",
+             socket per worker (SO_REUSEPORT; nginx: `listen … reuseport`)",
         ),
     ]
 }

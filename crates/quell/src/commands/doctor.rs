@@ -120,13 +120,11 @@ struct Diagnosis {
 
 impl Diagnosis {
     fn of_this_host(scope: &SnapshotScope, seconds: u64) -> Result<Self, Failure> {
-        let progress = Progress::new();
-        progress.doing(&format!("observing this host for {}", counted(seconds, "second")));
         // Results are read while the host is observed.
         let reading = thread::spawn(|| earlier_answers(&ResultStore::of_user()));
-        let examined = take(scope, seconds);
-        let measured = reading.join().unwrap_or_default();
-        progress.finish();
+        let observing = format!("observing this host for {}", counted(seconds, "second"));
+        let (examined, measured) =
+            Progress::during(&observing, || (take(scope, seconds), reading.join().unwrap_or_default()));
         let attached = attachments(&journal()).unwrap_or_default();
         let mut diagnosis = Self::of(&examined?, &attached, &measured);
         adapt(&mut diagnosis.report.findings, &journal());

@@ -57,12 +57,10 @@ fn applied() -> Result<Vec<Persistent>, Failure> {
 
 /// Observes these programs for a moment, as `quell top` does. An error is the reason why this is not possible.
 fn observed(pids: Vec<Pid>) -> Result<IntervalReport, String> {
-    let progress = Progress::new();
-    progress.doing("observing the programs");
     let scope = SnapshotScope { pids, ..SnapshotScope::default() };
     let interruption = Interruption::listen().map_err(|error| error.to_string())?;
     let mut observer = Observer::begin(scope, None, journal()).map_err(|error| error.to_string())?;
-    let mut report = || {
+    Progress::during("observing the programs", || {
         let [short, long] = OBSERVED;
         // A signal only ends the wait: the rest of the report does not depend on it.
         let is_interrupted = interruption.wait(short).map_err(|error| error.to_string())?.is_some();
@@ -73,10 +71,7 @@ fn observed(pids: Vec<Pid>) -> Result<IntervalReport, String> {
         }
         interruption.wait(long).map_err(|error| error.to_string())?;
         observer.report().map_err(|error| error.to_string())
-    };
-    let report = report();
-    progress.finish();
-    report
+    })
 }
 
 /// Prints the applied profiles and attachments, their age, their drift, and whether the modes of programs are in

@@ -43,9 +43,12 @@ fn of_kind(kind: &[&Finding], terminal: Terminal) -> String {
     let link = if first.severity == Severity::CannotTell { " whether" } else { ":" };
     let mut out = format!("{severity}{link} {} [{}]\n", first.title, first.id);
     let matters = first.severity >= Severity::Warning;
-    for finding in kind.iter().take(PLACES_MAX) {
+    for (number, finding) in kind.iter().enumerate().take(PLACES_MAX) {
         out.push_str(&set(&format!("{}: {}", named(&finding.nodes), finding.observed), "", terminal));
-        if matters || first.severity == Severity::Note {
+        // A fix of several places in a row stands below the last one.
+        let is_shown_later =
+            number + 1 < PLACES_MAX && kind.get(number + 1).is_some_and(|next| next.fix == finding.fix);
+        if (matters || first.severity == Severity::Note) && !is_shown_later {
             out.push_str(&fixes(&finding.fix, terminal));
         }
     }

@@ -560,6 +560,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_problem_of_several_workers_is_one_paragraph_that_names_each_once() {
+        let problem = |observed: &str| ProblemFacts {
+            id: "epoll-mixes-napis".to_owned(),
+            observed: observed.to_owned(),
+            modes: vec!["suspend20".parse().unwrap_or_else(|_| unreachable!())],
+        };
+        let said = problems(&[problem("nginx (812): 3 on 7"), problem("nginx (813): 4 on 7")]);
+        assert_eq!(said, "serious under suspend20: epoll-mixes-napis: nginx (812): 3 on 7; nginx (813): 4 on 7\n");
+    }
+
+    #[test]
     fn ratios_are_signed_changes_below_three_and_factors_from_three_on() {
         assert_eq!([change(0.75), change(1.0), change(1.049), change(3.2)], ["−25 %", "0 %", "+4.9 %", "×3.20"]);
         assert_eq!(percent(f64::INFINITY), "∞");

@@ -11,6 +11,8 @@ use quell_subject::server::ServerCommand;
 use quell_test_support::lab::TestLab;
 use quell_test_support::{Lacks, skip, skip_missing};
 
+use crate::command;
+
 const SERVER: &str = "quell-lab-server";
 
 fn skipped() -> bool {
@@ -221,4 +223,25 @@ fn files_that_overwrite_the_settings_of_queues_are_found() {
     let said = examine();
     assert!(said.contains("server0: /etc/systemd/network/10-lab.link sets RxBufferSize=max"), "{said}");
     assert!(said.contains("this host: /etc/udev/rules.d/99-lab.rules sets gro_flush_timeout"), "{said}");
+}
+
+#[test]
+fn a_setting_that_is_not_possible_is_shown_once_in_words_before_the_kernels() {
+    let Some(lab) = TestLab::raise_beside_others("impossible", 1) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let profile = dir.path().join("rings.toml");
+    std::fs::write(&profile, "[device.lab]\nname = \"server0\"\n[device.lab.rings]\nrx = 64\n").unwrap();
+    let said = command::says(
+        5,
+        &mut command::quell(
+            &dir.path().join("journal"),
+            &["apply", "--netns", &lab.server_name, "--dry-run", profile.to_str().unwrap()],
+        ),
+    );
+    assert_eq!(said.matches("rings of server0: the driver does not support it: ").count(), 1, "{said}");
+    assert_eq!(said.matches("rings of server0").count(), 1, "{said}");
+    assert!(
+        said.contains("1 setting in the profile cannot be applied here") && said.contains("--skip-impossible"),
+        "{said}"
+    );
 }

@@ -59,7 +59,9 @@ fn each_alert_is_tested() {
     let (rules, tests) = (read("prometheus/quell.rules.yml"), read("prometheus/quell.rules.test.yml"));
     let alerts: Vec<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
     assert_eq!(alerts.len(), 10, "{alerts:?}");
+    let documented = include_str!("../../../../docs/operate.md");
     for alert in alerts {
+        assert!(documented.contains(&format!("\n| `{alert}` | ")), "{alert} is not in docs/operate.md");
         // The test that follows the name requires that it fires.
         let fires = |test: &str| test.lines().next() == Some(alert) && test.contains("exp_alerts:");
         assert!(tests.split("- alertname: ").any(fires), "{alert}");

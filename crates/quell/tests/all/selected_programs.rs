@@ -107,6 +107,10 @@ fn the_pid_of_a_parent_means_its_children_in_every_command() {
     let by_default = nginx.json(&["top", "-i", "0.2", "-n", "1", "-j"]);
     let attached = by_default["programs"].as_array().unwrap().iter().filter(|program| program["mode"] == "defer20");
     assert_eq!(attached.filter(|program| !program["napis"].as_array().unwrap().is_empty()).count(), 2, "{by_default}");
+    let status = nginx.says(0, &["status"]);
+    assert!(status.contains("\n  set: server0 rx 0-1 defer-hard-irqs "), "{status}");
+    assert!(status.contains(&format!(" {pid}: receives nothing: none of its sockets")), "the parent: {status}");
+    assert!(status.contains(": cannot tell: ") && status.contains("for a longer look: quell top "), "{status}");
     nginx.says(0, &["detach", "--name", &nginx.name]);
     assert!(nginx.says(1, &["detach", &pid]).contains("is not attached"));
 }

@@ -48,6 +48,7 @@ use crate::journals::{boot_id, journal, revert_killed_runs};
 use crate::output;
 use crate::render::attach::placement::PlacementReport;
 use crate::render::attach::{self as render, finding_lines};
+use crate::render::progress::Progress;
 
 /// Time for which the queues of a mode that is kept are watched, to check that it is in effect.
 const EFFECT_WATCHED: Duration = Duration::from_secs(1);
@@ -101,8 +102,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     refuse_what_is_attached(&journal(), &targets).map_err(failure)?;
     let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
     let wanted = args.placement.wanted();
-    let Observation { snapshot, request, plan, mut findings } =
-        look(&targets, request, &wanted).map_err(|error| failure(AttachError::Look(error)))?;
+    let Observation { snapshot, request, plan, mut findings } = look(&targets, request, &wanted)?;
     let mode = request.mode;
     plan.log();
     for finding in &findings {
@@ -186,8 +186,7 @@ pub(in crate::commands) fn keep(
 ) -> Result<(), Failure> {
     let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
     let wanted = args.wanted();
-    let Observation { snapshot, request, plan, mut findings } =
-        look(targets, request, &wanted).map_err(|error| failure(AttachError::Look(error)))?;
+    let Observation { snapshot, request, plan, mut findings } = look(targets, request, &wanted)?;
     let groups = groups(&wanted, &snapshot, targets, false)?;
     if !groups.steerings.is_empty() {
         findings::are_steered(&mut findings, &targets.pids());
@@ -287,7 +286,12 @@ struct Observation {
 /// Plans the attachment. Observes the programs if their epolls have to poll queues. If the mode suspends and other
 /// processes share the queues, or if it has a poller, takes a second snapshot, which shows how long they can wait, and how
 /// fast the rings fill.
-fn look(targets: &Targets, mut request: AttachRequest, wanted: &Wanted) -> Result<Observation, TakeError> {
+fn look(targets: &Targets, request: AttachRequest, wanted: &Wanted) -> Result<Observation, Failure> {
+    let looked = Progress::during("observing the programs", || observe_and_plan(targets, request, wanted));
+    looked.map_err(|error| failure(AttachError::Look(error)))
+}
+
+fn observe_and_plan(targets: &Targets, mut request: AttachRequest, wanted: &Wanted) -> Result<Observation, TakeError> {
     let observed = || -> Result<Snapshot, TakeError> {
         let mut snapshot = observe()?;
         mark_planned_steering(&mut snapshot, targets, wanted);
@@ -381,14 +385,16 @@ fn attach(
     };
     let mut start = |path: &Path| keeper::start(path);
     let mut attachment = Attachment::begin(&journal(), targets.clone(), request, &mut start).map_err(failure)?;
-    let set = poller::start(&mut attachment)
-        .and_then(|()| attachment.make(plan, &mut observer))
-        .and_then(|()| placement.steer(groups, &mut attachment, &mut observer))
-        .and_then(|()| attachment.settle(&mut observer))
-        .and_then(|()| match watched {
+    let set = Progress::during("applying the mode", || {
+        poller::start(&mut attachment)?;
+        attachment.make(plan, &mut observer)?;
+        placement.steer(groups, &mut attachment, &mut observer)?;
+        attachment.settle(&mut observer)?;
+        match watched {
             Some(within) => placement.watch(&mut attachment, within, &mut observer),
             None => Ok(PlacementResult::default()),
-        });
+        }
+    });
     match set {
         Ok(placed) => Ok((attachment, placed)),
         Err(error) => Err(restore(&error, &attachment.end())),
@@ -420,7 +426,8 @@ fn effect(
             }
         }
     };
-    let watched = effect::watch(queues, programs, &mut wait);
+    let watched =
+        Progress::during("checking whether the mode is in effect", || effect::watch(queues, programs, &mut wait));
     if interruption.flag().get().is_some() {
         return None;
     }

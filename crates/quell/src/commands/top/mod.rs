@@ -16,6 +16,7 @@ use super::snapshot_scope::{ScopeArgs, not_taken};
 use crate::exit::{Exit, Failure};
 use crate::journals::journal;
 use crate::output::{self, Reader};
+use crate::render::progress::Progress;
 use crate::render::top as render;
 
 /// Options of `quell top`.
@@ -65,7 +66,8 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     }
     let mut left = args.count;
     while left != Some(0) {
-        if interruption.wait(args.interval).map_err(refused)?.is_some() {
+        let observed = Progress::during("observing this host", || interruption.wait(args.interval));
+        if observed.map_err(refused)?.is_some() {
             break;
         }
         let report = observer.report().map_err(|error| not_taken(&error))?;

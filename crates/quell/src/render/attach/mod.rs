@@ -20,6 +20,8 @@ use quell_mode::PartialNapiSettings;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::output::on_one_line;
+
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Report<'a> {
@@ -102,8 +104,10 @@ pub(crate) fn finding_lines(findings: &[Finding]) -> Vec<String> {
             Fix::Advice(text) => Some(format!("; {text}")),
             Fix::Command(_) => None,
         });
-        let Finding { severity, title, id, observed, .. } = first;
-        format!("{}: {title} [{id}]{places}: {observed}{}", severity.word(), advice.unwrap_or_default())
+        let Finding { severity, title, id, observed, nodes, .. } = first;
+        let object = nodes.first().map(|node| on_one_line(&node.to_string()) + ": ").unwrap_or_default();
+        let advice = advice.unwrap_or_default();
+        format!("{}: {title} [{id}]{places}: {object}{observed}{advice}", severity.word())
     };
     kinds.iter().map(line).collect()
 }

@@ -342,6 +342,20 @@ mod tests {
     }
 
     #[test]
+    fn workers_that_differ_in_figures_only_share_a_paragraph() {
+        let mut report = report(None, None);
+        let worker = |pid, why: &str| ObservedProgram {
+            pid: Pid::from_kernel(pid).unwrap(),
+            effect: Some(ModeVerdict::CannotTell(why.to_owned())),
+            ..report.programs[0].clone()
+        };
+        let workers = [worker(43, "only 9 packets"), worker(44, "none of 20 polls")];
+        report.programs.extend(workers);
+        let shown = text(&report);
+        assert!(shown.contains("\n42: only 7 packets; similar: 43\n44: none of 20 polls\n"), "{shown}");
+    }
+
+    #[test]
     fn stalls_and_drops_have_a_line_only_if_there_are_some() {
         assert!(!text(&report(None, None)).contains("dropped"));
         let wait = WaitBounds { stalled_polls: 1, ..WaitBounds::default() };

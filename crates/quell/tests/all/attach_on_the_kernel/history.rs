@@ -1,5 +1,7 @@
 //! What `quell status` says of modes that have ended.
 
+use quell_linux::Pid;
+use quell_linux::pidfd::{PidFd, Signal};
 use quell_test_support::lab::ARRIVES_WITHIN;
 use serde_json::Value;
 
@@ -28,4 +30,15 @@ fn a_mode_that_ended_is_in_the_history_with_the_time_and_the_reason() {
     stage.server.terminate(ARRIVES_WITHIN).unwrap();
     wait_until(|| history(&stage).len() == 2, "the keeper does not record the end");
     assert_eq!(history(&stage)[0]["by"], "its keeper: the programs exited");
+}
+
+#[test]
+fn a_mode_that_was_followed_is_in_the_history_too() {
+    let Some(stage) = Stage::enter("followed") else { return };
+    let mut follower = stage.follow();
+    PidFd::open(Pid::from_kernel(follower.id()).unwrap()).unwrap().signal(Signal::INT).unwrap();
+    assert!(follower.wait().unwrap().success());
+    let history = history(&stage);
+    assert_eq!(history.len(), 1, "{history:?}");
+    assert_eq!(history[0]["by"], "`quell attach --follow`: stopped by a signal");
 }

@@ -96,6 +96,11 @@ fn quell_exits_like_a_killed_command_and_restores_everything() {
     let ended = quell.end();
     assert_eq!((ended.code, ended.signal), (None, Some(9)), "{ended:?}");
     assert_eq!((lab.queues(), lab.journals()), (before, Vec::new()));
+    let status = lab.quell(&["status"]);
+    assert!(
+        status.contains("run suspend200 to memcached") && status.contains("by `quell run`: the command exited"),
+        "{status}"
+    );
 }
 
 #[test]
