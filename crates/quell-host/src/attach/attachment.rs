@@ -21,6 +21,7 @@ use quell_mode::EpollParams;
 use tracing::{debug, error_span, info, warn};
 
 use super::error::AttachError;
+use super::hand_over;
 use super::journal_name;
 use super::ledger::{Due, Ledger};
 use super::owners::newer_owner_has_set;
@@ -174,8 +175,18 @@ impl Attachment {
             Selection::Processes(_) | Selection::Cgroup(_) => Purpose::Attachment { mode },
         };
         let name = journal_name::of_attachment(targets.selection());
-        let mut transaction = Transaction::begin(journal, &name, purpose).map_err(AttachError::Begin)?;
+        let transaction = Transaction::begin(journal, &name, purpose).map_err(AttachError::Begin)?;
         forget_stalls_of(journal, &transaction, &targets);
+        Self::kept_by(transaction, targets, request, start_keeper)
+    }
+
+    /// Records the programs and starts the keeper.
+    fn kept_by(
+        mut transaction: Transaction,
+        targets: Targets,
+        request: AttachRequest,
+        start_keeper: &mut StartKeeper<'_>,
+    ) -> Result<Self, AttachError> {
         // Before the keeper, whose start takes milliseconds: `quell detach PID` finds the attachment from here on.
         for target in targets.living() {
             transaction.add_target(target.clone())?;
@@ -193,6 +204,22 @@ impl Attachment {
             is_measured: false,
             changes: 0,
         })
+    }
+
+    /// Takes over an earlier attachment with the same mode and options from its owner, without setting a value. `None` if
+    /// it was reverted in the meantime.
+    pub fn take_over(
+        journal: &Journal,
+        earlier: &Attached,
+        targets: Targets,
+        request: AttachRequest,
+        start_keeper: &mut StartKeeper<'_>,
+    ) -> Result<Option<Self>, AttachError> {
+        let Some(transaction) = hand_over::receive(journal, earlier)? else { return Ok(None) };
+        let mut taken = Self::kept_by(transaction, targets, request, start_keeper)?;
+        // From here on, `quell detach` signals this process.
+        taken.hold()?;
+        Ok(Some(taken))
     }
 
     /// Adds a program, with its descendants, to an attachment that began before the program was launched. `epolls` are
