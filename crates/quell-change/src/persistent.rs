@@ -134,15 +134,19 @@ fn persist_state(history: &History, boot_id: BootId, proc: &ProcRoot) -> Option<
 pub fn release(journal: &Journal, path: &Path) -> Result<Option<Reverted>, PersistError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
+    let Some(mut owned) = take_abandoned(journal, path)? else { return Ok(None) };
+    if owned.history().persistence != Persistence::WithOwner {
+        // Ignore the error, because a full disk must not prevent the undo. If this process is killed during the undo, the
+        // remaining changes persist and can be released again.
+        let _ = owned.write(Record::Release);
+    }
+    Ok(Some(revert(owned, boot_id, &proc)?))
+}
+
+/// Takes a journal that no process holds, or `None` if there is none.
+pub(crate) fn take_abandoned(journal: &Journal, path: &Path) -> Result<Option<OwnedJournal>, PersistError> {
     match journal.take_from_strangers(path)? {
-        Some(JournalFile::Abandoned(mut owned)) => {
-            if owned.history().persistence != Persistence::WithOwner {
-                // Ignore the error, because a full disk must not prevent the undo. If this process is killed during the
-                // undo, the remaining changes persist and can be released again.
-                let _ = owned.write(Record::Release);
-            }
-            Ok(Some(revert(owned, boot_id, &proc)?))
-        }
+        Some(JournalFile::Abandoned(owned)) => Ok(Some(owned)),
         Some(JournalFile::Unusable(unusable)) => Err(unusable.into()),
         Some(JournalFile::Unreadable(error)) => Err(error.into()),
         Some(JournalFile::Running { path, .. }) => Err(JournalError::locked(Attempt::Lock, &path).into()),

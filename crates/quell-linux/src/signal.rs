@@ -51,6 +51,12 @@ impl InterruptionFlag {
             number => i32::try_from(number).ok().map(InterruptionSignal),
         }
     }
+
+    /// Whether this signal arrived last.
+    #[must_use]
+    pub fn has(&self, signal: Signal) -> bool {
+        self.get() == Some(InterruptionSignal(signal.as_raw()))
+    }
 }
 
 impl Interruption {

@@ -30,6 +30,7 @@ use crate::journal::claims::{Others, Turn};
 use crate::journal::ends;
 use crate::journal::record::Record;
 use crate::journal::{Entry, History, Journal, JournalError, Keeper, OwnedJournal, Purpose, TargetProgram, Watchdog};
+use crate::persistent::{self, PersistError};
 use crate::recovery::{Reverted, revert};
 use crate::reuseport_group::GroupFilter;
 use crate::settings::affinity::Pin;
@@ -118,6 +119,18 @@ impl Transaction {
         let journal = journal.begin(id, purpose, &boot_id.to_string())?;
         info!(journal = visible::path(journal.path()), purpose = %journal.history().begin.purpose, "began a transaction");
         Ok(Self { journal: Some(journal), boot_id, proc })
+    }
+
+    /// Continues the transaction of a journal that its owner has left. `None` if it was reverted.
+    ///
+    /// # Errors
+    /// When the journal is damaged, or a running process holds it.
+    pub fn take_over(journal: &Journal, path: &Path) -> Result<Option<Self>, PersistError> {
+        let proc = ProcRoot::default();
+        let boot_id = proc.boot_id()?;
+        let Some(owned) = persistent::take_abandoned(journal, path)? else { return Ok(None) };
+        info!(journal = visible::path(path), "took over a transaction");
+        Ok(Some(Self { journal: Some(owned), boot_id, proc }))
     }
 
     pub fn create_namespace(&mut self, name: &NamespaceName) -> Result<Namespace, ChangeError> {

@@ -24,6 +24,7 @@ use quell_mode::EpollParams;
 use tracing::{debug, error_span, info, warn};
 
 use super::error::AttachError;
+use super::hand_over;
 use super::journal_name;
 use super::ledger::{Due, Ledger};
 use super::owners::newer_owner_has_set;
@@ -181,21 +182,33 @@ impl Attachment {
             Selection::Processes(_) | Selection::Cgroup(_) => Purpose::Attachment { mode },
         };
         let name = journal_name::of_attachment(targets.selection());
-        let mut transaction = Transaction::begin(journal, &name, purpose).map_err(AttachError::Begin)?;
+        let transaction = Transaction::begin(journal, &name, purpose).map_err(AttachError::Begin)?;
         forget_stalls_of(journal, &transaction, &targets);
+        Self::kept_by(transaction, targets, request, start_keeper)
+    }
+
+    /// Records the programs and starts the keeper.
+    fn kept_by(
+        mut transaction: Transaction,
+        targets: Targets,
+        request: AttachRequest,
+        start_keeper: &mut StartKeeper<'_>,
+    ) -> Result<Self, AttachError> {
         // Before the keeper, whose start takes milliseconds: `quell detach PID` finds the attachment from here on.
         for target in targets.living() {
             transaction.add_target(target.clone())?;
         }
         let keeper = start_keeper(transaction.journal_path()).map_err(AttachError::Keeper)?;
         info!(pid = keeper.pid.get(), "keeper started: it reverts all changes if this process dies");
+        let proc = ProcRoot::default();
+        let poller = transaction.history().and_then(|history| PollerWatch::of_journal(history, &proc));
         Ok(Self {
             transaction,
             keeper,
-            poller: None,
+            poller,
             request,
             targets,
-            proc: ProcRoot::default(),
+            proc,
             ledger: Ledger::default(),
             steered: BTreeMap::new(),
             is_measured: false,
@@ -206,6 +219,12 @@ impl Attachment {
     #[must_use]
     pub fn journal_path(&self) -> &Path {
         self.transaction.journal_path()
+    }
+
+    /// Whether the mode has a poller that does not run yet.
+    #[must_use]
+    pub fn needs_poller(&self) -> bool {
+        self.request.mode.poller().is_some() && self.poller.is_none()
     }
 
     /// Starts the process that polls the queues of a mode with a poller, before any queue is set. It is told that the
@@ -223,6 +242,22 @@ impl Attachment {
     /// Why the queues are no longer polled, if the mode has a poller. To be called every 100 ms.
     pub fn poller_failure(&mut self) -> Option<String> {
         self.poller.as_mut()?.look()
+    }
+
+    /// Takes over an earlier attachment with the same mode and options from its owner, without setting a value. `None` if
+    /// it was reverted in the meantime.
+    pub fn take_over(
+        journal: &Journal,
+        earlier: &Attached,
+        targets: Targets,
+        request: AttachRequest,
+        start_keeper: &mut StartKeeper<'_>,
+    ) -> Result<Option<Self>, AttachError> {
+        let Some(transaction) = hand_over::receive(journal, earlier)? else { return Ok(None) };
+        let mut taken = Self::kept_by(transaction, targets, request, start_keeper)?;
+        // From here on, `quell detach` signals this process.
+        taken.hold()?;
+        Ok(Some(taken))
     }
 
     /// Adds a program, with its descendants, to an attachment that began before the program was launched. `epolls` are

@@ -22,8 +22,8 @@ pub enum AttachError {
     #[error("process {pid} is already attached ({purpose}): {}", end_first(*pid, purpose))]
     AlreadyAttached { pid: Pid, purpose: Purpose },
     #[error(
-        "process {pid} is attached ({purpose}) together with process {}, whose mode an experiment would switch too: \
-         measure all of them, or run `quell detach {pid}` first",
+        "process {pid} is attached ({purpose}) together with process {}, whose mode would change too: \
+         select all of them, or run `quell detach {pid}` first",
         pids(others)
     )]
     AttachedWithOthers { pid: Pid, purpose: Purpose, others: Vec<TargetProgram> },

@@ -19,6 +19,7 @@ use quell_linux::{Pid, clock};
 use tracing::{error_span, info, warn};
 
 use super::attachment::Attached;
+use super::hand_over::HAND_OVER;
 use super::poller::watch::PollerWatch;
 use super::stall::{LOOKED_EVERY, StallWatch, SuspendedQueue, watching_sampler};
 use super::stall_log::StallLog;
@@ -34,6 +35,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub enum KeepingEnded {
     AlreadyReverted,
+    /// Another command continues the attachment.
+    HandedOver,
     Reverted(Reverted),
 }
 
@@ -56,14 +59,16 @@ pub struct Detached {
 }
 
 /// Runs the keeper. It waits until the owner of the journal at `path` releases or loses its lock. If the journal is
-/// complete, it keeps the changes until the programs exit or a signal arrives. Then it undoes them. Calls `ready` once
+/// complete, it keeps the changes until the programs exit or a signal arrives. Then it undoes them, except on [`HAND_OVER`].
+/// Calls `ready` once
 /// signals are handled.
 pub fn keep(
     journal: &Journal,
     path: &Path,
     ready: impl FnOnce() -> io::Result<()>,
 ) -> Result<KeepingEnded, PersistError> {
-    let interruption = Interruption::listen_to(&[Signal::TERM, Signal::INT]).map_err(PersistError::Listen)?;
+    let interruption =
+        Interruption::listen_to(&[Signal::TERM, Signal::INT, HAND_OVER]).map_err(PersistError::Listen)?;
     ready().map_err(PersistError::Listen)?;
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
@@ -82,6 +87,9 @@ pub fn keep(
             Ok(Over::OwnerDied)
         }
     };
+    if matches!(waited, Ok(Over::HandedOver)) {
+        return Ok(KeepingEnded::HandedOver);
+    }
     let by = waited.as_ref().map_or_else(|_| "its keeper".to_owned(), Over::by);
     let end = EndRecord::of(owned.history(), &by);
     // If waiting fails, undo now: the programs continue with interrupts, and every remaining change would lack a
@@ -96,6 +104,7 @@ pub fn keep(
 enum Over {
     ProgramsExited,
     Signalled,
+    HandedOver,
     QueuesStall,
     /// Nobody polls the queues any more, for this reason.
     NotPolled(String),
@@ -107,6 +116,7 @@ impl Over {
     fn by(&self) -> String {
         match self {
             Self::ProgramsExited => "its keeper: the programs exited".to_owned(),
+            Self::HandedOver => "the command that took it over".to_owned(),
             Self::Signalled => "`quell detach`, `quell revert` or SIGTERM to its keeper".to_owned(),
             Self::QueuesStall => "its keeper: its queues stalled".to_owned(),
             Self::NotPolled(why) => format!("its keeper: {why}"),
@@ -131,6 +141,7 @@ fn watch_until_over(owned: &OwnedJournal, interruption: &Interruption) -> io::Re
     let mut pause = LOOKED_EVERY;
     loop {
         match ends.wait((sampler.is_some() || poller.is_some()).then(|| Instant::now() + pause))? {
+            Woken::Signalled if interruption.flag().has(HAND_OVER) => return Ok(Over::HandedOver),
             Woken::Signalled => return Ok(Over::Signalled),
             Woken::AllEnded => return Ok(Over::ProgramsExited),
             // Without a sampler and a poller there is no timeout: the keeper then sleeps until the end.

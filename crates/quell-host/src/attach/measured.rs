@@ -65,7 +65,7 @@ fn polls_sockets(attached: &Attached) -> bool {
 }
 
 /// Programs of the attachment that run and are not among the targets.
-fn others(attached: &Attached, targets: &Targets) -> Result<Vec<TargetProgram>, AttachError> {
+pub(super) fn others(attached: &Attached, targets: &Targets) -> Result<Vec<TargetProgram>, AttachError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id().map_err(PersistError::Proc)?;
     let is_other = |target: &&TargetProgram| {

@@ -4,7 +4,7 @@
 //! - [`mod@plan`] decides the changes, [`attachment`] makes them, and `ledger` records which remain.
 //! - [`launch`] plans the queues of a program that is not started yet.
 //! - [`placement`] steers connections and binds workers.
-//! - [`keeper`] reverts the changes when the attaching process cannot.
+//! - [`keeper`] reverts the changes when the attaching process cannot; [`hand_over`] continues them in another process.
 //! - [`poller`] busy polls the queues in threads of Quell.
 //! - [`measured`] finds attachments that an experiment measures.
 //! - [`affected_processes`] lists other affected processes.
@@ -19,6 +19,7 @@ pub mod attachment;
 pub mod consequences;
 pub mod effect;
 mod error;
+pub mod hand_over;
 pub(crate) mod journal_name;
 pub mod keeper;
 pub mod launch;

@@ -158,20 +158,27 @@ fn systemd_starts_the_units_with_their_capabilities_and_a_restart_or_an_upgrade_
     let Some(out) = booted() else { return };
     assert_eq!(settings(&out, "before"), (0, 0));
     assert_eq!(settings(&out, "attached"), (20_000, 1), "quell-attach@memcached");
+    assert_eq!(settings(&out, "left"), (20_000, 1), "a stop changes no setting");
     assert_eq!(settings(&out, "detached"), (0, 0));
     assert_eq!(settings(&out, "restarted"), (20_000, 1), "a killed unit is restored and started again");
     assert_eq!(settings(&out, "applied"), (30_000, 1), "quell");
-    for when in ["both", "upgraded", "stopped", "started"] {
+    for when in ["both", "upgraded", "stopped", "started", "handed_over", "kept", "continued"] {
         assert_eq!(settings(&out, when), (20_000, 2), "{when}: the profile and the attachment stay");
     }
     let runs = |when: &str| std::fs::read_to_string(out.path().join(format!("{when}.runs"))).unwrap();
     assert!(["upgraded", "stopped", "started"].iter().all(|when| runs(when) == runs("both")), "no unit was restarted");
+    assert!(runs("handed_over") != runs("both") && runs("continued") != runs("handed_over"), "the unit was restarted");
+    let looks = std::fs::read_to_string(out.path().join("every-look")).unwrap();
+    assert!(looks.lines().count() > 0 && looks.lines().all(|look| look.contains(" 20000,")), "a queue flipped: {looks}");
     let load: Value = serde_json::from_slice(&std::fs::read(out.path().join("upgrade.load")).unwrap()).unwrap();
     let errors: u64 = load["report"]["errors"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
     assert_eq!(errors, 0, "no request fails: {load}");
+    let newer = std::fs::read_to_string(out.path().join("newer.log")).unwrap();
+    assert!(newer.contains("quell-journal/99") && !out.path().join("newer-understood").exists(), "{newer}");
     assert_eq!(settings(&out, "refused"), (30_000, 1), "a changed profile needs `quell revert` first");
     assert!(!out.path().join("changed").exists());
     assert_eq!(settings(&out, "changed_profile"), (40_000, 1));
+    assert_eq!(settings(&out, "stopped_for_removal"), (20_000, 2));
     assert_eq!(settings(&out, "reverted"), (0, 0));
     let metrics = std::fs::read_to_string(out.path().join("metrics")).unwrap();
     let program = |line: &str| line.contains("comm=\"memcached\",unit=\"memcached.service\"");

@@ -36,6 +36,8 @@ systemctl start quell-attach@memcached
 wait_for 20000
 settings attached
 systemctl stop quell-attach@memcached
+settings left
+quell detach --all
 settings detached
 
 # The keeper restores the settings, and systemd starts the unit again.
@@ -48,14 +50,17 @@ settings restarted
 mkdir /etc/quell
 printf '[device.q]\nname = "q0"\nqueues.all.mode = "defer30"\n' >/etc/quell/test.toml
 systemctl stop quell-attach@memcached
+quell detach --all
 systemctl start quell
 settings applied
 systemctl start quell-attach@memcached
 wait_for 20000
 settings both
-# What an upgrade does: the program is replaced, and the unit restarted. No queue changes.
-ip netns exec client quell load 10.99.0.1:11211 --rate 2K --warm-up 0 --seconds 5 -j >upgrade.load &
+# What an upgrade does: the program is replaced, and the units restarted. No queue changes, and no journal ends.
+ip netns exec client quell load 10.99.0.1:11211 --rate 2K --warm-up 0 --seconds 10 -j >upgrade.load &
 during=$!
+while sleep 0.02; do quell show -j --device q0 | sed -n '/"napis"/,$p' | grep '"gro-flush-timeout-ns"'; done >every-look &
+looks=$!
 cp /usr/bin/quell /usr/bin/quell.new
 mv /usr/bin/quell.new /usr/bin/quell
 systemctl restart quell
@@ -64,8 +69,24 @@ systemctl stop quell
 settings stopped
 systemctl start quell
 settings started
-wait $during
+systemctl restart quell-attach@memcached
+settings handed_over
 systemctl stop quell-attach@memcached
+settings kept
+systemctl start quell-attach@memcached
+settings continued
+wait $during
+kill $looks
+# A newer version has begun a journal of another format: the older program changes nothing.
+sed 's,quell-journal/[0-9]*,quell-journal/99,' /var/lib/quell/journal/attach-*.journal >/var/lib/quell/journal/newer.journal
+if quell status >newer.log 2>&1; then touch newer-understood; fi
+if quell revert >>newer.log 2>&1; then touch newer-understood; fi
+rm /var/lib/quell/journal/newer.journal
+systemctl start quell
+systemctl start quell-attach@memcached
+wait_for 20000
+systemctl stop quell-attach@memcached
+quell detach --all
 wait_for 30000
 printf '[device.q]\nname = "q0"\nqueues.all.mode = "defer40"\n' >/etc/quell/test.toml
 if systemctl restart quell; then touch changed; fi
@@ -73,6 +94,11 @@ settings refused
 quell revert
 systemctl restart quell
 settings changed_profile
+# What removal of the package does.
+systemctl start quell-attach@memcached
+wait_for 20000
+systemctl stop 'quell-attach@*.service' quell.service
+settings stopped_for_removal
 quell revert
 settings reverted
 kill %1

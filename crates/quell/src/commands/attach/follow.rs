@@ -8,6 +8,7 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use quell_change::transaction::ChangeStage;
+use quell_host::attach::hand_over::HAND_OVER;
 use quell_host::attach::placement::Placement;
 use quell_host::attach::stall::LOOKED_EVERY;
 use quell_host::attach::wait::{Ends, Woken};
@@ -30,7 +31,8 @@ const PERIOD: Duration = Duration::from_millis(250);
 /// are expensive for programs with many connections.
 const SHARE_OF_CPU: u32 = 50;
 
-/// Follows the programs until they exit or a signal arrives, then undoes everything.
+/// Follows the programs until they exit or a signal arrives, then undoes everything. On [`HAND_OVER`] leaves it to the
+/// keeper.
 ///
 /// # Errors
 /// When a pass fails, a change could not be undone, or the queues stalled too often ([`Exit::VerifyFailed`]).
@@ -43,6 +45,13 @@ pub(super) fn follow(
     let kept_up = keep_up(&mut attachment, &mut placement, interruption);
     placement::unverified(&placement).iter().for_each(|line| output::say(line));
     notify(service_manager::stopping());
+    if matches!(kept_up, Ok(Over::Normally(_))) && interruption.flag().has(HAND_OVER) {
+        attachment.leave().map_err(|error| Failure::new(Exit::RolledBack, error))?;
+        output::say(
+            "stopped by SIGUSR1: the mode stays applied; restored when the program exits, or by `quell detach`",
+        );
+        return Ok(());
+    }
     let why = match &kept_up {
         Ok(Over::Normally(why)) => (*why).to_owned(),
         Ok(Over::RevertedAfterStall(why)) => why.clone(),

@@ -53,6 +53,6 @@ pub(crate) fn run(args: &KeeperArgs) -> Result<(), Failure> {
         KeepingEnded::Reverted(reverted) if !reverted.failed.is_empty() => {
             Err(Failure::new(Exit::KernelRefused, "some changes could not be undone; they stay in the journal"))
         }
-        KeepingEnded::Reverted(_) | KeepingEnded::AlreadyReverted => Ok(()),
+        KeepingEnded::Reverted(_) | KeepingEnded::AlreadyReverted | KeepingEnded::HandedOver => Ok(()),
     }
 }

@@ -21,6 +21,7 @@ use quell_change::recovery::Reverted;
 use quell_change::transaction::{ChangeError, ChangeStage};
 use quell_host::attach::attachment::refuse_what_is_attached;
 use quell_host::attach::consequences::consequences_observed;
+use quell_host::attach::hand_over::{Earlier, HAND_OVER, find_earlier, recall_values_before};
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause_now};
 use quell_host::attach::owners::refuse_under_owners;
 use quell_host::attach::placement::{Groups, Placement, PlacementResult, Wanted, decide};
@@ -28,12 +29,14 @@ use quell_host::attach::plan::QueueStep;
 use quell_host::attach::poller::with_safe_timer;
 use quell_host::attach::stall::{SuspendedQueue, watching_sampler};
 use quell_host::attach::{
-    AttachError, AttachPlan, AttachRequest, Attachment, EpollsSetBy, TargetError, Targets, effect, observe, plan,
+    AttachError, AttachPlan, AttachRequest, Attached, Attachment, EpollsSetBy, TargetError, Targets, effect, observe,
+    plan,
 };
 use quell_host::behavior;
 use quell_host::findings::{self, Finding};
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::steer::{NothingSteered, Steering, mark_steered};
+use quell_linux::pidfd::Signal;
 use quell_linux::signal::Interruption;
 use quell_linux::{NapiId, Pid};
 use quell_mode::DeliveryMode;
@@ -79,9 +82,12 @@ pub(crate) struct AttachArgs {
     /// Attach even if a stall is predicted, and keep the mode although its queues stall: network events can be delayed forever.
     #[arg(long)]
     accept_stalls: bool,
-    /// Stay in the foreground, apply the mode to new workers and queues, and undo everything on exit.
+    /// Stay in the foreground, apply the mode to new workers and queues, and undo everything on exit; SIGUSR1 leaves it.
     #[arg(short, long, conflicts_with = "dry_run")]
     follow: bool,
+    /// Continue an earlier attachment with the same mode and options without setting a value, or restore another one first.
+    #[arg(long, requires_all = ["follow", "yes"])]
+    take_over: bool,
     /// Duration for which the queues are watched to check that the mode is in effect; 0 skips the check
     #[arg(long, value_name = "S", default_value_t = 1, value_parser = value_parser!(u64).range(..=3_600))]
     seconds: u64,
@@ -99,10 +105,13 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     if !args.all_processes {
         refuse_every_process(&targets, ", or add --all-processes")?;
     }
-    refuse_what_is_attached(&journal(), &targets).map_err(failure)?;
     let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
     let wanted = args.placement.wanted();
-    let Observation { snapshot, request, plan, mut findings } = look(&targets, request, &wanted)?;
+    let earlier = earlier(&targets, &request, args)?;
+    let Observation { snapshot, request, mut plan, mut findings } = look(&targets, request, &wanted)?;
+    if let Some(earlier) = &earlier {
+        recall_values_before(&mut plan, &earlier.history);
+    }
     let mode = request.mode;
     plan.log();
     for finding in &findings {
@@ -135,10 +144,15 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         show_plan(&report, &groups)?;
     }
     ask::unless(args.yes, "apply?", "--yes")?;
-    let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    let interruption = match args.follow {
+        true => Interruption::listen_to(&[Signal::INT, Signal::TERM, Signal::HUP, HAND_OVER]),
+        false => Interruption::listen(),
+    };
+    let interruption = interruption.map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let mut placement = Placement::new(wanted);
     let watched = args.placement.is_requested().then_some(PLACEMENT_WATCHED);
-    let (mut attachment, placed) = attach(&targets, request, &plan, (&groups, &mut placement, watched), &interruption)?;
+    let (mut attachment, placed) =
+        attach((&targets, earlier.as_ref()), request, &plan, (&groups, &mut placement, watched), &interruption)?;
     let queues: Vec<QueueStep> = attachment.queues().cloned().collect();
     report.rings_left_alone = render::RingLeftAlone::of(&attachment);
     if args.accept_stalls {
@@ -201,7 +215,8 @@ pub(in crate::commands) fn keep(
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let mut placement = Placement::new(wanted);
     let watched = args.is_requested().then_some(PLACEMENT_WATCHED);
-    let (attachment, placed) = attach(targets, request, &plan, (&groups, &mut placement, watched), &interruption)?;
+    let (attachment, placed) =
+        attach((targets, None), request, &plan, (&groups, &mut placement, watched), &interruption)?;
     let queues: Vec<QueueStep> = attachment.queues().cloned().collect();
     let mut left = leave(attachment)?;
     let mut is_over = || !left.is_kept();
@@ -371,8 +386,31 @@ fn refuse(report: &render::Report<'_>, args: &AttachArgs) -> Result<(), Failure>
     if args.accept_stalls { Ok(()) } else { stalls::refuse(&report.findings, "attaches") }
 }
 
+/// With `--take-over`, the attachment to continue, after others of these programs were restored.
+fn earlier(targets: &Targets, request: &AttachRequest, args: &AttachArgs) -> Result<Option<Attached>, Failure> {
+    if !args.take_over {
+        refuse_what_is_attached(&journal(), targets).map_err(failure)?;
+        return Ok(None);
+    }
+    let steers = args.placement.wanted().steer.is_some();
+    match find_earlier(&journal(), targets, request, steers, args.accept_stalls).map_err(failure)? {
+        Earlier::None => Ok(None),
+        Earlier::Continues(attached) => {
+            output::say(&format!("takes over {}", attached.purpose()));
+            Ok(Some(*attached))
+        }
+        Earlier::Differs(attached) => {
+            attached.iter().for_each(|one| output::say(&format!("restores {} first", one.purpose())));
+            let ended = detach::end(&journal(), attached);
+            let failed_in_part = ended.detached.iter().any(|(_, detached)| !detached.failed.is_empty());
+            detach::check_all_restored(&ended.errors, failed_in_part)?;
+            Ok(None)
+        }
+    }
+}
+
 fn attach(
-    targets: &Targets,
+    (targets, earlier): (&Targets, Option<&Attached>),
     request: AttachRequest,
     plan: &AttachPlan,
     (groups, placement, watched): (&Groups, &mut Placement, Option<Duration>),
@@ -384,7 +422,14 @@ fn attach(
         None => ControlFlow::Continue(()),
     };
     let mut start = |path: &Path| keeper::start(path);
-    let mut attachment = Attachment::begin(&journal(), targets.clone(), request, &mut start).map_err(failure)?;
+    let taken = earlier
+        .map(|earlier| Attachment::take_over(&journal(), earlier, targets.clone(), request, &mut start))
+        .transpose()
+        .map_err(failure)?;
+    let mut attachment = match taken.flatten() {
+        Some(attachment) => attachment,
+        None => Attachment::begin(&journal(), targets.clone(), request, &mut start).map_err(failure)?,
+    };
     let set = Progress::during("applying the mode", || {
         poller::start(&mut attachment)?;
         attachment.make(plan, &mut observer)?;

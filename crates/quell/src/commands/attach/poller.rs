@@ -32,7 +32,7 @@ pub(in crate::commands) fn check(mode: &DeliveryMode) -> Result<(), Failure> {
 
 /// Starts the poller of an attachment whose mode has one, and waits until it may poll.
 pub(in crate::commands) fn start(attachment: &mut Attachment) -> Result<(), AttachError> {
-    if attachment.request().mode.poller().is_none() {
+    if !attachment.needs_poller() {
         return Ok(());
     }
     let failed = |error: io::Error| PollerError::Process(error.to_string());

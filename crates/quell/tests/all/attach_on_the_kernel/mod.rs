@@ -8,6 +8,7 @@ mod journals;
 mod owners;
 mod random_owners;
 pub(crate) mod stage;
+mod take_over;
 mod views;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

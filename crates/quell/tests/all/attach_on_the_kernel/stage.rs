@@ -149,13 +149,22 @@ impl Stage {
 
     /// Starts `quell attach --follow` and waits until it has notified readiness.
     pub(crate) fn follow(&self) -> Child {
+        self.follow_with(MODE, &[])
+    }
+
+    pub(crate) fn follow_with(&self, mode: &str, options: &[&str]) -> Child {
         let path = self.dir.path().join("notify");
         let notified = UnixDatagram::bind(&path).unwrap();
         notified.set_read_timeout(Some(ARRIVES_WITHIN)).unwrap();
-        let mut command = self.quell(&["attach", MODE, &self.pid(), "--follow", "--yes", "--seconds", "0"]);
+        let mut command = self.quell(&["attach", mode, &self.pid(), "--follow", "--yes", "--seconds", "0"]);
+        command.args(options);
         let child = command.env("NOTIFY_SOCKET", &path).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut said = [0; 512];
-        let read = notified.recv(&mut said).unwrap();
+        let mut read = notified.recv(&mut said).unwrap();
+        // An earlier follower, which this one takes over, has the same socket.
+        while said[..read] == *b"STOPPING=1\n" {
+            read = notified.recv(&mut said).unwrap();
+        }
         let said = std::str::from_utf8(&said[..read]).unwrap();
         assert!(said.lines().any(|line| line == "READY=1") && said.contains("STATUS=1 process"), "{said}");
         std::fs::remove_file(&path).unwrap();
