@@ -6,6 +6,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use quell_linux::output_file::OutputFile;
 use quell_linux::visible;
+use quell_report::picture;
 use quell_result::list::{ListedContent, ListedResult, ResultsList};
 use quell_result::store::{self, ResultStore, StoredResult};
 use quell_result::{Document as _, ResultDocument};
@@ -14,9 +15,9 @@ use quell_sim::sweep::in_parallel;
 use super::sim;
 use crate::exit::Failure;
 use crate::output;
+use crate::render::document;
 use crate::render::results::{self, Summary, summary};
 use crate::render::terminal::Terminal;
-use crate::render::{bench_chart, document};
 
 /// Options of `quell results`.
 #[derive(Debug, Args)]
@@ -128,7 +129,7 @@ fn show(args: &ShowResultArgs) -> Result<(), Failure> {
 
 fn svg(document: &ResultDocument) -> Result<String, Failure> {
     let image = match document {
-        ResultDocument::Experiment(result) => bench_chart::render(result),
+        ResultDocument::Experiment(result) => picture::draw(result),
         _ => None,
     };
     image.ok_or_else(|| Failure::usage("the result contains no latency of an open loop, so there is nothing to draw"))

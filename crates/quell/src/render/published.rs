@@ -15,7 +15,6 @@ use quell_stats::LatencyHistogram;
 
 use quell_cli::table::{align_numbers, lines, new_table};
 
-use super::experiment::treatments;
 use super::number::{ABSENT, short};
 
 const COLUMNS: usize = 100;
@@ -180,7 +179,7 @@ fn modes(part: &PublishedPart) -> Vec<Measured<'_>> {
     };
     let has_slices =
         |mode: &&str| experiment.arms_of(mode).into_iter().any(|arm| experiment.record.of_arm(arm).next().is_some());
-    treatments(experiment).filter(has_slices).map(measured).collect()
+    experiment.treatment_names().filter(has_slices).map(measured).collect()
 }
 
 fn throughput_ratio(analysis: &SwitchbackAnalysis, mode: &str) -> Option<RatioEstimate> {

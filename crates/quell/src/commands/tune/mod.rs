@@ -12,6 +12,7 @@ use quell_linux::output_file::OutputFile;
 use quell_linux::visible;
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
+use quell_report::words;
 use quell_result::store::ResultStore;
 use quell_result::tune::TuneFile;
 use quell_subject::experiment::judge::Judges;
@@ -198,15 +199,15 @@ fn finish(
             Err(Failure::new(Exit::Interrupted, "interrupted: the table contains what was observed so far"))
         }
         end @ TuneEnd::PresentNotSettable { .. } => {
-            Err(Failure::new(Exit::NotSupported, render::end(end, &file.left_alone)))
+            Err(Failure::new(Exit::NotSupported, words::search_end(end, &file.left_alone)))
         }
         end @ (TuneEnd::GuardUnreadable { .. }
         | TuneEnd::MetricUnreadable { .. }
         | TuneEnd::BudgetSpent
         | TuneEnd::PresentViolatesGuard { .. }
-        | TuneEnd::NoModeLeft) => Err(Failure::new(Exit::VerifyFailed, render::end(end, &file.left_alone))),
+        | TuneEnd::NoModeLeft) => Err(Failure::new(Exit::VerifyFailed, words::search_end(end, &file.left_alone))),
         end @ (TuneEnd::SubjectFailed { .. } | TuneEnd::LoadChanged { .. }) => {
-            Err(Failure::new(Exit::RolledBack, render::end(end, &file.left_alone)))
+            Err(Failure::new(Exit::RolledBack, words::search_end(end, &file.left_alone)))
         }
     }
 }

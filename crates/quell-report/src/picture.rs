@@ -1,15 +1,13 @@
 //! Draws a bench result as an SVG image: latency and CPU time of each mode, for each load. Closed loops are omitted, because
 //! their latency follows from their throughput.
 
+use quell_cli::number;
 use quell_linux::visible;
 use quell_load::OfferedLoad;
 use quell_result::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
 use quell_result::figures::{self, Work};
 use svg::Document;
 use svg::node::element::{Circle, Group, Line, Rectangle, Text};
-
-use super::experiment::{latency_us, treatments};
-use super::number;
 
 const WIDTH: f64 = 860.0;
 const MARGIN: f64 = 24.0;
@@ -42,7 +40,7 @@ struct Bars {
 
 /// Draws the image. Returns `None` if the result contains no latency except of a closed loop.
 #[must_use]
-pub(crate) fn render(result: &ExperimentResult) -> Option<String> {
+pub fn draw(result: &ExperimentResult) -> Option<String> {
     let open = result.experiments.iter().filter(|experiment| experiment.load != Some(OfferedLoad::Max));
     let panel = |experiment: &LoadExperiment| {
         let analysis = experiment.analyse();
@@ -54,13 +52,13 @@ pub(crate) fn render(result: &ExperimentResult) -> Option<String> {
         let row = |label: &str| Bars {
             label: label.to_owned(),
             is_reference: label == reference,
-            latency: latency_us(experiment, &analysis, label, 0.5).zip(latency_us(experiment, &analysis, label, 0.99)),
+            latency: experiment.latency_us(&analysis, label, 0.5).zip(experiment.latency_us(&analysis, label, 0.99)),
             cpu: experiment.median(label, &work.name(figures::CPU)),
         };
-        let rows = treatments(experiment).map(row).collect();
+        let rows = experiment.treatment_names().map(row).collect();
         Panel { heading: heading(experiment.load, experiment.offered_per_s), work, rows }
     };
-    draw(&title(result), &open.map(panel).collect::<Vec<_>>())
+    assemble(&title(result), &open.map(panel).collect::<Vec<_>>())
 }
 
 fn title(result: &ExperimentResult) -> String {
@@ -86,7 +84,7 @@ fn heading(load: Option<OfferedLoad>, offered_per_s: Option<f64>) -> String {
     }
 }
 
-fn draw(title: &str, panels: &[Panel]) -> Option<String> {
+fn assemble(title: &str, panels: &[Panel]) -> Option<String> {
     let rows = || panels.iter().flat_map(|panel| &panel.rows);
     let scale = LogScale::over(rows().filter_map(|row| row.latency))?;
     let cpu_max = rows().filter_map(|row| row.cpu).fold(0.0, f64::max);
@@ -219,13 +217,13 @@ mod tests {
     use super::*;
 
     fn recorded() -> ExperimentResult {
-        let text = include_str!("../../tests/fixtures/result.json");
+        let text = include_str!("../../quell/tests/fixtures/result.json");
         serde_json::from_str(text).expect("the fixture is a result")
     }
 
     #[test]
     fn every_mode_of_an_open_load_has_a_row_and_a_closed_loop_has_none() {
-        let chart = render(&recorded()).expect("a chart");
+        let chart = draw(&recorded()).expect("a chart");
         assert_eq!(chart.matches("suspend200").count(), 1, "{chart}");
         assert_eq!(chart.matches("requests/s offered").count(), 1);
     }
@@ -240,7 +238,7 @@ mod tests {
             slice.observation.metrics.extend([("p50-us".to_owned(), 101.0), ("p99-us".to_owned(), 909.0)]);
         }
         result.experiments.truncate(1);
-        let chart = render(&result).expect("a chart");
+        let chart = draw(&result).expect("a chart");
         assert!(chart.contains("the present load") && chart.contains("101 to 909"), "{chart}");
     }
 
@@ -248,7 +246,7 @@ mod tests {
     fn a_label_with_markup_is_escaped() {
         let mut result = recorded();
         result.experiments[0].record.design.treatments[0].name = "<script>alert(1)</script>".to_owned();
-        let chart = render(&result).expect("a chart");
+        let chart = draw(&result).expect("a chart");
         assert!(!chart.contains("<script>"), "{chart}");
     }
 
@@ -256,6 +254,6 @@ mod tests {
     fn a_result_without_an_open_load_has_no_picture() {
         let mut result = recorded();
         result.experiments.retain(|experiment| experiment.load == Some(OfferedLoad::Max));
-        assert!(render(&result).is_none());
+        assert!(draw(&result).is_none());
     }
 }

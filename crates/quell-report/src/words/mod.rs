@@ -1,0 +1,201 @@
+//! What results say, in words. The terminal and the page use the same sentences.
+
+mod advice;
+mod subject;
+
+use quell_cli::number::{self, ABSENT, short};
+use quell_experiment::Criterion;
+use quell_linux::visible::{self, counted};
+use quell_result::conclusion::{Conclusion, Quantity, QuantityChange, WhyKeep, WhyLonger};
+use quell_result::figures::{self, Work};
+use quell_tune::{ArmState, TuneEnd, TuneMetric};
+
+pub use advice::{Advice, experiment_advice, placement_options, search_advice};
+pub use subject::{command_line, host, placement, problems, subject};
+
+/// Short name of a criterion, as in the heading of a column.
+#[must_use]
+pub fn criterion(criterion: &Criterion) -> String {
+    match criterion {
+        Criterion::Latency { quantile } => format!("p{}", number::plain(quantile * 100.0)),
+        Criterion::Metric { name, .. } if *name == Work::Request.name(figures::CPU) => "CPU/request".to_owned(),
+        Criterion::Metric { name, .. } if *name == Work::Packet.name(figures::CPU) => "CPU/packet".to_owned(),
+        Criterion::Metric { name, .. } if *name == Work::Request.name(figures::IRQS) => "interrupts/request".to_owned(),
+        Criterion::Metric { name, .. } if *name == Work::Request.name(figures::TIMER_IRQS) => {
+            "timers/request".to_owned()
+        }
+        Criterion::Metric { name, .. } if *name == figures::REQUESTS => "requests/s".to_owned(),
+        Criterion::Metric { name, .. } if *name == figures::BESIDE_P50 => "second server p50".to_owned(),
+        Criterion::Metric { name, .. } if *name == figures::BESIDE_P99 => "second server p99".to_owned(),
+        Criterion::Metric { name, .. } => visible::name(name).into_owned(),
+    }
+}
+
+/// Formats a ratio as a signed change (`−25 %`), or as a factor if it is at least 3.
+#[must_use]
+pub fn change(ratio: f64) -> String {
+    if ratio >= 3.0 { format!("×{}", number::short(ratio)) } else { format!("{} %", percent(ratio)) }
+}
+
+/// The change as a signed number of percent without its unit.
+#[must_use]
+pub fn percent(ratio: f64) -> String {
+    if !ratio.is_finite() {
+        return "∞".to_owned();
+    }
+    let percent = (ratio - 1.0) * 100.0;
+    let digits = if percent.abs() < 9.95 { format!("{:.1}", percent.abs()) } else { format!("{:.0}", percent.abs()) };
+    if digits.trim_matches(['0', '.']).is_empty() {
+        return "0".to_owned();
+    }
+    format!("{}{digits}", if percent < 0.0 { "−" } else { "+" })
+}
+
+/// The conclusion as a sentence without a full stop. `left_alone` are settings that a search did not restore.
+#[must_use]
+pub fn conclusion(conclusion: &Conclusion, left_alone: &[String]) -> String {
+    match conclusion {
+        Conclusion::Use { mode, instead_of, saves, costs, holds_limits } => {
+            let limits =
+                if *holds_limits { format!("; holds the limits, {instead_of} does not") } else { String::new() };
+            let saves = if saves.is_empty() { String::new() } else { format!(": better: {}", changed(saves)) };
+            let costs = match costs.is_empty() {
+                true => "; no cost was measured".to_owned(),
+                false => format!("; worse: {}", changed(costs)),
+            };
+            format!("use {mode} instead of {instead_of}{saves}{costs}{limits}")
+        }
+        Conclusion::Keep { mode, because } => format!("keep {mode}, {}", why_keep(because)),
+        Conclusion::MeasureLonger { because, .. } => match because {
+            WhyLonger::Incomplete => "no answer: the measurement is incomplete".to_owned(),
+            WhyLonger::Unsteady => {
+                "measure longer, or under a steadier load, because something else changed between the slices".to_owned()
+            }
+            WhyLonger::TooFewRequests => {
+                "measure longer, or under more load, because too little was measured".to_owned()
+            }
+            WhyLonger::OtherPrograms => {
+                "measure again when other programs no longer use most of the server's CPUs, or compare latencies \
+                 (--latency)"
+                    .to_owned()
+            }
+            WhyLonger::TooWide => "measure longer, because the slices vary more than the modes differ".to_owned(),
+            WhyLonger::Search(end) => format!("no answer: {}", search_end(end, left_alone)),
+        },
+    }
+}
+
+fn why_keep(because: &WhyKeep) -> String {
+    match because {
+        WhyKeep::NothingToGain { margin, busy } => {
+            let busy =
+                busy.filter(|busy| busy.is_finite()).map(|busy| format!("; its CPUs are {:.0} % busy", busy * 100.0));
+            format!(
+                "because there is nothing to gain at this load: no mode differs by more than {} %{}",
+                number::plain(margin * 100.0),
+                busy.unwrap_or_default()
+            )
+        }
+        WhyKeep::OthersAreWorse => "because every other mode is worse".to_owned(),
+        WhyKeep::TradeOff { mode, saves, costs } => {
+            format!("unless {} under {} is worth {}", changed(saves), visible::name(mode), changed(costs))
+        }
+        WhyKeep::NotBeaten => "because the search found no better mode".to_owned(),
+    }
+}
+
+fn changed(changes: &[QuantityChange]) -> String {
+    let one = |change: &QuantityChange| {
+        let name = match &change.quantity {
+            Quantity::Criterion(criterion) => self::criterion(criterion),
+            Quantity::Metric(metric) => visible::name(&metric.to_string()).into_owned(),
+        };
+        let [low, high] = [change.low, change.high].map(self::change);
+        if low == high { format!("{name} {low}") } else { format!("{name} {low} to {high}") }
+    };
+    changes.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// What became of an arm of a search.
+#[must_use]
+pub fn arm_state(state: &ArmState) -> String {
+    match state {
+        ArmState::Alive => "in the race".to_owned(),
+        ArmState::Worse { .. } => "worse".to_owned(),
+        ArmState::MissesLimit { limit } => format!("misses {}", visible::name(limit)),
+        ArmState::ViolatedGuard { guard } => format!("abandoned: {}", visible::name(guard)),
+        ArmState::NotSettable { reason } => format!("not possible: {}", visible::name(reason)),
+    }
+}
+
+/// Why a search ended, as a sentence without a full stop. `left_alone` are the settings that another program changed.
+#[must_use]
+pub fn search_end(end: &TuneEnd, left_alone: &[String]) -> String {
+    let restored = match left_alone {
+        [] => "all settings were restored".to_owned(),
+        changed => {
+            format!("all other settings were restored (left alone: {})", visible::name(&changed.join("; ")))
+        }
+    };
+    match end {
+        TuneEnd::Answered => "the search is complete".to_owned(),
+        TuneEnd::Interrupted => "interrupted".to_owned(),
+        TuneEnd::GuardUnreadable { guard } => {
+            format!("the guard {} cannot be read, so nothing protects the server; {restored}", visible::name(guard))
+        }
+        TuneEnd::MetricUnreadable { metric } => format!("{} cannot be read here; {restored}", visible::name(metric)),
+        TuneEnd::LoadChanged { from_per_s, to_per_s } if *to_per_s == 0.0 => match from_per_s {
+            Some(from_per_s) => format!("the load of {} per second has vanished; {restored}", short(*from_per_s)),
+            None => format!("there is no load: no request and no packet has arrived; {restored}"),
+        },
+        TuneEnd::LoadChanged { from_per_s, to_per_s } => format!(
+            "the load has changed from {} to {} per second under the present setting, so modes cannot be compared; \
+             {restored}",
+            from_per_s.map_or_else(|| ABSENT.to_owned(), short),
+            short(*to_per_s)
+        ),
+        TuneEnd::BudgetSpent => format!(
+            "the budget was spent before a mode could be compared with the present setting on fresh slices: use a longer \
+             --budget, or shorter runs of the commands that load and measure; {restored}"
+        ),
+        TuneEnd::NoModeLeft => format!(
+            "every mode violated a guard or could not be set, so none was compared with the present setting; {restored}"
+        ),
+        TuneEnd::PresentViolatesGuard { guard, metric, present, modes } => {
+            let us = if matches!(metric, TuneMetric::Latency { .. }) { " µs" } else { "" };
+            let metric = metric.to_string();
+            let metric = visible::name(&metric);
+            format!(
+                "{} violated {}, as the present setting does, under which {metric} is {}{us} in a typical slice: choose a \
+                 guard relative to it, such as --never '{metric}>1.1x'; {restored}",
+                counted(*modes, "mode"),
+                visible::name(guard),
+                short(*present),
+            )
+        }
+        TuneEnd::PresentNotSettable { reason } => {
+            format!("the present setting cannot be set: {}", visible::name(reason))
+        }
+        TuneEnd::SubjectFailed { reason } => format!("{}; {restored}", visible::name(reason)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_signed_changes_below_three_and_factors_from_three_on() {
+        assert_eq!([change(0.75), change(1.0), change(1.049), change(3.2)], ["−25 %", "0 %", "+4.9 %", "×3.20"]);
+        assert_eq!(percent(f64::INFINITY), "∞");
+    }
+
+    #[test]
+    fn an_end_does_not_claim_that_a_setting_of_another_program_was_restored() {
+        let failed = TuneEnd::SubjectFailed { reason: "another program has changed NAPI 1".to_owned() };
+        assert!(search_end(&failed, &[]).ends_with("; all settings were restored"));
+        let text = search_end(&failed, &["NAPI 1: gro-flush-timeout is 7".to_owned()]);
+        let said = "all other settings were restored (left alone: NAPI 1: gro-flush-timeout is 7)";
+        assert!(text.ends_with(said), "{text}");
+    }
+}
