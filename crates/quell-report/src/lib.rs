@@ -3,5 +3,9 @@
 
 #![forbid(unsafe_code)]
 
+mod draw;
+pub mod page;
+pub mod palette;
+mod part;
 pub mod picture;
 pub mod words;

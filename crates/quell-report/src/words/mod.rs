@@ -1,17 +1,19 @@
 //! What results say, in words. The terminal and the page use the same sentences.
 
 mod advice;
+mod command;
 mod subject;
 
 use quell_cli::number::{self, ABSENT, short};
-use quell_experiment::Criterion;
+use quell_experiment::{ContrastVerdict, Criterion, WhyUndecided};
 use quell_linux::visible::{self, counted};
 use quell_result::conclusion::{Conclusion, Quantity, QuantityChange, WhyKeep, WhyLonger};
 use quell_result::figures::{self, Work};
 use quell_tune::{ArmState, TuneEnd, TuneMetric};
 
 pub use advice::{Advice, experiment_advice, placement_options, search_advice};
-pub use subject::{command_line, host, placement, problems, subject};
+pub use command::{repeat_experiment, repeat_search};
+pub use subject::{command_line, host, placement, problems, short_subject, subject};
 
 /// Short name of a criterion, as in the heading of a column.
 #[must_use]
@@ -49,6 +51,26 @@ pub fn percent(ratio: f64) -> String {
         return "0".to_owned();
     }
     format!("{}{digits}", if percent < 0.0 { "−" } else { "+" })
+}
+
+/// A verdict in two or three words.
+#[must_use]
+pub fn verdict(verdict: &ContrastVerdict) -> String {
+    match *verdict {
+        ContrastVerdict::Better => "better".to_owned(),
+        ContrastVerdict::Worse => "WORSE".to_owned(),
+        ContrastVerdict::NoDifferenceLargerThan { margin } => {
+            format!("same within {} %", number::plain(margin * 100.0))
+        }
+        ContrastVerdict::Undecided { reason: WhyUndecided::TreatmentDropped } => "not measured".to_owned(),
+        ContrastVerdict::Undecided { reason: WhyUndecided::TooFewBlocks { .. } } => "too few blocks".to_owned(),
+        ContrastVerdict::Undecided { reason: WhyUndecided::TooFewRequests { .. } } => "too few requests".to_owned(),
+        ContrastVerdict::Undecided { reason: WhyUndecided::ControlDiffers } => "withheld".to_owned(),
+        ContrastVerdict::Undecided { reason: WhyUndecided::RequestsFail } => "withheld: requests fail".to_owned(),
+        ContrastVerdict::Undecided { reason: WhyUndecided::Saturated } => "withheld: saturated".to_owned(),
+        ContrastVerdict::Undecided { reason: WhyUndecided::ForeignCpu } => "withheld: other programs".to_owned(),
+        ContrastVerdict::Undecided { .. } => "undecided".to_owned(),
+    }
 }
 
 /// The conclusion as a sentence without a full stop. `left_alone` are settings that a search did not restore.
@@ -104,12 +126,18 @@ fn why_keep(because: &WhyKeep) -> String {
     }
 }
 
+/// Name of a quantity by which modes are compared.
+#[must_use]
+pub fn quantity(quantity: &Quantity) -> String {
+    match quantity {
+        Quantity::Criterion(criterion) => self::criterion(criterion),
+        Quantity::Metric(metric) => visible::name(&metric.to_string()).into_owned(),
+    }
+}
+
 fn changed(changes: &[QuantityChange]) -> String {
     let one = |change: &QuantityChange| {
-        let name = match &change.quantity {
-            Quantity::Criterion(criterion) => self::criterion(criterion),
-            Quantity::Metric(metric) => visible::name(&metric.to_string()).into_owned(),
-        };
+        let name = quantity(&change.quantity);
         let [low, high] = [change.low, change.high].map(self::change);
         if low == high { format!("{name} {low}") } else { format!("{name} {low} to {high}") }
     };

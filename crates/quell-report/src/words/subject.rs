@@ -22,6 +22,30 @@ pub fn host(host: &HostFacts) -> String {
     format!("Linux {} on {}", visible::name(&host.kernel_release), visible::name(cpu))
 }
 
+/// A subject in a few words.
+#[must_use]
+pub fn short_subject(subject: &SubjectFacts) -> String {
+    match subject {
+        SubjectFacts::Programs(facts) => {
+            let mut names: Vec<&str> = facts.processes.iter().map(|process| process.name.as_str()).collect();
+            names.sort_unstable();
+            names.dedup();
+            visible::name(&names.join(", ")).into_owned()
+        }
+        SubjectFacts::Command(facts) => command_line(&facts.command),
+        SubjectFacts::Veth { server, .. } => {
+            let name = server.version.as_ref().or(server.command.first());
+            let name = name.map_or_else(|| "a server".into(), |name| visible::name(name));
+            format!("{name} in a veth lab")
+        }
+        SubjectFacts::Model(facts) => format!("model of {}", visible::name(&facts.profile)),
+        SubjectFacts::Guest(facts) => {
+            let driver = facts.driver.as_deref().map_or_else(|| "a NIC".into(), visible::name);
+            format!("{driver} in a guest")
+        }
+    }
+}
+
 /// Describes a subject in one or two sentences without full stops.
 #[must_use]
 pub fn subject(subject: &SubjectFacts) -> Vec<String> {

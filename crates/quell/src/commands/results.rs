@@ -1,6 +1,6 @@
 //! `quell results`: lists stored results, prints one again, and prints the schemas of documents.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
@@ -110,13 +110,18 @@ fn listed(stored: &StoredResult) -> ListedResult {
     ListedResult { id: stored.id.clone(), started_unix_s: started_unix_s.or_else(|| stored.changed_unix_s()), content }
 }
 
-fn show(args: &ShowResultArgs) -> Result<(), Failure> {
-    let argument = args.result.to_string_lossy();
+/// Reads a stored result or a file.
+pub(super) fn find(result: &Path) -> Result<ResultDocument, Failure> {
+    let argument = result.to_string_lossy();
     let read = match store::is_path(&argument) {
-        true => store::read(&args.result),
+        true => store::read(result),
         false => ResultStore::of_user().find(&argument).map_err(Failure::usage)?.read(),
     };
-    let read = read.map_err(Failure::usage)?;
+    read.map_err(Failure::usage)
+}
+
+fn show(args: &ShowResultArgs) -> Result<(), Failure> {
+    let read = find(&args.result)?;
     if args.json {
         return output::json(&read);
     }

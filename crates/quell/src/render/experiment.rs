@@ -197,23 +197,10 @@ fn cell(contrast: &ContrastResult) -> String {
         let high = estimate.high.unwrap_or(f64::INFINITY);
         format!("{} ({} to {})", words::change(estimate.ratio), words::percent(estimate.low), words::percent(high))
     });
-    let verdict = match contrast.verdict {
-        ContrastVerdict::Better => "better".to_owned(),
-        ContrastVerdict::Worse => "WORSE".to_owned(),
-        ContrastVerdict::NoDifferenceLargerThan { margin } => {
-            format!("same within {} %", number::plain(margin * 100.0))
-        }
-        ContrastVerdict::Undecided { reason: WhyUndecided::TreatmentDropped } => "not measured".to_owned(),
-        ContrastVerdict::Undecided { reason: WhyUndecided::TooFewBlocks { .. } } => "too few blocks".to_owned(),
-        ContrastVerdict::Undecided { reason: WhyUndecided::TooFewRequests { .. } } => "too few requests".to_owned(),
-        ContrastVerdict::Undecided { reason: WhyUndecided::ControlDiffers } => "withheld".to_owned(),
-        ContrastVerdict::Undecided { reason: WhyUndecided::RequestsFail } => "withheld: requests fail".to_owned(),
-        ContrastVerdict::Undecided { reason: WhyUndecided::Saturated } => "withheld: saturated".to_owned(),
-        ContrastVerdict::Undecided { reason: WhyUndecided::ForeignCpu } => {
-            return "withheld: other programs".to_owned();
-        }
-        ContrastVerdict::Undecided { .. } => "undecided".to_owned(),
-    };
+    if let ContrastVerdict::Undecided { reason: WhyUndecided::ForeignCpu } = contrast.verdict {
+        return words::verdict(&contrast.verdict);
+    }
+    let verdict = words::verdict(&contrast.verdict);
     match interval {
         Some(interval) => format!("{interval} {verdict}"),
         None => verdict,

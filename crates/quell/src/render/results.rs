@@ -128,20 +128,9 @@ fn qualified(answer: String, not_a_measurement: Option<&str>) -> String {
 }
 
 fn subject(subject: &SubjectFacts, host: &HostFacts) -> String {
-    let name = match subject {
-        SubjectFacts::Programs(facts) => {
-            let mut names: Vec<&str> = facts.processes.iter().map(|process| process.name.as_str()).collect();
-            names.sort_unstable();
-            names.dedup();
-            names.join(", ")
-        }
-        SubjectFacts::Command(facts) => words::command_line(&facts.command),
-        SubjectFacts::Veth { server, .. } => {
-            let name = server.version.as_ref().or(server.command.first());
-            format!("{} in a veth lab", name.map_or(ABSENT, String::as_str))
-        }
-        SubjectFacts::Model(facts) => return format!("model of {}", facts.profile),
-        SubjectFacts::Guest(facts) => format!("{} in a guest", facts.driver.as_deref().unwrap_or(ABSENT)),
-    };
+    let name = words::short_subject(subject);
+    if let SubjectFacts::Model(_) = subject {
+        return name;
+    }
     format!("{name}, Linux {}", host.kernel_release)
 }

@@ -13,6 +13,7 @@ use quell_linux::visible;
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
 use quell_report::words;
+use quell_result::ResultDocument;
 use quell_result::store::ResultStore;
 use quell_result::tune::TuneFile;
 use quell_subject::experiment::judge::Judges;
@@ -23,7 +24,7 @@ use quell_tune::{TuneEnd, TuneGoal, TuneMetric, TunePlan, TuneSpace};
 use super::subject::asked::{Consent, answered};
 use super::subject::{ModelDefault, Place, judge};
 use crate::commands::bench::seed_from_the_clock;
-use crate::commands::{attach, results};
+use crate::commands::{attach, report, results};
 use crate::exit::{Exit, Failure};
 use crate::journals::journal;
 use crate::output;
@@ -61,6 +62,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
     for file in result_file.iter().chain(profile_file.as_ref().filter(|_| result_file.is_some())) {
         file.check_writable().map_err(Failure::usage)?;
     }
+    report::check_writable(args.subject.report.as_ref())?;
     let plan = plan(args, place)?;
     let run_max = guarded_run_max(&plan).map_err(Failure::usage)?;
     let (subject, yes) = (&args.subject, args.subject.yes);
@@ -186,6 +188,7 @@ fn finish(
         (None, _) => {}
     }
     results::say_where(result_file);
+    report::write_beside(result_file, ResultDocument::Tune(Box::new(file.clone())), args.subject.report.as_ref())?;
     match &result.end {
         TuneEnd::Answered => match profile_file.filter(|_| found.is_none()) {
             None => Ok(()),
