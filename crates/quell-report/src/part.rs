@@ -121,9 +121,9 @@ pub(crate) fn styles(parts: &[Part<'_>]) -> Vec<ModeStyle> {
 }
 
 /// All criteria of the parts, in the order of the design.
-pub(crate) fn criteria(parts: &[Part<'_>]) -> Vec<Criterion> {
+pub(crate) fn criteria_of<'a>(parts: impl Iterator<Item = &'a Part<'a>>) -> Vec<Criterion> {
     let mut all: Vec<Criterion> = Vec::new();
-    for criterion in parts.iter().flat_map(|part| &part.experiment.record.design.criteria) {
+    for criterion in parts.flat_map(|part| &part.experiment.record.design.criteria) {
         if !all.contains(criterion) {
             all.push(criterion.clone());
         }

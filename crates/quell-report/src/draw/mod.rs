@@ -3,6 +3,7 @@
 pub(crate) mod curves;
 pub(crate) mod effects;
 pub(crate) mod loads;
+pub(crate) mod race;
 mod scale;
 pub(crate) mod slices;
 

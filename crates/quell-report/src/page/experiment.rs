@@ -17,7 +17,7 @@ use crate::words::{self, Advice};
 /// Quantiles of latency that are drawn against throughput.
 const AGAINST_THROUGHPUT: [f64; 2] = [0.5, 0.99];
 
-pub(crate) fn body(source: &ReportSource, result: &ExperimentResult) -> Result<Body, ReportError> {
+pub(crate) fn body(source: &ReportSource, result: &ExperimentResult, level: u8) -> Result<Body, ReportError> {
     let parts = Part::of_result(result);
     if parts.iter().all(|part| part.experiment.record.slices.is_empty()) {
         return Err(ReportError::Empty { name: source.name.clone() });
@@ -29,7 +29,7 @@ pub(crate) fn body(source: &ReportSource, result: &ExperimentResult) -> Result<B
     Ok(Body {
         title: format!("{headline} – Quell"),
         kicker: format!("Quell bench · {when} · version {}", shown(&result.quell_version)),
-        content: content(result, &parts, 1),
+        content: content(result, &parts, level),
         downloads,
     })
 }
@@ -61,20 +61,28 @@ fn settings(parts: &[Part<'_>]) -> crate::draw::Grid {
 /// The charts of all parts.
 pub(crate) fn measured(parts: &[Part<'_>], styles: &[ModeStyle], level: u8) -> Markup {
     let latency: Vec<Chart> = parts.iter().filter_map(|part| latency_chart(part, styles)).collect();
-    let criteria = part::criteria(parts);
-    let effects: Vec<Chart> = criteria.iter().filter_map(|one| effects::chart(one, parts, styles)).collect();
-    let throughput = AGAINST_THROUGHPUT.iter().filter_map(|quantile| loads::latency(*quantile, parts, styles));
-    let over_loads: Vec<Chart> = throughput.chain(loads::cpu(parts, styles)).collect();
-    let seen: Vec<Chart> = parts.iter().filter_map(|part| slices_chart(part, styles)).collect();
     html! {
         @if !latency.is_empty() {
             (parts::section(level, "Latency", LATENCY, &parts::charts(&latency)))
         }
+        (effects_and_slices(parts, styles, level))
+    }
+}
+
+/// The charts of all parts without those of latency.
+pub(crate) fn effects_and_slices(parts: &[Part<'_>], styles: &[ModeStyle], level: u8) -> Markup {
+    let criteria = part::criteria_of(parts.iter());
+    let effects: Vec<Chart> = criteria.iter().filter_map(|one| effects::chart(one, parts, styles)).collect();
+    let throughput = AGAINST_THROUGHPUT.iter().filter_map(|quantile| loads::latency(*quantile, parts, styles));
+    let over_loads: Vec<Chart> = throughput.chain(loads::cpu(parts, styles)).collect();
+    let over = if parts.len() > 1 { "Over the loads" } else { "Cost" };
+    let seen: Vec<Chart> = parts.iter().filter_map(|part| slices_chart(part, styles)).collect();
+    html! {
         @if !effects.is_empty() {
             (parts::section(level, "What each mode changes", &certainty(parts), &parts::charts(&effects)))
         }
         @if !over_loads.is_empty() {
-            (parts::section(level, "Over the loads", "", &parts::charts(&over_loads)))
+            (parts::section(level, over, "", &parts::charts(&over_loads)))
         }
         @if !seen.is_empty() {
             (parts::section(level, "What the experiment saw", SLICES, &parts::charts(&seen)))

@@ -4,13 +4,18 @@ mod embed;
 mod experiment;
 mod facts;
 mod parts;
+mod several;
+mod tune;
 
 use maud::{Markup, PreEscaped, html};
+use quell_linux::visible::counted;
 use quell_result::ResultDocument;
 
 use crate::draw::shown;
 use crate::palette;
+use crate::part::Part;
 use embed::Download;
+use several::Compared;
 
 /// A document and the name that it has on the page.
 #[derive(Debug)]
@@ -52,18 +57,43 @@ const SIZE_MAX: usize = 1_000_000;
 pub fn page(sources: &[ReportSource]) -> Result<String, ReportError> {
     let body = match sources {
         [] => return Err(ReportError::NoSource),
-        [source] => of_document(source)?,
-        _ => return Err(ReportError::NoSource),
+        [source] => of_document(source, 1)?,
+        _ => of_several(sources)?,
     };
     let whole = assembled(&body, false);
     Ok(if whole.len() > SIZE_MAX { assembled(&body, true) } else { whole })
 }
 
-fn of_document(source: &ReportSource) -> Result<Body, ReportError> {
+/// Sections of a document whose answer has a heading of this level.
+fn of_document(source: &ReportSource, level: u8) -> Result<Body, ReportError> {
     match &source.document {
-        ResultDocument::Experiment(result) => experiment::body(source, result),
+        ResultDocument::Experiment(result) => experiment::body(source, result, level),
+        ResultDocument::Tune(file) => Ok(tune::body(source, file, level)),
         _ => Err(ReportError::NotMeasured { name: source.name.clone(), schema: source.document.kind().schema }),
     }
+}
+
+/// What experiments have in common, then each document.
+fn of_several(sources: &[ReportSource]) -> Result<Body, ReportError> {
+    let bodies = sources.iter().map(|source| of_document(source, 2)).collect::<Result<Vec<_>, _>>()?;
+    let experiments = sources.iter().filter_map(|source| match &source.document {
+        ResultDocument::Experiment(result) => {
+            Some(Compared { name: source.name.clone(), result, parts: Part::of_result(result) })
+        }
+        _ => None,
+    });
+    let experiments: Vec<Compared<'_>> = experiments.collect();
+    let title = counted(sources.len(), "result");
+    let mut downloads = Vec::new();
+    let content = html! {
+        h1 { (title) ", compared" }
+        @if experiments.len() > 1 { (several::content(&experiments)) }
+        @for (source, body) in sources.iter().zip(&bodies) {
+            article { p.kicker { b { (shown(&source.name)) } " · " (body.kicker) } (body.content) }
+        }
+    };
+    bodies.into_iter().for_each(|body| downloads.extend(body.downloads));
+    Ok(Body { title: format!("{title} – Quell"), kicker: "Quell report".to_owned(), content, downloads })
 }
 
 fn assembled(body: &Body, is_short: bool) -> String {
