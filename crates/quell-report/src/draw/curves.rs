@@ -3,6 +3,7 @@
 use quell_cli::number::{ABSENT, short};
 use quell_experiment::{LatencyCurvePoint, latency_curve};
 use quell_result::figures;
+use quell_stats::LatencyHistogram;
 use svg::node::element::{Group, Path};
 
 use super::{
@@ -13,6 +14,10 @@ use crate::part::Part;
 
 const HEIGHT: f64 = 258.0;
 const PLOT: Plot = Plot { left: 50.0, right: WIDTH - 132.0, top: 10.0, bottom: HEIGHT - 36.0 };
+/// Number of requests above the last point of a curve.
+const BEYOND_MIN: f64 = 5.0;
+/// Width of a digit at an axis.
+const LETTER: f64 = 7.5;
 /// Quantiles that a judge can print.
 const PRINTED: [f64; 6] = [0.5, 0.9, 0.95, 0.99, 0.999, 0.9999];
 
@@ -37,6 +42,18 @@ impl LatencyCurve {
         };
         let points = if is_curve { curve } else { PRINTED.into_iter().filter_map(printed).collect() };
         (!points.is_empty()).then(|| Self { style: style.clone(), points, is_curve })
+    }
+
+    /// Latencies of a histogram, without a band. `None` if it is empty.
+    pub(crate) fn of_histogram(histogram: &LatencyHistogram, style: &ModeStyle) -> Option<Self> {
+        let last = (histogram.count() as f64 / BEYOND_MIN).log10().max(0.0);
+        let quantiles = (0..=(last * 8.0) as u32).map(|step| 1.0 - 10f64.powf(-f64::from(step) / 8.0));
+        let point = |quantile: f64| {
+            let ns = u64::try_from(histogram.quantile(quantile)?.as_nanos()).unwrap_or(u64::MAX);
+            Some(LatencyCurvePoint { quantile, ns, low_ns: ns, high_ns: ns })
+        };
+        let points: Vec<LatencyCurvePoint> = quantiles.filter_map(point).collect();
+        (!points.is_empty()).then(|| Self { style: style.clone(), points, is_curve: true })
     }
 
     /// The point at a quantile, or the nearest one below it.
@@ -65,11 +82,15 @@ pub(crate) fn chart(title: &str, curves: &[LatencyCurve], limits: &[LimitLine]) 
     let x = Nines::to(last, PLOT.left, PLOT.right);
     let marked: Vec<(f64, &str)> = x.marked().collect();
     let mut marks = value_axis(PLOT, &y);
+    let mut free_from = PLOT.left - 12.0;
     for (quantile, name) in &marked {
         let at = x.at(*quantile);
-        marks = marks
-            .add(line((at, PLOT.top), (at, PLOT.bottom), "grid"))
-            .add(anchored(text(at, PLOT.bottom + 15.0, name, "t"), "middle"));
+        marks = marks.add(line((at, PLOT.top), (at, PLOT.bottom), "grid"));
+        let half = name.len() as f64 * LETTER / 2.0;
+        if at - half >= free_from {
+            marks = marks.add(anchored(text(at, PLOT.bottom + 15.0, name, "t"), "middle"));
+            free_from = at + half + LETTER;
+        }
     }
     marks = marks
         .add(line((PLOT.left, PLOT.bottom), (PLOT.right, PLOT.bottom), "axis"))
@@ -99,7 +120,7 @@ pub(crate) fn chart(title: &str, curves: &[LatencyCurve], limits: &[LimitLine]) 
         marks = marks
             .add(line((PLOT.left, at), (PLOT.right, at), "limit"))
             .add(dot((across, at), 4.0, "ring", &limit.text))
-            .add(text(PLOT.left + 4.0, at - 5.0, &limit.text, "t"));
+            .add(text(PLOT.left + 4.0, at - 5.0, &limit.text, "t halo"));
     }
     let end = |curve: &LatencyCurve| {
         let last = curve.points.last()?;

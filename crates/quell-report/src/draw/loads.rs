@@ -17,17 +17,10 @@ const HEIGHT: f64 = 258.0;
 const PLOT: Plot = Plot { left: 50.0, right: WIDTH - 132.0, top: 10.0, bottom: HEIGHT - 36.0 };
 
 /// Throughput and another quantity of one mode at one load.
-struct LoadPoint {
-    load: String,
-    per_s: f64,
-    value: f64,
-}
-
-/// A quantity in µs that depends on throughput.
-struct OverThroughput<'a> {
-    name: String,
-    unit: &'a str,
-    value: &'a dyn Fn(&Part<'_>, &str) -> Option<f64>,
+pub(crate) struct LoadPoint {
+    pub(crate) load: String,
+    pub(crate) per_s: f64,
+    pub(crate) value: f64,
 }
 
 /// Draws a latency quantile against throughput. Closed loops are omitted, because their latency follows from their
@@ -35,7 +28,7 @@ struct OverThroughput<'a> {
 pub(crate) fn latency(quantile: f64, parts: &[Part<'_>], styles: &[ModeStyle]) -> Option<Chart> {
     let value = |part: &Part<'_>, mode: &str| part.latency_us(mode, quantile).filter(|_| !part.is_closed_loop());
     let name = words::criterion(&Criterion::Latency { quantile });
-    OverThroughput { name, unit: "latency in µs", value: &value }.draw(parts, styles)
+    over_throughput(&name, "latency", "µs", lines(parts, styles, value))
 }
 
 /// Draws CPU time per request against throughput; with one load, a bar for each mode.
@@ -43,61 +36,69 @@ pub(crate) fn cpu(parts: &[Part<'_>], styles: &[ModeStyle]) -> Option<Chart> {
     let work = parts.first()?.work();
     let value = |part: &Part<'_>, mode: &str| part.experiment.median(mode, &work.name(figures::CPU));
     let name = format!("CPU time per {}", work.word());
-    let lines =
-        OverThroughput { name, unit: "CPU time in µs, median of the slices", value: &value }.draw(parts, styles);
-    lines.or_else(|| cpu_bars(parts, styles))
+    let drawn = over_throughput(&name, "median of the slices", "µs", lines(parts, styles, value));
+    drawn.or_else(|| cpu_bars(parts, styles))
 }
 
-impl OverThroughput<'_> {
-    fn points(&self, style: &ModeStyle, parts: &[Part<'_>]) -> Vec<LoadPoint> {
-        let of_part = |part: &Part<'_>| {
-            let per_s = part.experiment.median(&style.name, figures::REQUESTS)?;
-            Some(LoadPoint { load: label(&part.load), per_s, value: (self.value)(part, &style.name)? })
-        };
-        let mut points: Vec<LoadPoint> = parts.iter().filter_map(of_part).collect();
-        points.sort_by(|one, other| one.per_s.total_cmp(&other.per_s));
-        points
-    }
+fn lines<'a>(
+    parts: &[Part<'_>],
+    styles: &'a [ModeStyle],
+    value: impl Fn(&Part<'_>, &str) -> Option<f64>,
+) -> Vec<(&'a ModeStyle, Vec<LoadPoint>)> {
+    let point = |part: &Part<'_>, mode: &str| {
+        let per_s = part.experiment.median(mode, figures::REQUESTS)?;
+        Some(LoadPoint { load: label(&part.load), per_s, value: value(part, mode)? })
+    };
+    let of_mode = |mode: &str| parts.iter().filter_map(|part| point(part, mode)).collect();
+    styles.iter().map(|style| (style, of_mode(&style.name))).collect()
+}
 
-    fn draw(&self, parts: &[Part<'_>], styles: &[ModeStyle]) -> Option<Chart> {
-        let lines = styles.iter().map(|style| (style, self.points(style, parts)));
-        let lines: Vec<_> = lines.filter(|(_, points)| points.len() > 1).collect();
-        let all = || lines.iter().flat_map(|(_, points)| points);
-        let y = Scale::over(all().map(|point| point.value), PLOT.bottom, PLOT.top)?;
-        let per_s_max = all().map(|point| point.per_s).fold(0.0, f64::max);
-        let x = Scale::from_zero(per_s_max * 1.04, PLOT.left, PLOT.right);
-        let mut marks = value_axis(PLOT, &y);
-        for value in x.ticks(4) {
-            marks = marks.add(anchored(text(x.at(value), PLOT.bottom + 15.0, &compact(value), "t"), "middle"));
-        }
-        let middle = (PLOT.left + PLOT.right) / 2.0;
-        marks = marks
-            .add(line((PLOT.left, PLOT.bottom), (PLOT.right, PLOT.bottom), "axis"))
-            .add(anchored(text(middle, PLOT.bottom + 31.0, "requests/s answered", "t"), "middle"));
-        let name = &self.name;
-        let mut table = Grid::new(["mode", "load", "requests/s", &format!("{name}, µs")]);
-        let mut labels = EndLabels { ends: Vec::new() };
-        for (style, points) in &lines {
-            let at: Vec<(f64, f64)> = points.iter().map(|point| (x.at(point.per_s), y.at(point.value))).collect();
-            let mut group = Group::new().set("class", style.classes());
-            group = group.add(Path::new().set("class", "curve").set("d", path(&at)));
-            for (point, centre) in points.iter().zip(&at) {
-                let (per_s, value) = (short(point.per_s), short(point.value));
-                let said = format!("{} at {}: {per_s} requests/s, {name} {value} µs", label(&style.name), point.load);
-                group = group.add(dot(*centre, 3.0, "dot", &said));
-                table.rows.push(vec![shown(&style.name), point.load.clone(), per_s, value]);
-            }
-            marks = marks.add(group);
-            labels.ends.extend(at.last().map(|end| (*end, label(&style.name), style.classes())));
-        }
-        Some(Chart {
-            title: format!("{name} against throughput"),
-            unit: format!("{}, {}", self.unit, y.word()),
-            note: None,
-            svg: image(HEIGHT, marks.add(labels.draw(PLOT))),
-            table,
-        })
+/// Draws a quantity with its unit against throughput, a line for each mode. `None` with fewer than two loads.
+pub(crate) fn over_throughput(
+    name: &str,
+    about: &str,
+    unit: &str,
+    lines: Vec<(&ModeStyle, Vec<LoadPoint>)>,
+) -> Option<Chart> {
+    let mut lines: Vec<_> = lines.into_iter().filter(|(_, points)| points.len() > 1).collect();
+    for (_, points) in &mut lines {
+        points.retain(|point| point.per_s.is_finite() && point.value.is_finite());
+        points.sort_by(|one, other| one.per_s.total_cmp(&other.per_s));
     }
+    let all = || lines.iter().flat_map(|(_, points)| points);
+    let y = Scale::over(all().map(|point| point.value), PLOT.bottom, PLOT.top)?;
+    let per_s_max = all().map(|point| point.per_s).fold(0.0, f64::max);
+    let x = Scale::from_zero(per_s_max * 1.04, PLOT.left, PLOT.right);
+    let mut marks = value_axis(PLOT, &y);
+    for value in x.ticks(4) {
+        marks = marks.add(anchored(text(x.at(value), PLOT.bottom + 15.0, &compact(value), "t"), "middle"));
+    }
+    let middle = (PLOT.left + PLOT.right) / 2.0;
+    marks = marks
+        .add(line((PLOT.left, PLOT.bottom), (PLOT.right, PLOT.bottom), "axis"))
+        .add(anchored(text(middle, PLOT.bottom + 31.0, "requests/s answered", "t"), "middle"));
+    let mut table = Grid::new(["mode", "load", "requests/s", &format!("{name}, {unit}")]);
+    let mut labels = EndLabels { ends: Vec::new() };
+    for (style, points) in &lines {
+        let at: Vec<(f64, f64)> = points.iter().map(|point| (x.at(point.per_s), y.at(point.value))).collect();
+        let mut group = Group::new().set("class", style.classes());
+        group = group.add(Path::new().set("class", "curve").set("d", path(&at)));
+        for (point, centre) in points.iter().zip(&at) {
+            let (per_s, value) = (short(point.per_s), short(point.value));
+            let said = format!("{} at {}: {per_s} requests/s, {name} {value} {unit}", label(&style.name), point.load);
+            group = group.add(dot(*centre, 3.0, "dot", &said));
+            table.rows.push(vec![shown(&style.name), point.load.clone(), per_s, value]);
+        }
+        marks = marks.add(group);
+        labels.ends.extend(at.last().map(|end| (*end, label(&style.name), style.classes())));
+    }
+    Some(Chart {
+        title: format!("{name} against throughput"),
+        unit: format!("{about} in {unit}, {}", y.word()),
+        note: None,
+        svg: image(HEIGHT, marks.add(labels.draw(PLOT))),
+        table,
+    })
 }
 
 const ROW: f64 = 20.0;

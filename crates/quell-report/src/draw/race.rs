@@ -4,11 +4,13 @@ use quell_linux::visible::counted;
 use quell_mode::DeliveryMode;
 use svg::node::element::Group;
 
-use super::{Chart, Grid, Scale, WIDTH, anchored, dot, image, label, line, shown, text, tick};
+use super::{Chart, Grid, Scale, WIDTH, anchored, dot, image, line, shortened, shown, text, tick};
 use crate::palette::ModeStyle;
 
 const ROW: f64 = 19.0;
-const LEFT: f64 = 112.0;
+const LEFT: f64 = 178.0;
+/// Number of letters of an arm: its settings distinguish it.
+const ARM_LETTERS: usize = 22;
 const RIGHT: f64 = WIDTH - 92.0;
 const HEAD: f64 = 6.0;
 
@@ -42,10 +44,10 @@ pub(crate) fn chart(arms: &[RacedArm], seconds: f64, more: usize) -> Option<Char
         let classes = styles.iter().find(|style| style.name == *name).map(ModeStyle::classes).unwrap_or_default();
         let mut group = Group::new().set("class", classes).add(line((LEFT, y), (x.at(last), y), "lead"));
         for (slice, at) in arm.times.iter().enumerate() {
-            let said = format!("{}: slice {} at {:.1} s", label(name), slice + 1, at);
+            let said = format!("{}: slice {} at {:.1} s", shortened(name, ARM_LETTERS), slice + 1, at);
             group = group.add(dot((x.at(*at), y), 2.5, "dot", &said));
         }
-        marks = marks.add(text(8.0, y + 4.0, &label(name), "")).add(group).add(text(
+        marks = marks.add(text(8.0, y + 4.0, &shortened(name, ARM_LETTERS), "")).add(group).add(text(
             RIGHT + 8.0,
             y + 4.0,
             arm.end,
@@ -55,9 +57,9 @@ pub(crate) fn chart(arms: &[RacedArm], seconds: f64, more: usize) -> Option<Char
     }
     let axis = anchored(text((LEFT + RIGHT) / 2.0, bottom + 31.0, "seconds of the search", "t"), "middle");
     Some(Chart {
-        title: "When each arm left the race".to_owned(),
-        unit: "slices over time".to_owned(),
-        note: (more > 0).then(|| format!("{} left earlier.", counted(more, "more arm"))),
+        title: "Slices of each arm, and what became of it".to_owned(),
+        unit: "the arms with the most slices first".to_owned(),
+        note: (more > 0).then(|| format!("{} had fewer slices.", counted(more, "more arm"))),
         svg: image(bottom + 38.0, marks.add(line((LEFT, bottom), (RIGHT, bottom), "axis")).add(axis)),
         table,
     })

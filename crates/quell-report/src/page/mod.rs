@@ -3,12 +3,16 @@
 mod embed;
 mod experiment;
 mod facts;
+mod load;
 mod parts;
+mod published;
 mod several;
+mod simulation;
 mod tune;
 
 use maud::{Markup, PreEscaped, html};
 use quell_linux::visible::counted;
+use quell_published::PublishedError;
 use quell_result::ResultDocument;
 
 use crate::draw::shown;
@@ -35,6 +39,8 @@ pub enum ReportError {
     NotMeasured { name: String, schema: &'static str },
     #[error("{} has no slice, so there is nothing to show", shown(name))]
     Empty { name: String },
+    #[error("the published figures cannot be read: {0}")]
+    Published(#[source] PublishedError),
 }
 
 /// Sections of a document, before they are a page.
@@ -69,6 +75,10 @@ fn of_document(source: &ReportSource, level: u8) -> Result<Body, ReportError> {
     match &source.document {
         ResultDocument::Experiment(result) => experiment::body(source, result, level),
         ResultDocument::Tune(file) => Ok(tune::body(source, file, level)),
+        ResultDocument::Published(run) => published::body(source, run, level),
+        ResultDocument::Simulation(run) => simulation::body(source, &run.setup, &run.rows, level),
+        ResultDocument::Sweep(sweep) => simulation::body(source, &sweep.header.setup, &sweep.rows, level),
+        ResultDocument::Load(run) => load::body(source, run, level),
         _ => Err(ReportError::NotMeasured { name: source.name.clone(), schema: source.document.kind().schema }),
     }
 }

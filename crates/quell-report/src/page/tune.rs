@@ -77,7 +77,7 @@ fn tried(search: &TuneResult) -> usize {
     search.arms.iter().filter(|arm| arm.slices > 0).count()
 }
 
-/// The arms that were tried longest, in the order of their last slice.
+/// The arms with the most slices.
 fn race_chart(search: &TuneResult) -> Option<Chart> {
     let mut spent_ms = 0.0;
     let mut times: Vec<Vec<f64>> = vec![Vec::new(); search.arms.len()];
@@ -92,7 +92,7 @@ fn race_chart(search: &TuneResult) -> Option<Chart> {
     let mut arms: Vec<RacedArm> = arms
         .map(|(arm, times)| RacedArm { mode: arm.mode, times, end: end(&arm.state), why: words::arm_state(&arm.state) })
         .collect();
-    arms.sort_by(|one, other| other.times.last().unwrap_or(&0.0).total_cmp(one.times.last().unwrap_or(&0.0)));
+    arms.sort_by_key(|arm| std::cmp::Reverse(arm.times.len()));
     let more = arms.len().saturating_sub(RACED);
     arms.truncate(RACED);
     race::chart(&arms, spent_ms / 1e3, more)

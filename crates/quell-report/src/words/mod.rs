@@ -2,6 +2,7 @@
 
 mod advice;
 mod command;
+mod published;
 mod subject;
 
 use quell_cli::number::{self, ABSENT, short};
@@ -13,6 +14,7 @@ use quell_tune::{ArmState, TuneEnd, TuneMetric};
 
 pub use advice::{Advice, experiment_advice, placement_options, search_advice};
 pub use command::{repeat_experiment, repeat_search};
+pub use published::{PublishedText, published};
 pub use subject::{command_line, host, placement, problems, short_subject, subject};
 
 /// Short name of a criterion, as in the heading of a column.
