@@ -6,10 +6,13 @@ pub(crate) mod loads;
 pub(crate) mod race;
 mod scale;
 pub(crate) mod slices;
+pub(crate) mod timeline;
 
 use quell_linux::visible;
 use svg::Document;
-use svg::node::element::{Circle, Group, Line, Path, Rectangle, Text, Title};
+use svg::node::element::{Circle, Group, Line, Path, Rectangle, Style, Text, Title};
+
+use crate::palette::style_sheet;
 
 pub(crate) use scale::{Nines, Scale, compact, tick};
 
@@ -78,6 +81,18 @@ pub(crate) struct Plot {
 pub(crate) fn image(height: f64, marks: Group) -> String {
     let document = Document::new().set("class", "chart").set("viewBox", (0, 0, WIDTH, height.ceil()));
     document.add(marks).to_string()
+}
+
+/// Finishes an image that stands alone: with its style sheet, on a sheet.
+pub(crate) fn standalone(width: f64, height: f64, marks: Group) -> String {
+    let sheet = Rectangle::new().set("width", "100%").set("height", "100%").set("rx", 8).set("class", "sheet");
+    let document = Document::new()
+        .set("class", "chart")
+        .set("viewBox", (0, 0, width.ceil(), height.ceil()))
+        .add(Style::new(style_sheet()))
+        .add(sheet)
+        .add(marks);
+    format!("{document}\n")
 }
 
 pub(crate) fn text(x: f64, y: f64, content: &str, class: &str) -> Text {

@@ -2,6 +2,7 @@
 
 mod embed;
 mod experiment;
+mod explanation;
 mod facts;
 mod load;
 mod parts;
@@ -20,6 +21,8 @@ use crate::palette;
 use crate::part::Part;
 use embed::Download;
 use several::Compared;
+
+pub use explanation::{ExplainedMode, busy_period_picture, explanation};
 
 /// A document and the name that it has on the page.
 #[derive(Debug)]
@@ -121,7 +124,7 @@ fn assembled(body: &Body, is_short: bool) -> String {
                 header.top { p.kicker { (body.kicker) } }
                 main {
                     (body.content)
-                    (embed::section(&body.downloads, is_short))
+                    @if !body.downloads.is_empty() { (embed::section(&body.downloads, is_short)) }
                 }
                 footer { p {
                     "Made by Quell " (env!("CARGO_PKG_VERSION")) ". The figures follow from the embedded documents; "
