@@ -321,7 +321,7 @@ impl Looks {
             controls: design.criteria.iter().map(control).collect(),
             pooled_latency: pooled_latency(design, &data),
             blocks,
-            blocks_dropped: data.dropped as u32,
+            blocks_dropped: data.dropped.len() as u32,
             looks: self.looks,
         }
     }

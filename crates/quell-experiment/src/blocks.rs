@@ -25,8 +25,8 @@ const BEYOND_TYPICAL: f64 = 6.0;
 pub(crate) struct Blocks<'a> {
     /// Observations of each block, by arm.
     blocks: Vec<BTreeMap<usize, &'a SliceObservation>>,
-    /// Number of blocks that were dropped because they were disturbed.
-    pub(crate) dropped: usize,
+    /// Numbers of the blocks that were dropped because they were disturbed.
+    pub(crate) dropped: Vec<u32>,
 }
 
 /// The arms of a comparison.
@@ -68,7 +68,7 @@ impl<'a> Blocks<'a> {
         for (_, block) in &ranges {
             by_block.remove(block);
         }
-        Self { blocks: by_block.into_values().collect(), dropped: ranges.len() }
+        Self { blocks: by_block.into_values().collect(), dropped: ranges.into_iter().map(|(_, at)| at).collect() }
     }
 
     /// Values of a pair in each block that has the treatment and at least one slice to compare it with.
@@ -124,6 +124,14 @@ impl<'a> Blocks<'a> {
         pooled
     }
 
+    /// Latency slots of the given arms in each block.
+    pub(crate) fn latencies_of<'b>(&'b self, arms: &'b [usize]) -> impl Iterator<Item = Vec<(u64, u32)>> + 'b {
+        self.blocks.iter().map(move |block| {
+            let slices = arms.iter().filter_map(|arm| block.get(arm)?.latency.as_ref());
+            slices.flat_map(LatencyCounts::slots).copied().collect()
+        })
+    }
+
     /// Whether one of a pair has a flag more often than chance explains: the treatment, or the other one. These are
     /// one-sided tests at 5 % without correction for multiple tests, because a missed flag is worse than a false one.
     pub(crate) fn flagged_more_often(&self, pair: Pair, flag: SliceFlag) -> Option<FlaggedArm> {
@@ -166,15 +174,15 @@ mod tests {
         let slices: Vec<_> = (0..8).flat_map(|block| (0..3).map(move |arm| (block, arm))).collect();
         let slices: Vec<_> = slices.iter().map(|(block, arm)| slice(*block, *arm, Some(share(*block, *arm)))).collect();
         let blocks = Blocks::new(&slices, 8, 0.25);
-        assert_eq!((blocks.blocks.len(), blocks.dropped), (6, 2));
-        assert_eq!(Blocks::new(&slices, 8, 1.0).dropped, 0);
-        assert_eq!(Blocks::new(&slices, 4, 0.25).dropped, 1);
+        assert_eq!((blocks.blocks.len(), blocks.dropped.len()), (6, 2));
+        assert_eq!(Blocks::new(&slices, 8, 1.0).dropped.len(), 0);
+        assert_eq!(Blocks::new(&slices, 4, 0.25).dropped.len(), 1);
     }
 
     #[test]
     fn a_high_share_that_is_the_same_in_the_whole_block_drops_nothing() {
         let slices: Vec<_> = (0..12).map(|at| slice(at / 3, at as usize % 3, Some(0.9))).collect();
-        assert_eq!(Blocks::new(&slices, 4, 0.1).dropped, 0);
+        assert_eq!(Blocks::new(&slices, 4, 0.1).dropped.len(), 0);
     }
 
     #[test]

@@ -163,6 +163,12 @@ impl<S> ExperimentDesign<S> {
         }
     }
 
+    /// Arms of the treatment with this name.
+    #[must_use]
+    pub fn arms_of(&self, name: &str) -> Vec<usize> {
+        (0..self.arms()).filter(|arm| self.treatment(*arm).is_some_and(|treatment| treatment.name == name)).collect()
+    }
+
     /// Planned duration of a block, in milliseconds.
     #[must_use]
     pub fn block_ms(&self) -> u64 {

@@ -17,6 +17,7 @@ mod blocks;
 mod design;
 mod driver;
 mod latency_counts;
+mod latency_curve;
 mod observation;
 mod permutation;
 mod switchback;
@@ -28,6 +29,7 @@ pub use analysis::{
 pub use design::{ContrastSet, Criterion, DesignError, ExperimentDesign, Goal, Treatment};
 pub use driver::{Designer, Driven, ExperimentEnd, ExperimentSubject, SetFailure, SliceOrder, SliceStage, drive};
 pub use latency_counts::LatencyCounts;
+pub use latency_curve::{LatencyCurvePoint, disturbed_blocks, latency_curve, pooled_latency};
 pub use observation::{InvalidObservation, SliceFlag, SliceObservation, SliceRecord};
 pub use permutation::{blocked_z, upper_quantile};
 pub use switchback::{ExperimentRecord, NextSlice, StopReason, Switchback};

@@ -113,10 +113,24 @@ impl LoadExperiment {
         foreign * 2 > slices.len()
     }
 
+    /// Names of the reference and of the treatments.
+    pub fn treatment_names(&self) -> impl Iterator<Item = &str> {
+        let design = &self.record.design;
+        std::iter::once(&design.reference).chain(&design.treatments).map(|treatment| treatment.name.as_str())
+    }
+
+    /// Quantile of all latencies of a treatment, or the median of the quantiles that a judge printed, in µs.
+    #[must_use]
+    pub fn latency_us(&self, analysis: &SwitchbackAnalysis, treatment: &str, quantile: f64) -> Option<f64> {
+        let pooled = analysis.pooled_latency.iter().find(|pooled| pooled.treatment == treatment);
+        let Some(pooled) = pooled else { return self.median(treatment, &figures::printed_latency(quantile)) };
+        let found = pooled.quantiles.iter().find(|found| (found.quantile - quantile).abs() < 1e-9)?;
+        Some(found.ns as f64 / 1e3)
+    }
+
     #[must_use]
     pub fn arms_of(&self, treatment: &str) -> Vec<usize> {
-        let design = &self.record.design;
-        (0..design.arms()).filter(|arm| design.treatment(*arm).is_some_and(|other| other.name == treatment)).collect()
+        self.record.design.arms_of(treatment)
     }
 
     /// Returns the median of a metric over the slices of a treatment. `None` if no slice has the metric.

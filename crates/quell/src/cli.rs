@@ -3,8 +3,8 @@
 use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::commands::{
-    apply, attach, bench, conformance, doctor, export, lab, load, respond, results, run, show, sim, status, top, tune,
-    vm, vm_commands,
+    apply, attach, bench, conformance, doctor, export, lab, load, report, respond, results, run, show, sim, status,
+    top, tune, vm, vm_commands,
 };
 use crate::completion::CompletionArgs;
 use crate::manual::{self, ManualArgs};
@@ -56,6 +56,13 @@ const GROUPS: &[(&str, &[Listed])] = &[
                 ],
             ),
             ("results", ["quell results", "quell results show bench-20261125-180405 --details"]),
+            (
+                "report",
+                [
+                    "quell report bench-20261125-180405 -o result.html",
+                    "quell report before.json after.json -o difference.html",
+                ],
+            ),
             (
                 "load",
                 ["quell load 192.0.2.1:11211 --rate 20K", "quell load 192.0.2.1:7000 --protocol request-response"],
@@ -134,6 +141,8 @@ pub(crate) enum Command {
     Tune(Box<tune::TuneArgs>),
     /// List stored results of measurements, and print one again.
     Results(results::ResultsArgs),
+    /// Write an HTML page with the answer, charts and data of a result, or that compares results.
+    Report(report::ReportArgs),
     /// Print the packet path: devices, queues, NAPI instances, IRQs, threads, epolls, sockets.
     Show(show::ShowArgs),
     /// Report continuously who polls the queues, and how long packets can have waited.

@@ -62,6 +62,7 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
         Command::Bench(args) => commands::bench::bench(args),
         Command::Tune(args) => commands::tune::run(args),
         Command::Results(args) => commands::results::run(args),
+        Command::Report(args) => commands::report::run(args),
         Command::Show(args) => commands::show::run(args),
         Command::Top(args) => commands::top::run(args),
         Command::Export(args) => commands::export::run(args),

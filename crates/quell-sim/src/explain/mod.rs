@@ -55,7 +55,36 @@ const SHORT_STORY_NS: Ns = 3_000_000;
 const SECOND_AFTER_NS: Ns = 8_000;
 /// Time between the other requests, relative to the service time of one request.
 const PACE: f64 = 0.8;
+/// Time in ns from the first request to the one after a busy period.
+const LATER_NS: Ns = 220_000;
 const LONGEST_STORY: usize = 60;
+
+/// The runs that an explanation describes.
+#[derive(Debug, Clone)]
+pub struct RecordedStory {
+    /// Time of the first packet, in ns.
+    pub first_ns: Ns,
+    /// One request on an idle host.
+    pub one_request: Trace,
+    /// One request and [`BUSY_REQUESTS`] more, then one that arrives when the server is idle again.
+    pub busy_period: Trace,
+}
+
+/// Simulates both cases.
+///
+/// # Errors
+///
+/// When the modelled server does not support the mode.
+pub fn record(mode: DeliveryMode, host: &HostProfile) -> Result<RecordedStory, RunError> {
+    let story = Story::of(mode, host);
+    let mut packets_ns = story.busy_packets_ns();
+    packets_ns.push(story.first_ns + LATER_NS);
+    Ok(RecordedStory {
+        first_ns: story.first_ns,
+        one_request: story.record(&[story.first_ns])?,
+        busy_period: story.record(&packets_ns)?,
+    })
+}
 
 /// Simulates both cases and describes their steps.
 ///
@@ -64,15 +93,12 @@ const LONGEST_STORY: usize = 60;
 /// When the modelled server does not support the mode.
 pub fn explain(mode: DeliveryMode, host: &HostProfile) -> Result<Explanation, RunError> {
     let story = Story::of(mode, host);
-    let pace_ns = (host.constants.request_ns * PACE) as Ns;
-    let others = (0..BUSY_REQUESTS as u64).map(|index| story.first_ns + SECOND_AFTER_NS + index * pace_ns);
-    let busy: Vec<Ns> = std::iter::once(story.first_ns).chain(others).collect();
     Ok(Explanation {
         schema: SCHEMA,
         mode,
         host: host.name.clone(),
         one_request: story.sentences(&[story.first_ns])?,
-        busy_period: story.sentences(&busy)?,
+        busy_period: story.sentences(&story.busy_packets_ns())?,
     })
 }
 
@@ -95,6 +121,13 @@ impl Story {
         // Remove deep idle states, because they would dominate the duration of every step.
         host.idle_states.truncate(1);
         Self { mode, host, first_ns, until_ns: first_ns + long }
+    }
+
+    /// Times of the packets of the busy period, in ns.
+    fn busy_packets_ns(&self) -> Vec<Ns> {
+        let pace_ns = (self.host.constants.request_ns * PACE) as Ns;
+        let others = (0..BUSY_REQUESTS as u64).map(|index| self.first_ns + SECOND_AFTER_NS + index * pace_ns);
+        std::iter::once(self.first_ns).chain(others).collect()
     }
 
     fn sentences(&self, packets_ns: &[Ns]) -> Result<Vec<Sentence>, RunError> {

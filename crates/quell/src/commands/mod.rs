@@ -11,6 +11,7 @@ pub(crate) mod load;
 mod placement_args;
 pub(crate) mod program_profiles;
 pub(crate) mod programs_args;
+pub(crate) mod report;
 pub(crate) mod respond;
 pub(crate) mod results;
 pub(crate) mod run;

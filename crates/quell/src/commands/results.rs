@@ -1,12 +1,13 @@
 //! `quell results`: lists stored results, prints one again, and prints the schemas of documents.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use quell_host::findings;
 use quell_linux::output_file::OutputFile;
 use quell_linux::visible;
+use quell_report::picture;
 use quell_result::list::{ListedContent, ListedResult, ResultsList};
 use quell_result::store::{self, ResultStore, StoredResult};
 use quell_result::{Document as _, DocumentKind, ResultDocument};
@@ -22,7 +23,7 @@ use crate::render::plan_tree::{PlanReport, ReassertReport};
 use crate::render::results::{self, Summary, summary};
 use crate::render::status::{ConfirmReport, RevertReport, StatusReport};
 use crate::render::terminal::Terminal;
-use crate::render::{attach, bench_chart, document};
+use crate::render::{attach, document};
 
 /// Documents that commands print and no command reads.
 const REPORTS: [DocumentKind; 8] = [
@@ -131,13 +132,18 @@ fn listed(stored: &StoredResult) -> ListedResult {
     ListedResult { id: stored.id.clone(), started_unix_s: started_unix_s.or_else(|| stored.changed_unix_s()), content }
 }
 
-fn show(args: &ShowResultArgs) -> Result<(), Failure> {
-    let argument = args.result.to_string_lossy();
+/// Reads a stored result or a file.
+pub(super) fn find(result: &Path) -> Result<ResultDocument, Failure> {
+    let argument = result.to_string_lossy();
     let read = match store::is_path(&argument) {
-        true => store::read(&args.result),
+        true => store::read(result),
         false => ResultStore::of_user().find(&argument).map_err(Failure::usage)?.read(),
     };
-    let read = read.map_err(Failure::usage)?;
+    read.map_err(Failure::usage)
+}
+
+fn show(args: &ShowResultArgs) -> Result<(), Failure> {
+    let read = find(&args.result)?;
     if args.json {
         return output::json(&read);
     }
@@ -150,7 +156,7 @@ fn show(args: &ShowResultArgs) -> Result<(), Failure> {
 
 fn svg(document: &ResultDocument) -> Result<String, Failure> {
     let image = match document {
-        ResultDocument::Experiment(result) => bench_chart::render(result),
+        ResultDocument::Experiment(result) => picture::draw(result),
         _ => None,
     };
     image.ok_or_else(|| Failure::usage("the result contains no latency of an open loop, so there is nothing to draw"))

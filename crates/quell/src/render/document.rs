@@ -35,7 +35,6 @@ pub(crate) fn render(document: &ResultDocument, details: bool, terminal: Termina
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::render::bench_chart;
     use crate::render::results::summary;
     use serde_json::{Value, json};
 
@@ -72,7 +71,7 @@ mod tests {
         let document = ResultDocument::parse(&document.to_string()).ok()?;
         let text = render(&document, true, PLAIN).unwrap();
         if let ResultDocument::Experiment(result) = &document {
-            let _ = bench_chart::render(result);
+            let _ = quell_report::picture::draw(result);
         }
         Some(format!("{text}{:?}", summary(&document)))
     }

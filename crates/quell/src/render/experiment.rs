@@ -1,19 +1,15 @@
 //! Renders the result of an experiment. For each load, the best modes come first, followed by a table of changes
 //! relative to the reference. Details are absolute figures and counters. The last line is the conclusion.
 
-use std::collections::BTreeMap;
-
 use quell_experiment::{
     ContrastResult, ContrastVerdict, Criterion, Goal, RatioEstimate, SliceFlag, StopReason, SwitchbackAnalysis,
     WhyUndecided,
 };
 use quell_linux::visible::{self, agree, counted};
 use quell_load::OfferedLoad;
+use quell_report::words;
 use quell_result::experiment::{EndOfExperiment, ExperimentResult, LoadExperiment, SubjectFacts};
-use quell_result::facts::RemoteClientsFacts;
-use quell_result::facts::{CommandFacts, ProgramsFacts};
-use quell_result::facts::{HostFacts, ModelFacts};
-use quell_result::facts::{PlacementFacts, ProblemFacts, SteeredFacts};
+use quell_result::facts::{HostFacts, PlacementFacts, ProblemFacts};
 use quell_result::figures::{self, Work};
 
 use super::number::{self, ABSENT};
@@ -55,7 +51,7 @@ pub(crate) fn render(result: &ExperimentResult, with_details: bool) -> String {
     if with_details {
         out.push_str(&details(result));
     }
-    out.push_str(&super::conclusion::of_experiment(result));
+    out.extend(words::experiment_advice(result).as_ref().map(super::conclusion::of_advice));
     out
 }
 
@@ -74,181 +70,33 @@ fn details(result: &ExperimentResult) -> String {
 
 #[must_use]
 pub(super) fn subject(subject: &SubjectFacts, host: &HostFacts) -> String {
-    let kernel = visible::name(&host.kernel_release);
-    let cpu = host.cpu_model.as_deref().unwrap_or("unknown processor");
-    let host = format!("Linux {kernel} on {}", visible::name(cpu));
-    match subject {
-        SubjectFacts::Programs(programs) => format!(
-            "{}\n{host}\n{}{}",
-            of_programs(programs),
-            placement(programs.placement.as_ref()),
-            problems(&programs.problems)
-        ),
-        SubjectFacts::Command(facts) => format!("{}\n{host}\n", of_command(facts)),
-        SubjectFacts::Veth { lab, server, load, beside } => {
-            let name = server.version.as_ref().or(server.command.first());
-            let name = name.map_or_else(|| "unknown".into(), |name| visible::name(name));
-            let stand_in =
-                if lab.interrupt_stand_in { "NAPI threads replace interrupts" } else { "softirqs on the sending CPU" };
-            let beside =
-                beside.as_ref().map(|words| format!("; second server on the same queues: {}", command_line(words)));
-            let beside = beside.unwrap_or_default();
-            let steered = if lab.steered { "; connections are steered" } else { "" };
-            let shared = if lab.shared_core == Some(true) { "; server and client share a core" } else { "" };
-            format!(
-                "{name} in a veth lab, {}, {}, {stand_in}{steered}{shared}{beside}\n{host}\n",
-                counted(lab.queues, "queue"),
-                counted(load.connections, "connection")
-            )
+    let said = words::subject(subject);
+    let lines = match subject {
+        SubjectFacts::Model(_) => said.iter().map(|text| Terminal::of_stdout().fill(text, "", "")).collect(),
+        SubjectFacts::Guest(_) => {
+            let kernel = format!("Linux {}", visible::name(&host.kernel_release));
+            said.iter().map(|text| Terminal::of_stdout().fill(text, "", "")).chain([kernel]).collect()
         }
-        SubjectFacts::Model(model) => of_model(model),
-        SubjectFacts::Guest(guest) => {
-            let driver = guest.driver.as_deref().map_or_else(|| "a NIC".into(), visible::name);
-            let load = visible::name(&guest.load);
-            let text = format!("{driver} with interrupt {} in a guest; {load}", guest.rx_irq);
-            format!("{}\nLinux {kernel}\n", Terminal::of_stdout().fill(&text, "", ""))
-        }
-    }
-}
-
-fn of_model(model: &ModelFacts) -> String {
-    let (profile, description) = (visible::name(&model.profile), visible::name(&model.description));
-    let host = Terminal::of_stdout().fill(&format!("model of {profile}: {description}"), "", "");
-    format!(
-        "{host}\nan epoll server similar to memcached, {}, {}; times are virtual\n",
-        counted(model.queues, "queue"),
-        counted(model.connections, "connection")
-    )
-}
-
-fn of_programs(programs: &ProgramsFacts) -> String {
-    let mut names: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    for process in &programs.processes {
-        names.entry(&process.name).or_default().push(process.pid.to_string());
-    }
-    let names = names.iter().map(|(name, pids)| format!("{} {}", visible::name(name), pids.join(" ")));
-    let names: Vec<String> = names.collect();
-    let mut devices: Vec<&str> = programs.queues.iter().map(|queue| queue.device.as_str()).collect();
-    devices.sort_unstable();
-    devices.dedup();
-    let devices: Vec<_> = devices.into_iter().map(visible::name).collect();
-    let attached = programs.attached.map_or_else(String::new, |mode| format!("; attached: {mode}"));
-    format!(
-        "{}: {} of {}, {}{attached}; {}",
-        names.join(", "),
-        counted(programs.queues.len(), "queue"),
-        if devices.is_empty() { "no device".to_owned() } else { devices.join(", ") },
-        counted(programs.epolls, "epoll"),
-        match &programs.clients {
-            Some(clients) => of_clients(clients),
-            None => traffic(programs.load.as_deref(), programs.latency.as_deref(), programs.beside.as_deref()),
-        },
-    )
-}
-
-/// Describes clients on other machines, and how exactly requests are attributed to slices.
-fn of_clients(facts: &RemoteClientsFacts) -> String {
-    let mut hosts: Vec<&str> = facts.clients.iter().map(|client| client.host.as_str()).collect();
-    hosts.dedup();
-    let hosts: Vec<_> = hosts.into_iter().map(visible::name).collect();
-    let measuring = facts.clients.iter().find(|client| client.measures_only);
-    let measuring =
-        measuring.map_or_else(String::new, |client| format!("; only rank {} measures latency", client.rank));
-    format!(
-        "load of {} on {}{measuring}; requests are attributed to slices within ± {} ms (clocks compared by ping-pong)",
-        counted(facts.clients.len(), "client"),
-        hosts.join(", "),
-        number::short(facts.attribution_error_ns() as f64 / 1e6)
-    )
-}
-
-fn of_command(facts: &CommandFacts) -> String {
-    let traffic = match &facts.client {
-        Some(client) => format!("Quell's generator in a private lab, {}", counted(client.connections, "connection")),
-        None => traffic(facts.load.as_deref(), facts.latency.as_deref(), facts.beside.as_deref()),
+        _ => said.into_iter().chain([words::host(host)]).collect::<Vec<_>>(),
     };
-    let placement = match &facts.placement[..] {
-        [] => String::new(),
-        options => format!(" with {}", visible::name(&options.join(" "))),
-    };
-    format!("{}: started for each slice{placement}; {traffic}", command_line(&facts.command))
+    let SubjectFacts::Programs(programs) = subject else { return lines.join("\n") + "\n" };
+    lines.join("\n") + "\n" + &placement(programs.placement.as_ref()) + &problems(&programs.problems)
 }
 
 /// Steered connections and pinned workers, before or after they were placed.
 #[must_use]
 pub(crate) fn placement(placement: Option<&PlacementFacts>) -> String {
-    let Some(placement) = placement else { return String::new() };
-    let mut out = String::new();
-    for steered in &placement.steered {
-        let SteeredFacts { group, sockets, connections_before, aligned_before, new_connections } = steered;
-        let arrived = match new_connections {
-            None => "; existing connections stay with their workers until their clients reconnect".to_owned(),
-            Some(0) => format!(
-                "; no client has reconnected, so the result is that of the connections from before. To measure steered \
-                 ones, run `quell attach base PID {} --follow`, let the clients reconnect, and run this command again",
-                visible::name(&placement.options.join(" "))
-            ),
-            Some(count) => format!("; {} arrived through the filter", counted(*count, "new connection")),
-        };
-        let text = format!(
-            "steering {}: over {} under every mode; before, {aligned_before} of {} shared the queue of their worker{arrived}",
-            visible::name(group),
-            counted(*sockets, "socket"),
-            counted(*connections_before, "connection"),
-        );
-        out.push_str(&format!("{}\n", wrapped(&text)));
-    }
-    if placement.steered.is_empty() && placement.options.iter().any(|option| option.starts_with("--steer")) {
-        out.push_str("the attachment of the programs steers their connections, under every mode\n");
-    }
-    if placement.pinned > 0 {
-        out.push_str(&format!("pinned to the CPUs of their queues: {}\n", counted(placement.pinned, "thread")));
-    }
-    for why in &placement.not_pinned {
-        out.push_str(&format!("{}\n", wrapped(&format!("not pinned: {}", visible::name(why)))));
-    }
-    out
+    words::placement(placement).iter().map(|text| wrapped(text) + "\n").collect()
 }
 
 /// Serious findings: one paragraph for all objects with the same problem under the same modes.
 #[must_use]
 pub(crate) fn problems(problems: &[ProblemFacts]) -> String {
-    let mut kinds: Vec<(&ProblemFacts, Vec<&str>)> = Vec::new();
-    for problem in problems {
-        match kinds.iter_mut().find(|(first, _)| (&first.id, &first.modes) == (&problem.id, &problem.modes)) {
-            Some((_, observed)) => observed.push(&problem.observed),
-            None => kinds.push((problem, vec![&problem.observed])),
-        }
-    }
-    let paragraph = |(first, observed): &(&ProblemFacts, Vec<&str>)| {
-        let modes: Vec<String> = first.modes.iter().map(ToString::to_string).collect();
-        let text = format!("serious under {}: {}: {}", modes.join(", "), first.id, observed.join("; "));
-        wrapped(&visible::name(&text)) + "\n"
-    };
-    kinds.iter().map(paragraph).collect()
+    words::problems(problems).iter().map(|text| wrapped(text) + "\n").collect()
 }
 
 fn wrapped(text: &str) -> String {
     Terminal::of_stdout().fill(text, "", "  ")
-}
-
-fn traffic(load: Option<&[String]>, latency: Option<&[String]>, beside: Option<&[String]>) -> String {
-    let load = match (load, latency) {
-        (Some(load), _) => Some(format!("load: {}", command_line(load))),
-        (None, None) => Some("live traffic".to_owned()),
-        (None, Some(_)) => None,
-    };
-    let latency = match latency {
-        Some(latency) => format!("measured by: {}", command_line(latency)),
-        None => "latency is not measured, so only the server is compared".to_owned(),
-    };
-    let beside =
-        beside.map(|beside| format!("another program on the same queues is measured by: {}", command_line(beside)));
-    load.into_iter().chain([latency]).chain(beside).collect::<Vec<_>>().join("; ")
-}
-
-pub(super) fn command_line(words: &[String]) -> String {
-    visible::name(&shell_words::join(words)).into_owned()
 }
 
 fn heading(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
@@ -293,7 +141,7 @@ fn answers(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String
         let contrasts: Vec<&ContrastResult> =
             analysis.contrasts.iter().filter(|contrast| contrast.criterion == *criterion).collect();
         let better = better(analysis, criterion);
-        let name = name(criterion);
+        let name = words::criterion(criterion);
         let best = better.first().map(|(_, estimate)| *estimate);
         let overlaps = |estimate: &RatioEstimate| {
             best.is_some_and(|best| {
@@ -313,7 +161,7 @@ fn answers(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String
                 } else {
                     format!("; no significant difference from {}", alike.join(", "))
                 };
-                format!("{} {}{alike}", visible::name(&first.treatment), change(estimate.ratio))
+                format!("{} {}{alike}", visible::name(&first.treatment), words::change(estimate.ratio))
             }
         };
         out.push_str(&format!("  best {name}: {line}\n"));
@@ -324,7 +172,7 @@ fn answers(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String
 fn table(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
     let design = &experiment.record.design;
     let mut table = new_table();
-    let headings = design.criteria.iter().map(name);
+    let headings = design.criteria.iter().map(words::criterion);
     table.set_header(std::iter::once(String::new()).chain(headings));
     let absolute = design.criteria.iter().map(|criterion| absolute_of_reference(experiment, analysis, criterion));
     table.add_row(std::iter::once(reference(experiment)).chain(absolute));
@@ -346,61 +194,15 @@ fn table(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
 fn cell(contrast: &ContrastResult) -> String {
     let interval = contrast.estimate.filter(|estimate| estimate.high.is_some()).map(|estimate| {
         let high = estimate.high.unwrap_or(f64::INFINITY);
-        format!("{} ({} to {})", change(estimate.ratio), percent(estimate.low), percent(high))
+        format!("{} ({} to {})", words::change(estimate.ratio), words::percent(estimate.low), words::percent(high))
     });
-    let verdict = match contrast.verdict {
-        ContrastVerdict::Better => "better".to_owned(),
-        ContrastVerdict::Worse => "WORSE".to_owned(),
-        ContrastVerdict::NoDifferenceLargerThan { margin } => {
-            format!("same within {} %", number::plain(margin * 100.0))
-        }
-        ContrastVerdict::Undecided { reason: WhyUndecided::TreatmentDropped } => "not measured".to_owned(),
-        ContrastVerdict::Undecided { reason: WhyUndecided::TooFewBlocks { .. } } => "too few blocks".to_owned(),
-        ContrastVerdict::Undecided { reason: WhyUndecided::TooFewRequests { .. } } => "too few requests".to_owned(),
-        ContrastVerdict::Undecided { reason: WhyUndecided::ControlDiffers } => "withheld".to_owned(),
-        ContrastVerdict::Undecided { reason: WhyUndecided::RequestsFail } => "withheld: requests fail".to_owned(),
-        ContrastVerdict::Undecided { reason: WhyUndecided::Saturated } => "withheld: saturated".to_owned(),
-        ContrastVerdict::Undecided { reason: WhyUndecided::ForeignCpu } => {
-            return "withheld: other programs".to_owned();
-        }
-        ContrastVerdict::Undecided { .. } => "undecided".to_owned(),
-    };
+    if let ContrastVerdict::Undecided { reason: WhyUndecided::ForeignCpu } = contrast.verdict {
+        return words::verdict(&contrast.verdict);
+    }
+    let verdict = words::verdict(&contrast.verdict);
     match interval {
         Some(interval) => format!("{interval} {verdict}"),
         None => verdict,
-    }
-}
-
-/// Formats a ratio as a signed change (`−25 %`), or as a factor if it is at least 3.
-pub(super) fn change(ratio: f64) -> String {
-    if ratio >= 3.0 { format!("×{}", number::short(ratio)) } else { format!("{} %", percent(ratio)) }
-}
-
-fn percent(ratio: f64) -> String {
-    if !ratio.is_finite() {
-        return "∞".to_owned();
-    }
-    let percent = (ratio - 1.0) * 100.0;
-    let digits = if percent.abs() < 9.95 { format!("{:.1}", percent.abs()) } else { format!("{:.0}", percent.abs()) };
-    if digits.trim_matches(['0', '.']).is_empty() {
-        return "0".to_owned();
-    }
-    format!("{}{digits}", if percent < 0.0 { "−" } else { "+" })
-}
-
-pub(super) fn name(criterion: &Criterion) -> String {
-    match criterion {
-        Criterion::Latency { quantile } => format!("p{}", number::plain(quantile * 100.0)),
-        Criterion::Metric { name, .. } if *name == Work::Request.name(figures::CPU) => "CPU/request".to_owned(),
-        Criterion::Metric { name, .. } if *name == Work::Packet.name(figures::CPU) => "CPU/packet".to_owned(),
-        Criterion::Metric { name, .. } if *name == Work::Request.name(figures::IRQS) => "interrupts/request".to_owned(),
-        Criterion::Metric { name, .. } if *name == Work::Request.name(figures::TIMER_IRQS) => {
-            "timers/request".to_owned()
-        }
-        Criterion::Metric { name, .. } if *name == figures::REQUESTS => "requests/s".to_owned(),
-        Criterion::Metric { name, .. } if *name == figures::BESIDE_P50 => "second server p50".to_owned(),
-        Criterion::Metric { name, .. } if *name == figures::BESIDE_P99 => "second server p99".to_owned(),
-        Criterion::Metric { name, .. } => visible::name(name).into_owned(),
     }
 }
 
@@ -425,25 +227,7 @@ fn latency(
     treatment: &str,
     quantile: f64,
 ) -> Option<String> {
-    latency_us(experiment, analysis, treatment, quantile).map(number::short)
-}
-
-/// Quantile of all latencies of a mode, or the median of the quantiles that a judge printed.
-pub(super) fn latency_us(
-    experiment: &LoadExperiment,
-    analysis: &SwitchbackAnalysis,
-    treatment: &str,
-    quantile: f64,
-) -> Option<f64> {
-    let pooled = analysis.pooled_latency.iter().find(|pooled| pooled.treatment == treatment);
-    let Some(pooled) = pooled else { return experiment.median(treatment, &figures::printed_latency(quantile)) };
-    let found = pooled.quantiles.iter().find(|found| (found.quantile - quantile).abs() < 1e-9)?;
-    Some(found.ns as f64 / 1e3)
-}
-
-pub(super) fn treatments(experiment: &LoadExperiment) -> impl Iterator<Item = &str> {
-    let design = &experiment.record.design;
-    std::iter::once(&design.reference).chain(&design.treatments).map(|treatment| treatment.name.as_str())
+    experiment.latency_us(analysis, treatment, quantile).map(number::short)
 }
 
 fn notes(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
@@ -468,12 +252,12 @@ fn notes(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
     for control in analysis.controls.iter().filter(|control| !control.holds) {
         note(format!(
             "{}: the two measurements of {} differ, so the verdicts are withheld",
-            name(&control.criterion),
+            words::criterion(&control.criterion),
             reference(experiment)
         ));
     }
     if experiment.has_foreign_cpu() {
-        let own = treatments(experiment).filter_map(|mode| {
+        let own = experiment.treatment_names().filter_map(|mode| {
             let metrics = [Work::Request, Work::Packet].map(|work| work.name(figures::PROCESS_CPU));
             let us = metrics.iter().find_map(|metric| experiment.median(mode, metric))?;
             Some(format!("{} {}", visible::name(mode), number::short(us)))
@@ -503,7 +287,7 @@ fn notes(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
             // On a busy machine, a few slices of each mode have these flags, so they are not worth a note.
             (flagged * 4 > all).then(|| visible::name(treatment).into_owned())
         };
-        let modes: Vec<String> = treatments(experiment).filter_map(|treatment| flagged(&treatment)).collect();
+        let modes: Vec<String> = experiment.treatment_names().filter_map(|treatment| flagged(&treatment)).collect();
         if !modes.is_empty() {
             note(format!("{what} in more than a quarter of the slices of {}", modes.join(", ")));
         }
@@ -525,13 +309,13 @@ fn absolute(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> Strin
     let latencies: Vec<(f64, &str)> = LATENCIES
         .into_iter()
         .filter(|(quantile, _)| {
-            treatments(experiment).any(|treatment| latency(experiment, analysis, treatment, *quantile).is_some())
+            experiment.treatment_names().any(|treatment| latency(experiment, analysis, treatment, *quantile).is_some())
         })
         .collect();
     let mut table = new_table();
     let headings = columns.iter().map(|(_, heading)| *heading).chain(latencies.iter().map(|(_, heading)| *heading));
     table.set_header(std::iter::once("").chain(headings).map(str::to_owned));
-    for treatment in treatments(experiment) {
+    for treatment in experiment.treatment_names() {
         let of_metric = |name: &String| experiment.median(treatment, name).map_or(ABSENT.to_owned(), number::short);
         let of_latency =
             |quantile: f64| latency(experiment, analysis, treatment, quantile).unwrap_or_else(|| ABSENT.to_owned());
@@ -553,26 +337,4 @@ fn legend(result: &ExperimentResult) -> String {
         number::plain((1.0 - error_rate) * 100.0),
         reference(experiment),
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_problem_of_several_workers_is_one_paragraph_that_names_each_once() {
-        let problem = |observed: &str| ProblemFacts {
-            id: "epoll-mixes-napis".to_owned(),
-            observed: observed.to_owned(),
-            modes: vec!["suspend20".parse().unwrap_or_else(|_| unreachable!())],
-        };
-        let said = problems(&[problem("nginx (812): 3 on 7"), problem("nginx (813): 4 on 7")]);
-        assert_eq!(said, "serious under suspend20: epoll-mixes-napis: nginx (812): 3 on 7; nginx (813): 4 on 7\n");
-    }
-
-    #[test]
-    fn ratios_are_signed_changes_below_three_and_factors_from_three_on() {
-        assert_eq!([change(0.75), change(1.0), change(1.049), change(3.2)], ["−25 %", "0 %", "+4.9 %", "×3.20"]);
-        assert_eq!(percent(f64::INFINITY), "∞");
-    }
 }

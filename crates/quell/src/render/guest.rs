@@ -8,7 +8,6 @@ use quell_result::figures::{self, Work};
 use quell_result::guest_checks as checks;
 use quell_stats::Spread;
 
-use super::experiment::treatments;
 use super::number::{self, ABSENT};
 use quell_cli::table::{align_numbers, lines, new_table};
 
@@ -52,7 +51,7 @@ pub(crate) fn render(facts: &GuestFacts, experiment: &LoadExperiment) -> String 
 fn counts(experiment: &LoadExperiment) -> String {
     let mut table = new_table();
     table.set_header(std::iter::once("").chain(COUNTS.iter().map(|(_, heading)| *heading)).chain(["req/s"]));
-    for treatment in treatments(experiment) {
+    for treatment in experiment.treatment_names() {
         let arms = experiment.arms_of(treatment);
         let spread = |metric: &str| {
             let slices = checks::sound_slices(experiment).filter(|slice| arms.contains(&slice.arm));

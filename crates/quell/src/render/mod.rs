@@ -1,7 +1,6 @@
 //! Presentation: tables, sentences, progress. The results come from the library crates.
 
 pub(crate) mod attach;
-pub(crate) mod bench_chart;
 pub(crate) mod conclusion;
 pub(crate) mod conformance;
 pub(crate) mod doctor;

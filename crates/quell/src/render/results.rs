@@ -1,6 +1,7 @@
 //! The list of stored results: subject, question and answer of each, in one line.
 
 use quell_linux::visible;
+use quell_report::words;
 use quell_result::ResultDocument;
 use quell_result::conclusion::Conclusion;
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
@@ -10,9 +11,9 @@ use quell_result::published::PublishedRun;
 use quell_result::store::utc;
 use quell_result::tune::TuneFile;
 
+use super::document;
 use super::number::ABSENT;
 use super::terminal::Terminal;
-use super::{conclusion, document, experiment};
 
 /// Indentation below an ID.
 const INDENT: &str = "    ";
@@ -76,7 +77,7 @@ pub(crate) fn summary(document: &ResultDocument) -> Summary {
 }
 
 fn of_experiment(result: &ExperimentResult) -> Summary {
-    let modes = result.experiments.first().map(|first| experiment::treatments(first).collect::<Vec<_>>().join(", "));
+    let modes = result.experiments.first().map(|first| first.treatment_names().collect::<Vec<_>>().join(", "));
     let loads = result.experiments.iter().filter_map(|one| one.load).map(|load| load.to_string());
     let loads: Vec<String> = loads.collect();
     let at = if loads.is_empty() { String::new() } else { format!(" at {}", loads.join(", ")) };
@@ -113,7 +114,7 @@ fn of_published(run: &PublishedRun) -> Summary {
 }
 
 fn answer(conclusion: Option<&Conclusion>, left_alone: &[String]) -> String {
-    conclusion.map_or_else(|| ABSENT.to_owned(), |conclusion| conclusion::sentence(conclusion, left_alone))
+    conclusion.map_or_else(|| ABSENT.to_owned(), |conclusion| words::conclusion(conclusion, left_alone))
 }
 
 fn qualified(answer: String, not_a_measurement: Option<&str>) -> String {
@@ -124,20 +125,9 @@ fn qualified(answer: String, not_a_measurement: Option<&str>) -> String {
 }
 
 fn subject(subject: &SubjectFacts, host: &HostFacts) -> String {
-    let name = match subject {
-        SubjectFacts::Programs(facts) => {
-            let mut names: Vec<&str> = facts.processes.iter().map(|process| process.name.as_str()).collect();
-            names.sort_unstable();
-            names.dedup();
-            names.join(", ")
-        }
-        SubjectFacts::Command(facts) => experiment::command_line(&facts.command),
-        SubjectFacts::Veth { server, .. } => {
-            let name = server.version.as_ref().or(server.command.first());
-            format!("{} in a veth lab", name.map_or(ABSENT, String::as_str))
-        }
-        SubjectFacts::Model(facts) => return format!("model of {}", facts.profile),
-        SubjectFacts::Guest(facts) => format!("{} in a guest", facts.driver.as_deref().unwrap_or(ABSENT)),
-    };
+    let name = words::short_subject(subject);
+    if let SubjectFacts::Model(_) = subject {
+        return name;
+    }
     format!("{name}, Linux {}", host.kernel_release)
 }

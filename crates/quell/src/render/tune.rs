@@ -6,18 +6,18 @@ use comfy_table::CellAlignment;
 use quell_experiment::RatioEstimate;
 use quell_linux::visible::{self, agree, counted};
 use quell_mode::{DeliveryMode, Requirement};
+use quell_report::words;
 use quell_result::experiment::SubjectFacts;
 use quell_result::facts::HostFacts;
 use quell_result::tune::TuneFile;
 use quell_subject::server::ServerCommand;
 use quell_tune::{
     ArmReport, ArmState, Confirmation, NextTuneSlice, RankedMode, RefusedMode, Rival, TuneAnswer, TuneDirection,
-    TuneEnd, TuneMetric, TunePhase, TunePlan, TuneResult, Tuner, WhyNotChosen,
+    TuneMetric, TunePhase, TunePlan, TuneResult, Tuner, WhyNotChosen,
 };
 
-use super::conclusion::budget;
 use super::experiment;
-use super::number::{ABSENT, short};
+use super::number::ABSENT;
 use super::terminal::Terminal;
 use quell_cli::table::{align_numbers, new_table};
 
@@ -130,7 +130,7 @@ fn arm_table<'a>(plan: &TunePlan, arms: impl Iterator<Item = &'a ArmReport>, wit
         let of_limit = arm.limit_ratio.map_or(ABSENT.to_owned(), of_limit);
         let row = [arm.mode.to_string(), arm.slices.to_string()].into_iter().chain(ratio);
         let row = row.chain(limit.is_some().then_some(of_limit));
-        table.add_row(row.chain(with_state.then(|| state(&arm.state))));
+        table.add_row(row.chain(with_state.then(|| words::arm_state(&arm.state))));
     }
     align_numbers(&mut table, 1);
     if let Some(column) = table.column_iter_mut().last().filter(|_| with_state) {
@@ -233,7 +233,7 @@ pub(crate) fn render(file: &TuneFile) -> String {
         let text = format!("not tried: {}", visible::name(&skipped));
         out.push_str(&format!("\n{}\n", Terminal::of_stdout().fill(&text, "", "  ")));
     }
-    out + "\n" + &super::conclusion::of_tune(file)
+    out + "\n" + &super::conclusion::of_advice(&words::search_advice(file))
 }
 
 /// Table of the modes that were tried, those first that can be the best, and what became of the others.
@@ -246,7 +246,7 @@ fn searched(result: &TuneResult) -> String {
     let is_excluded =
         |arm: &&&ArmReport| matches!(arm.state, ArmState::ViolatedGuard { .. } | ArmState::NotSettable { .. });
     for arm in tried.iter().skip(TRIED).chain(&others).filter(is_excluded) {
-        excluded.entry(state(&arm.state)).or_default().push(arm.mode.to_string());
+        excluded.entry(words::arm_state(&arm.state)).or_default().push(arm.mode.to_string());
     }
     let mut lines: Vec<String> =
         excluded.into_iter().map(|(state, modes)| format!("{state}: {}", modes.join(", "))).collect();
@@ -307,7 +307,7 @@ fn answer(result: &TuneResult, left_alone: &[String]) -> String {
             let refuted = refuted(result);
             format!("no setting{compared} is better here than {present}, the present one\n{misses}{left}{refuted}")
         }
-        TuneAnswer::None => format!("no answer: {}\n", end(&result.end, left_alone)),
+        TuneAnswer::None => format!("no answer: {}\n", words::search_end(&result.end, left_alone)),
     }
 }
 
@@ -397,7 +397,7 @@ fn open_rival(result: &TuneResult, rival: &Rival, answer: DeliveryMode) -> Strin
         _ => format!("not decided in {:.0} s", result.spent_ms / 1e3),
     };
     let remedy = match undecided(rival).flatten() {
-        Some(ms) => format!("--budget {} probably decides it", budget(ms)),
+        Some(ms) => format!("--budget {} probably decides it", words::budget(ms)),
         None => "an hour is probably not enough".to_owned(),
     };
     format!("{} looks {} % better than {answer}{interval}: {what}; {remedy}", rival.mode, percent(ratio))
@@ -405,7 +405,7 @@ fn open_rival(result: &TuneResult, rival: &Rival, answer: DeliveryMode) -> Strin
 
 fn closed_reason(why: &WhyNotChosen) -> String {
     match why {
-        WhyNotChosen::Excluded { state: excluded } => state(excluded),
+        WhyNotChosen::Excluded { state } => words::arm_state(state),
         WhyNotChosen::LimitInDoubt { limit } => format!("probably misses {}", visible::name(limit)),
         WhyNotChosen::LimitsNotShown => NOT_SHOWN.to_owned(),
         WhyNotChosen::NotBetter => "all slices together show no gain of 3 % or more".to_owned(),
@@ -427,77 +427,16 @@ fn preferred(result: &TuneResult) -> String {
     format!("each load alone would prefer (not confirmed): {}\n", of_load.join(", "))
 }
 
-fn state(state: &ArmState) -> String {
-    match state {
-        ArmState::Alive => "in the race".to_owned(),
-        ArmState::Worse { .. } => "worse".to_owned(),
-        ArmState::MissesLimit { limit } => format!("misses {}", visible::name(limit)),
-        ArmState::ViolatedGuard { guard } => format!("abandoned: {}", visible::name(guard)),
-        ArmState::NotSettable { reason } => format!("not possible: {}", visible::name(reason)),
-    }
-}
-
 /// Share of a limit; infinite if it is unknown.
 fn of_limit(ratio: f64) -> String {
     if ratio.is_finite() { format!("{:.0} %", ratio * 100.0) } else { ABSENT.to_owned() }
-}
-
-/// Why a search ended, as a sentence without a full stop. `left_alone` are the settings that another program changed.
-#[must_use]
-pub(crate) fn end(end: &TuneEnd, left_alone: &[String]) -> String {
-    let restored = match left_alone {
-        [] => "all settings were restored".to_owned(),
-        changed => {
-            format!("all other settings were restored (left alone: {})", visible::name(&changed.join("; ")))
-        }
-    };
-    match end {
-        TuneEnd::Answered => "the search is complete".to_owned(),
-        TuneEnd::Interrupted => "interrupted".to_owned(),
-        TuneEnd::GuardUnreadable { guard } => {
-            format!("the guard {} cannot be read, so nothing protects the server; {restored}", visible::name(guard))
-        }
-        TuneEnd::MetricUnreadable { metric } => format!("{} cannot be read here; {restored}", visible::name(metric)),
-        TuneEnd::LoadChanged { from_per_s, to_per_s } if *to_per_s == 0.0 => match from_per_s {
-            Some(from_per_s) => format!("the load of {} per second has vanished; {restored}", short(*from_per_s)),
-            None => format!("there is no load: no request and no packet has arrived; {restored}"),
-        },
-        TuneEnd::LoadChanged { from_per_s, to_per_s } => format!(
-            "the load has changed from {} to {} per second under the present setting, so modes cannot be compared; \
-             {restored}",
-            from_per_s.map_or_else(|| ABSENT.to_owned(), short),
-            short(*to_per_s)
-        ),
-        TuneEnd::BudgetSpent => format!(
-            "the budget was spent before a mode could be compared with the present setting on fresh slices: use a longer \
-             --budget, or shorter runs of the commands that load and measure; {restored}"
-        ),
-        TuneEnd::NoModeLeft => format!(
-            "every mode violated a guard or could not be set, so none was compared with the present setting; {restored}"
-        ),
-        TuneEnd::PresentViolatesGuard { guard, metric, present, modes } => {
-            let us = if matches!(metric, TuneMetric::Latency { .. }) { " µs" } else { "" };
-            let metric = metric.to_string();
-            let metric = visible::name(&metric);
-            format!(
-                "{} violated {}, as the present setting does, under which {metric} is {}{us} in a typical slice: choose a \
-                 guard relative to it, such as --never '{metric}>1.1x'; {restored}",
-                counted(*modes, "mode"),
-                visible::name(guard),
-                short(*present),
-            )
-        }
-        TuneEnd::PresentNotSettable { reason } => {
-            format!("the present setting cannot be set: {}", visible::name(reason))
-        }
-        TuneEnd::SubjectFailed { reason } => format!("{}; {restored}", visible::name(reason)),
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use quell_mode::DeliveryMode;
+    use quell_tune::TuneEnd;
     use quell_tune::TuneSpace;
 
     #[test]
@@ -573,14 +512,5 @@ mod tests {
         );
         let all = answer(&without_better(vec![guard("drops>10"), guard("drops>10"), guard("p99>1ms")]), &[]);
         assert!(all.contains("  2 modes were abandoned") && all.contains("  1 mode was abandoned"), "{all}");
-    }
-
-    #[test]
-    fn an_end_does_not_claim_that_a_setting_of_another_program_was_restored() {
-        let failed = TuneEnd::SubjectFailed { reason: "another program has changed NAPI 1".to_owned() };
-        assert!(end(&failed, &[]).ends_with("; all settings were restored"));
-        let text = end(&failed, &["NAPI 1: gro-flush-timeout is 7".to_owned()]);
-        let said = "all other settings were restored (left alone: NAPI 1: gro-flush-timeout is 7)";
-        assert!(text.ends_with(said), "{text}");
     }
 }

@@ -27,6 +27,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("quell-result", 5),
     ("quell-test-support", 5),
     ("quell-subject", 6),
+    ("quell-report", 6),
     ("quell-observer", 6),
     ("quell", 7),
     ("quell-mpi", 7),

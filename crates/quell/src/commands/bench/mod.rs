@@ -8,12 +8,12 @@ use std::time::Duration;
 use quell_linux::clock;
 use quell_linux::output_file::OutputFile;
 use quell_mode::DeliveryMode;
-use quell_result::Document;
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
 use quell_result::facts::Check;
 use quell_result::guest_checks as checks;
 use quell_result::published::{INTERRUPTED, PublishedRun};
 use quell_result::store::ResultStore;
+use quell_result::{Document, ResultDocument};
 use quell_subject::experiment::judge::Judges;
 use quell_subject::extent::Extent;
 use quell_subject::question::Timing;
@@ -25,6 +25,7 @@ use quell_vm::machine::Emulator;
 
 pub(crate) use args::BenchArgs;
 
+use super::report;
 use super::results;
 use super::subject::asked::{Consent, answered, of_lab_run};
 use super::subject::{ModelDefault, Place, judge, server_command};
@@ -63,6 +64,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     }
     let destination = store.new_file(output, "bench").map_err(Failure::usage)?;
     destination.check_writable().map_err(Failure::usage)?;
+    report::check_writable(args.subject.report.as_ref())?;
     if let Some(experiment) = args.experiment {
         return finish_published(args, &published::run(args, experiment)?, &destination);
     }
@@ -138,6 +140,11 @@ fn compare(args: &BenchArgs, place: Place) -> Result<Option<ExperimentResult>, F
 /// Stores and prints a result. Fails if the experiment failed or was interrupted.
 fn finish(args: &BenchArgs, result: &ExperimentResult, destination: &OutputFile) -> Result<(), Failure> {
     store_and_print(result, destination, args.subject.json, || Ok(experiment::render(result, args.details)))?;
+    report::write_beside(
+        destination,
+        ResultDocument::Experiment(Box::new(result.clone())),
+        args.subject.report.as_ref(),
+    )?;
     match result.failure() {
         Some(why) => Err(Failure::new(Exit::RolledBack, format!("{why}; all settings were restored"))),
         None if result.was_interrupted() => Err(interrupted()),
@@ -148,6 +155,7 @@ fn finish(args: &BenchArgs, result: &ExperimentResult, destination: &OutputFile)
 /// As [`finish`], for a published experiment.
 fn finish_published(args: &BenchArgs, run: &PublishedRun, destination: &OutputFile) -> Result<(), Failure> {
     store_and_print(run, destination, args.subject.json, || render_published::render(run).map_err(Failure::usage))?;
+    report::write_beside(destination, ResultDocument::Published(Box::new(run.clone())), args.subject.report.as_ref())?;
     match run.ended.as_deref() {
         None => Ok(()),
         Some(INTERRUPTED) => Err(interrupted()),

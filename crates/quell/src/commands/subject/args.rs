@@ -134,6 +134,9 @@ pub(crate) struct SubjectArgs {
     /// root]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+    /// Also write an HTML page with the answer, charts and data to this file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
     /// Print the result as JSON instead of a table.
     #[arg(short, long)]
     pub(crate) json: bool,

@@ -12,6 +12,8 @@ use quell_linux::output_file::OutputFile;
 use quell_linux::visible;
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
+use quell_report::words;
+use quell_result::ResultDocument;
 use quell_result::store::ResultStore;
 use quell_result::tune::TuneFile;
 use quell_subject::experiment::judge::Judges;
@@ -22,7 +24,7 @@ use quell_tune::{TuneEnd, TuneGoal, TuneMetric, TunePlan, TuneSpace};
 use super::subject::asked::{Consent, answered};
 use super::subject::{ModelDefault, Place, judge};
 use crate::commands::bench::seed_from_the_clock;
-use crate::commands::{attach, results};
+use crate::commands::{attach, report, results};
 use crate::exit::{Exit, Failure};
 use crate::journals::journal;
 use crate::output;
@@ -60,6 +62,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
     for file in result_file.iter().chain(profile_file.as_ref().filter(|_| result_file.is_some())) {
         file.check_writable().map_err(Failure::usage)?;
     }
+    report::check_writable(args.subject.report.as_ref())?;
     let plan = plan(args, place)?;
     let run_max = guarded_run_max(&plan).map_err(Failure::usage)?;
     let (subject, yes) = (&args.subject, args.subject.yes);
@@ -185,6 +188,7 @@ fn finish(
         (None, _) => {}
     }
     results::say_where(result_file);
+    report::write_beside(result_file, ResultDocument::Tune(Box::new(file.clone())), args.subject.report.as_ref())?;
     match &result.end {
         TuneEnd::Answered => match profile_file.filter(|_| found.is_none()) {
             None => Ok(()),
@@ -198,15 +202,15 @@ fn finish(
             Err(Failure::new(Exit::Interrupted, "interrupted: the table contains what was observed so far"))
         }
         end @ TuneEnd::PresentNotSettable { .. } => {
-            Err(Failure::new(Exit::NotSupported, render::end(end, &file.left_alone)))
+            Err(Failure::new(Exit::NotSupported, words::search_end(end, &file.left_alone)))
         }
         end @ (TuneEnd::GuardUnreadable { .. }
         | TuneEnd::MetricUnreadable { .. }
         | TuneEnd::BudgetSpent
         | TuneEnd::PresentViolatesGuard { .. }
-        | TuneEnd::NoModeLeft) => Err(Failure::new(Exit::VerifyFailed, render::end(end, &file.left_alone))),
+        | TuneEnd::NoModeLeft) => Err(Failure::new(Exit::VerifyFailed, words::search_end(end, &file.left_alone))),
         end @ (TuneEnd::SubjectFailed { .. } | TuneEnd::LoadChanged { .. }) => {
-            Err(Failure::new(Exit::RolledBack, render::end(end, &file.left_alone)))
+            Err(Failure::new(Exit::RolledBack, words::search_end(end, &file.left_alone)))
         }
     }
 }

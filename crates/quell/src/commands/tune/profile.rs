@@ -8,7 +8,7 @@ use quell_mode::{DeliveryMode, ProgramWait, Requirement};
 use quell_result::experiment::SubjectFacts;
 use quell_result::facts::QueueFacts;
 
-use crate::render::conclusion::placement_options;
+use quell_report::words::placement_options;
 
 /// Text of the profile. `report` is the result as text, `show` the command that prints it again.
 pub(super) fn text(report: &str, subject: &SubjectFacts, mode: DeliveryMode, show: &str) -> String {

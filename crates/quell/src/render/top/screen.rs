@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use quell_host::attach::effect::ModeVerdict;
 use quell_linux::visible::counted;
+use quell_mode::DeliveryMode;
+use quell_report::palette::accent;
 use quell_result::top::{IntervalReport, ObservedDevice, ObservedProgram, ObservedQueue, SkippedPart};
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
@@ -60,6 +62,7 @@ struct Palette {
     bad: Style,
     dim: Style,
     heading: Style,
+    colour: bool,
 }
 
 impl Palette {
@@ -70,7 +73,14 @@ impl Palette {
             bad: of(Style::new().add_modifier(Modifier::BOLD), Color::Red),
             dim: of(Style::new(), Color::DarkGray),
             heading: of(Style::new().add_modifier(Modifier::BOLD), Color::Cyan),
+            colour,
         }
+    }
+
+    /// The colour that the mode has in reports.
+    fn mode(self, mode: Option<&str>) -> Style {
+        let mode = mode.filter(|_| self.colour).and_then(|mode| mode.parse::<DeliveryMode>().ok());
+        mode.map_or(Style::new(), |mode| Style::new().fg(Color::Indexed(accent(mode.kind()).terminal)))
     }
 
     fn verdict(self, effect: Option<&ModeVerdict>) -> Style {
@@ -296,8 +306,9 @@ fn program_table(
     palette: Palette,
 ) {
     let row = |program: &&ObservedProgram| {
-        let [others @ .., effect] = program_cells(program).map(Cell::from);
-        Row::new(others.into_iter().chain([effect.style(palette.verdict(program.effect.as_ref()))]))
+        let [others @ .., mode, effect] = program_cells(program).map(Cell::from);
+        let mode = mode.style(palette.mode(program.mode.as_deref()));
+        Row::new(others.into_iter().chain([mode, effect.style(palette.verdict(program.effect.as_ref()))]))
     };
     let widths = [8, 15, 11, 5, 6, 15, 12].map(Constraint::Length);
     let table = Table::new(programs.iter().map(row), widths).column_spacing(1).block(block);

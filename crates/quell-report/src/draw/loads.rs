@@ -1,0 +1,181 @@
+//! What a mode costs and gives at each load: latency against throughput, and CPU time.
+
+use quell_cli::number::{ABSENT, short};
+use quell_experiment::Criterion;
+use quell_result::figures;
+use svg::node::element::{Group, Path};
+
+use super::{
+    Chart, EndLabels, Grid, Plot, Scale, WIDTH, anchored, compact, dot, image, label, line, path, rectangle, shown,
+    text, tick, value_axis,
+};
+use crate::palette::ModeStyle;
+use crate::part::{Part, slice_value};
+use crate::words;
+
+const HEIGHT: f64 = 258.0;
+const PLOT: Plot = Plot { left: 50.0, right: WIDTH - 132.0, top: 10.0, bottom: HEIGHT - 36.0 };
+
+/// Throughput and another quantity of one mode at one load.
+pub(crate) struct LoadPoint {
+    pub(crate) load: String,
+    pub(crate) per_s: f64,
+    pub(crate) value: f64,
+}
+
+/// Draws a latency quantile against throughput. Closed loops are omitted, because their latency follows from their
+/// throughput. `None` with fewer than two loads.
+pub(crate) fn latency(quantile: f64, parts: &[Part<'_>], styles: &[ModeStyle]) -> Option<Chart> {
+    let value = |part: &Part<'_>, mode: &str| part.latency_us(mode, quantile).filter(|_| !part.is_closed_loop());
+    let name = words::criterion(&Criterion::Latency { quantile });
+    over_throughput(&name, "latency", "µs", lines(parts, styles, value))
+}
+
+/// Draws CPU time per request against throughput; with one load, a bar for each mode.
+pub(crate) fn cpu(parts: &[Part<'_>], styles: &[ModeStyle]) -> Option<Chart> {
+    let work = parts.first()?.work();
+    let value = |part: &Part<'_>, mode: &str| part.experiment.median(mode, &work.name(figures::CPU));
+    let name = format!("CPU time per {}", work.word());
+    let drawn = over_throughput(&name, "median of the slices", "µs", lines(parts, styles, value));
+    drawn.or_else(|| cpu_bars(parts, styles))
+}
+
+fn lines<'a>(
+    parts: &[Part<'_>],
+    styles: &'a [ModeStyle],
+    value: impl Fn(&Part<'_>, &str) -> Option<f64>,
+) -> Vec<(&'a ModeStyle, Vec<LoadPoint>)> {
+    let point = |part: &Part<'_>, mode: &str| {
+        let per_s = part.experiment.median(mode, figures::REQUESTS)?;
+        Some(LoadPoint { load: label(&part.load), per_s, value: value(part, mode)? })
+    };
+    let of_mode = |mode: &str| parts.iter().filter_map(|part| point(part, mode)).collect();
+    styles.iter().map(|style| (style, of_mode(&style.name))).collect()
+}
+
+/// Draws a quantity with its unit against throughput, a line for each mode. `None` with fewer than two loads.
+pub(crate) fn over_throughput(
+    name: &str,
+    about: &str,
+    unit: &str,
+    lines: Vec<(&ModeStyle, Vec<LoadPoint>)>,
+) -> Option<Chart> {
+    let mut lines: Vec<_> = lines.into_iter().filter(|(_, points)| points.len() > 1).collect();
+    for (_, points) in &mut lines {
+        points.retain(|point| point.per_s.is_finite() && point.value.is_finite());
+        points.sort_by(|one, other| one.per_s.total_cmp(&other.per_s));
+    }
+    let all = || lines.iter().flat_map(|(_, points)| points);
+    let y = Scale::over(all().map(|point| point.value), PLOT.bottom, PLOT.top)?;
+    let per_s_max = all().map(|point| point.per_s).fold(0.0, f64::max);
+    let x = Scale::from_zero(per_s_max * 1.04, PLOT.left, PLOT.right);
+    let mut marks = value_axis(PLOT, &y);
+    for value in x.ticks(4) {
+        marks = marks.add(anchored(text(x.at(value), PLOT.bottom + 15.0, &compact(value), "t"), "middle"));
+    }
+    let middle = (PLOT.left + PLOT.right) / 2.0;
+    marks = marks
+        .add(line((PLOT.left, PLOT.bottom), (PLOT.right, PLOT.bottom), "axis"))
+        .add(anchored(text(middle, PLOT.bottom + 31.0, "requests/s answered", "t"), "middle"));
+    let mut table = Grid::new(["mode", "load", "requests/s", &format!("{name}, {unit}")]);
+    let mut labels = EndLabels { ends: Vec::new() };
+    for (style, points) in &lines {
+        let at: Vec<(f64, f64)> = points.iter().map(|point| (x.at(point.per_s), y.at(point.value))).collect();
+        let mut group = Group::new().set("class", style.classes());
+        group = group.add(Path::new().set("class", "curve").set("d", path(&at)));
+        for (point, centre) in points.iter().zip(&at) {
+            let (per_s, value) = (short(point.per_s), short(point.value));
+            let said = format!("{} at {}: {per_s} requests/s, {name} {value} {unit}", label(&style.name), point.load);
+            group = group.add(dot(*centre, 3.0, "dot", &said));
+            table.rows.push(vec![shown(&style.name), point.load.clone(), per_s, value]);
+        }
+        marks = marks.add(group);
+        labels.ends.extend(at.last().map(|end| (*end, label(&style.name), style.classes())));
+    }
+    Some(Chart {
+        title: format!("{name} against throughput"),
+        unit: format!("{about} in {unit}, {}", y.word()),
+        note: None,
+        svg: image(HEIGHT, marks.add(labels.draw(PLOT))),
+        table,
+    })
+}
+
+const ROW: f64 = 20.0;
+const LEFT: f64 = 112.0;
+const RIGHT: f64 = WIDTH - 62.0;
+
+/// Draws the CPU time per request, or per packet, at each load: the median of the slices, and their middle half.
+fn cpu_bars(parts: &[Part<'_>], styles: &[ModeStyle]) -> Option<Chart> {
+    let work = parts.first()?.work();
+    let criterion = work.cpu();
+    let quartiles = |part: &Part<'_>, mode: &str| {
+        let arms = part.experiment.arms_of(mode);
+        let slices = part.experiment.record.slices.iter().filter(|slice| arms.contains(&slice.arm));
+        let mut values: Vec<f64> = slices.filter_map(|slice| slice_value(&slice.observation, &criterion)).collect();
+        values.retain(|value| value.is_finite());
+        values.sort_by(f64::total_cmp);
+        let at = |share: f64| values.get(((values.len().max(1) - 1) as f64 * share).round() as usize).copied();
+        Some([at(0.25)?, part.experiment.median(mode, &work.name(figures::CPU))?, at(0.75)?])
+    };
+    let groups: Vec<(&Part<'_>, Vec<(&ModeStyle, [f64; 3])>)> = parts
+        .iter()
+        .map(|part| (part, styles.iter().filter_map(|style| Some((style, quartiles(part, &style.name)?))).collect()))
+        .filter(|(_, rows): &(_, Vec<_>)| !rows.is_empty())
+        .collect();
+    let max = groups.iter().flat_map(|(_, rows)| rows).flat_map(|(_, values)| values).copied().fold(0.0, f64::max);
+    (max > 0.0).then_some(())?;
+    let x = Scale::from_zero(max * 1.05, LEFT, RIGHT);
+    let (mut marks, mut y) = (Group::new(), 8.0);
+    let mut table = Grid::new(["load", "mode", "median µs", "middle half µs"]);
+    for (part, rows) in &groups {
+        marks = marks.add(text(0.0, y + 14.0, &format!("at {}", label(&part.load)), "h"));
+        y += ROW;
+        for (style, [low, median, high]) in rows {
+            let middle = y + ROW / 2.0;
+            let said = format!(
+                "{}: {} µs, middle half {} to {}",
+                label(&style.name),
+                short(*median),
+                short(*low),
+                short(*high)
+            );
+            let bar = rectangle((LEFT, middle - 5.0), (x.at(*median), middle + 5.0), "bar mark");
+            let group = Group::new()
+                .set("class", style.classes())
+                .add(text(8.0, y + 14.0, &label(&style.name), ""))
+                .add(bar.add(svg::node::element::Title::new(said)))
+                .add(line((x.at(*low), middle), (x.at(*high), middle), "whisker"))
+                .add(text(RIGHT + 8.0, y + 14.0, &short(*median), ""));
+            marks = marks.add(group);
+            table.rows.push(vec![
+                shown(&part.load),
+                shown(&style.name),
+                short(*median),
+                format!("{} to {}", short(*low), short(*high)),
+            ]);
+            y += ROW;
+        }
+    }
+    let mut grid = Group::new();
+    for value in x.ticks(5) {
+        grid = grid
+            .add(line((x.at(value), 8.0), (x.at(value), y), "grid"))
+            .add(anchored(text(x.at(value), y + 15.0, &tick(value), "t"), "middle"));
+    }
+    let unit = format!("CPU time in µs per {}", work.word());
+    grid = grid.add(anchored(text((LEFT + RIGHT) / 2.0, y + 31.0, &unit, "t"), "middle"));
+    Some(Chart {
+        title: format!("CPU time per {}", work.word()),
+        unit: "median of the slices".to_owned(),
+        note: Some("The thin line is the middle half of the slices.".to_owned()),
+        svg: image(y + 38.0, Group::new().add(grid).add(marks)),
+        table,
+    })
+}
+
+/// A number in a table or beside a mark, or that it is absent.
+pub(crate) fn cell(value: Option<f64>) -> String {
+    let number = |value: f64| if value >= 100_000.0 { compact(value) } else { short(value) };
+    value.filter(|value| value.is_finite()).map_or_else(|| ABSENT.to_owned(), number)
+}

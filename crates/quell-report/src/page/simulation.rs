@@ -1,0 +1,125 @@
+//! The page of rows of `quell sim run`.
+
+use std::collections::BTreeMap;
+
+use maud::html;
+use quell_cli::number::{ABSENT, short};
+use quell_linux::visible::counted;
+use quell_mode::OfferedLoad;
+use quell_published::irq_suspension_cells;
+use quell_result::simulation::SimulationSetup;
+use quell_sim::Column;
+use quell_sim::sweep::SweepRow;
+
+use super::embed::Download;
+use super::{Body, ReportError, ReportSource, parts};
+use crate::draw::loads::{LoadPoint, over_throughput};
+use crate::draw::{Chart, Grid, shown};
+use crate::palette::ModeStyle;
+
+/// Quantities that are drawn: column, name, what it is, unit.
+const DRAWN: [(Column, &str, &str, &str); 4] = [
+    (Column::P50, "p50", "latency", "µs"),
+    (Column::P99, "p99", "latency", "µs"),
+    (Column::Cpu, "CPU use", "of all CPUs", "%"),
+    (Column::Cycles, "cycles per request", "executed", "cycles"),
+];
+/// Host whose published rows are known.
+const PUBLISHED_HOST: &str = "epyc7662-cx5";
+
+pub(crate) fn body(
+    source: &ReportSource,
+    setup: &SimulationSetup,
+    rows: &[SweepRow],
+    level: u8,
+) -> Result<Body, ReportError> {
+    if rows.is_empty() {
+        return Err(ReportError::Empty { name: source.name.clone() });
+    }
+    let names: Vec<String> = rows.iter().map(|row| row.mode.to_string()).collect();
+    let styles = ModeStyle::of_all(names.iter().zip(rows).map(|(name, row)| (name.as_str(), row.mode)));
+    let drawn = |(column, name, about, unit): &(Column, &str, &str, &str)| {
+        let lines = styles.iter().map(|style| (style, points(rows, style, *column)));
+        over_throughput(name, about, unit, lines.collect())
+    };
+    let charts: Vec<Chart> = DRAWN.iter().filter_map(drawn).collect();
+    let published = published(setup, rows)?;
+    let below = level + 1;
+    Ok(Body {
+        title: format!("Model of {} – Quell", shown(&setup.host)),
+        kicker: "Quell sim run · times are virtual".to_owned(),
+        content: html! {
+            section.answer {
+                p.question { "What does the model expect?" }
+                (parts::heading(level, &format!("Model of {}", shown(&setup.host))))
+                p.scope {
+                    (counted(setup.queues, "queue")) ", " (counted(setup.connections, "connection")) "; "
+                    (short(setup.measured_ns as f64 / 1e6)) " ms after " (short(setup.warm_up_ns as f64 / 1e6))
+                    " ms of warm-up. Nothing was measured."
+                }
+            }
+            @if !charts.is_empty() { (parts::section(below, "Over the loads", "", &parts::charts(&charts))) }
+            @if let Some(published) = published {
+                (parts::section(below, "Beside the published figures", PUBLISHED, &parts::table(&published, "published figures")))
+            }
+            (parts::section(below, "All rows", "", &parts::table(&table(rows), "rows")))
+        },
+        downloads: vec![Download::document(source)],
+    })
+}
+
+const PUBLISHED: &str = "Rows of the model at loads that were published for this host.";
+
+/// The median over the seeds at each load.
+fn points(rows: &[SweepRow], style: &ModeStyle, column: Column) -> Vec<LoadPoint> {
+    let mut of_load: BTreeMap<String, Vec<&SweepRow>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.mode.to_string() == style.name) {
+        of_load.entry(row.load.to_string()).or_default().push(row);
+    }
+    let point = |(load, rows): (String, Vec<&SweepRow>)| {
+        let median = |column: Column| {
+            let mut values: Vec<f64> = rows.iter().map(|row| column.of(&row.figures)).collect();
+            values.retain(|value| value.is_finite());
+            values.sort_by(f64::total_cmp);
+            values.get(values.len() / 2).copied()
+        };
+        Some(LoadPoint { load, per_s: median(Column::Qps)?, value: median(column)? })
+    };
+    of_load.into_iter().filter_map(point).collect()
+}
+
+fn table(rows: &[SweepRow]) -> Grid {
+    let columns = Column::ALL.map(|column| column.heading().replace(" us", " µs"));
+    let mut grid = Grid::new(["mode", "load", "seed"].map(str::to_owned).into_iter().chain(columns));
+    for row in rows {
+        let fixed = [row.mode.to_string(), row.load.to_string(), row.seed.to_string()];
+        grid.rows.push(fixed.into_iter().chain(Column::ALL.map(|column| short(column.of(&row.figures)))).collect());
+    }
+    grid
+}
+
+/// Rows with their published counterparts. `None` if nothing was published for the host.
+fn published(setup: &SimulationSetup, rows: &[SweepRow]) -> Result<Option<Grid>, ReportError> {
+    if setup.host != PUBLISHED_HOST {
+        return Ok(None);
+    }
+    let cells = irq_suspension_cells().map_err(ReportError::Published)?;
+    let columns = [Column::Qps, Column::P50, Column::P99, Column::Cpu];
+    let heads = columns.iter().flat_map(|column| {
+        let heading = column.heading().replace(" us", " µs");
+        [heading.clone(), format!("{heading}, published")]
+    });
+    let mut grid = Grid::new(["mode", "load"].map(str::to_owned).into_iter().chain(heads));
+    for row in rows {
+        let is_row = |load: OfferedLoad| load == OfferedLoad::from(row.load);
+        let cell = cells.iter().find(|cell| cell.mode == row.mode && is_row(cell.load.into()));
+        let Some(cell) = cell else { continue };
+        let of = |column: &Column| {
+            let numbers = [column.of(&row.figures), column.of(&cell.figures)];
+            numbers.map(|number| if number.is_finite() { short(number) } else { ABSENT.to_owned() })
+        };
+        let fixed = [row.mode.to_string(), row.load.to_string()];
+        grid.rows.push(fixed.into_iter().chain(columns.iter().flat_map(of)).collect());
+    }
+    Ok((!grid.rows.is_empty()).then_some(grid))
+}

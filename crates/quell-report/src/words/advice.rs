@@ -1,0 +1,111 @@
+//! What a result advises: the conclusion in words, and the next command.
+
+use quell_result::conclusion::Conclusion;
+use quell_result::experiment::{ExperimentResult, SubjectFacts};
+use quell_result::facts::{PRESENT, ProgramsFacts};
+use quell_result::tune::TuneFile;
+
+use crate::words;
+
+/// A sentence without a full stop, and the command that follows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Advice {
+    pub text: String,
+    pub command: Option<String>,
+}
+
+fn advice(text: &str, command: Option<&str>) -> Advice {
+    Advice { text: text.to_owned(), command: command.map(str::to_owned) }
+}
+
+/// What an experiment advises. `None` if it measures no times, or is empty.
+#[must_use]
+pub fn experiment_advice(result: &ExperimentResult) -> Option<Advice> {
+    let conclusion = result.conclusion()?;
+    let modes = result.experiments.first().map(|first| {
+        // The attached mode is a row of the next result, too.
+        first.treatment_names().filter(|mode| *mode != PRESENT).collect::<Vec<_>>().join(",")
+    });
+    let measure = |pids: &str| format!("quell bench --pid {pids} --modes {}", modes.unwrap_or_default());
+    Some(of(&conclusion, &result.subject, measure, &[]))
+}
+
+/// What a search advises.
+#[must_use]
+pub fn search_advice(file: &TuneFile) -> Advice {
+    let goal = shell_words::quote(&file.search.plan.goal.to_string()).into_owned();
+    let measure = |pids: &str| format!("quell tune --pid {pids} --goal {goal}");
+    of(&file.conclusion(), &file.subject, measure, &file.left_alone)
+}
+
+fn of(
+    conclusion: &Conclusion,
+    subject: &SubjectFacts,
+    measure: impl FnOnce(&str) -> String,
+    left_alone: &[String],
+) -> Advice {
+    let said = words::conclusion(conclusion, left_alone);
+    match (conclusion, subject) {
+        (Conclusion::Use { mode, .. }, SubjectFacts::Programs(facts)) if facts.attached == Some(*mode) => {
+            advice(&format!("{said}. It is attached already"), None)
+        }
+        (Conclusion::Use { mode, .. }, SubjectFacts::Programs(facts)) => {
+            let pids = pids(facts, " ");
+            let detach = if facts.attached.is_some() { format!("quell detach {pids} && ") } else { String::new() };
+            advice(&said, Some(&format!("{detach}quell attach {mode}{} {pids}", placement_options(subject))))
+        }
+        (Conclusion::Use { mode, .. }, SubjectFacts::Command(facts)) => {
+            let (placement, command) = (placement_options(subject), words::command_line(&facts.command));
+            advice(&said, Some(&format!("quell run {mode}{placement} -- {command}")))
+        }
+        (Conclusion::Use { mode, instead_of, .. }, _) => {
+            let measured = format!("{said}. Before you use it, measure it on your server");
+            advice(&measured, Some(&format!("quell bench --pid PID --modes {instead_of},{mode}")))
+        }
+        (Conclusion::MeasureLonger { budget_ms: Some(budget_ms), .. }, SubjectFacts::Programs(facts)) => {
+            let again = commands_of(facts)
+                .into_iter()
+                .map(|(option, words)| format!(" {option} {}", shell_words::quote(&words::command_line(&words))));
+            let measure = measure(&pids(facts, ","));
+            let command = format!("{measure}{}{}", placement_options(subject), again.collect::<String>());
+            advice(&said, Some(&format!("{command} --budget {}", budget(*budget_ms))))
+        }
+        (Conclusion::MeasureLonger { budget_ms: Some(budget_ms), .. }, _) => {
+            advice(&format!("{said}: run the command again with --budget {}", budget(*budget_ms)), None)
+        }
+        _ => advice(&said, None),
+    }
+}
+
+/// Options with which connections were steered and workers pinned, each after a space.
+#[must_use]
+pub fn placement_options(subject: &SubjectFacts) -> String {
+    let options = match subject {
+        SubjectFacts::Programs(facts) => facts.placement.as_ref().map_or(&[][..], |placement| &placement.options),
+        SubjectFacts::Command(facts) => &facts.placement,
+        _ => &[],
+    };
+    options.iter().map(|option| format!(" {option}")).collect()
+}
+
+fn pids(facts: &ProgramsFacts, separator: &str) -> String {
+    facts.processes.iter().map(|process| process.pid.to_string()).collect::<Vec<_>>().join(separator)
+}
+
+/// Options of the command that made the result, with their commands.
+fn commands_of(facts: &ProgramsFacts) -> Vec<(&'static str, Vec<String>)> {
+    let given = [
+        ("--load", facts.load.clone()),
+        ("--latency", facts.latency.clone()),
+        ("--beside-latency", facts.beside.clone()),
+        ("--clients", facts.clients.as_ref().map(|clients| clients.command.clone())),
+    ];
+    given.into_iter().filter_map(|(option, words)| Some((option, words?))).collect()
+}
+
+/// A time as an option takes it.
+#[must_use]
+pub fn budget(ms: u64) -> String {
+    let s = ms.div_ceil(1_000);
+    if s.is_multiple_of(60) { format!("{}m", s / 60) } else { format!("{s}s") }
+}

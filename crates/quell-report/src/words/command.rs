@@ -1,0 +1,111 @@
+//! The command that repeats a measurement, as far as a document records it.
+
+use std::time::Duration;
+
+use quell_load::Workload;
+use quell_mode::DeliveryMode;
+use quell_result::experiment::{ExperimentResult, SubjectFacts};
+use quell_result::facts::{PRESENT, ProgramsFacts};
+use quell_result::tune::TuneFile;
+
+use super::placement_options;
+
+/// Command that makes an experiment again. Process IDs are those of then.
+#[must_use]
+pub fn repeat_experiment(result: &ExperimentResult) -> String {
+    let mut words = vec!["quell".to_owned(), "bench".to_owned()];
+    let Some(first) = result.experiments.first() else { return with_subject(words, &result.subject) };
+    let design = &first.record.design;
+    let modes = std::iter::once(&design.reference).chain(&design.treatments);
+    let modes = modes.filter(|treatment| treatment.name != PRESENT).map(|treatment| treatment.setting);
+    words.extend(["--modes".to_owned(), list(modes)]);
+    let loads: Vec<String> = result.experiments.iter().filter_map(|one| Some(one.load?.to_string())).collect();
+    if !loads.is_empty() {
+        words.extend(["--loads".to_owned(), loads.join(",")]);
+    }
+    let budget_ms: u64 = result.experiments.iter().map(|one| one.record.design.budget_ms).fold(0, u64::saturating_add);
+    words.extend(times(design.slice_ms, design.settle_ms, budget_ms, design.seed));
+    with_subject(words, &result.subject)
+}
+
+/// Command that makes a search again.
+#[must_use]
+pub fn repeat_search(file: &TuneFile) -> String {
+    let plan = &file.search.plan;
+    let mut words = vec!["quell".to_owned(), "tune".to_owned(), "--goal".to_owned(), plan.goal.to_string()];
+    for guard in &plan.guards {
+        words.extend(["--never".to_owned(), guard.to_string()]);
+    }
+    if !matches!(file.subject, SubjectFacts::Programs(_) | SubjectFacts::Command(_)) {
+        words.extend(["--loads".to_owned(), plan.loads.join(",")]);
+    }
+    words.extend(times(plan.slice_ms, plan.settle_ms, plan.budget_ms, plan.seed));
+    with_subject(words, &file.subject)
+}
+
+fn list(modes: impl Iterator<Item = DeliveryMode>) -> String {
+    modes.map(|mode| mode.to_string()).collect::<Vec<_>>().join(",")
+}
+
+fn times(slice_ms: u32, settle_ms: u32, budget_ms: u64, seed: u64) -> Vec<String> {
+    let budget = humantime::format_duration(Duration::from_secs(budget_ms.div_ceil(1_000))).to_string();
+    let options = [
+        ("--slice", slice_ms.to_string()),
+        ("--settle", settle_ms.to_string()),
+        ("--budget", budget.replace(' ', "")),
+        ("--seed", seed.to_string()),
+    ];
+    options.into_iter().flat_map(|(option, value)| [option.to_owned(), value]).collect()
+}
+
+/// Adds the options that name the subject, and quotes all words for a shell.
+fn with_subject(mut words: Vec<String>, subject: &SubjectFacts) -> String {
+    let mut option = |name: &str, value: String| words.extend([name.to_owned(), value]);
+    let mut program = &[][..];
+    match subject {
+        SubjectFacts::Programs(facts) => {
+            let pids: Vec<String> = facts.processes.iter().map(|process| process.pid.to_string()).collect();
+            option("--pid", pids.join(","));
+            for (name, command) in measuring(facts) {
+                option(name, shell_words::join(command));
+            }
+        }
+        SubjectFacts::Command(facts) => {
+            let given = [("--load", &facts.load), ("--latency", &facts.latency), ("--beside-latency", &facts.beside)];
+            for (name, command) in given {
+                command.iter().for_each(|command| option(name, shell_words::join(command)));
+            }
+            program = &facts.command;
+        }
+        SubjectFacts::Veth { lab, server, load, beside } => {
+            option("--on", "lab".to_owned());
+            option("--queues", lab.queues.to_string());
+            option("--connections", load.connections.to_string());
+            if !matches!(load.workload, Workload::Memcached { .. }) {
+                option("--server", shell_words::join(&server.command));
+            }
+            beside.iter().for_each(|command| option("--beside", shell_words::join(command)));
+        }
+        SubjectFacts::Model(facts) => {
+            option("--on", "sim".to_owned());
+            option("--host", facts.profile.clone());
+            option("--queues", facts.queues.to_string());
+            option("--connections", facts.connections.to_string());
+        }
+        SubjectFacts::Guest(_) => option("--on", "vm".to_owned()),
+    }
+    let placement = placement_options(subject);
+    let end = if program.is_empty() { String::new() } else { format!(" -- {}", super::command_line(program)) };
+    super::command_line(&words) + &placement + &end
+}
+
+fn measuring(facts: &ProgramsFacts) -> impl Iterator<Item = (&'static str, &[String])> {
+    let clients = facts.clients.as_ref().map(|clients| &clients.command);
+    let given = [
+        ("--load", facts.load.as_ref()),
+        ("--latency", facts.latency.as_ref()),
+        ("--beside-latency", facts.beside.as_ref()),
+        ("--clients", clients),
+    ];
+    given.into_iter().filter_map(|(option, command)| Some((option, command?.as_slice())))
+}

@@ -1,0 +1,304 @@
+//! What results say, in words. The terminal and the page use the same sentences.
+
+mod advice;
+mod command;
+mod published;
+mod subject;
+
+use quell_cli::number::{self, ABSENT, short};
+use quell_experiment::{ContrastVerdict, Criterion, WhyUndecided};
+use quell_linux::visible::{self, counted};
+use quell_load::OfferedLoad;
+use quell_result::conclusion::{Conclusion, LoadRange, LoadSplit, Quantity, QuantityChange, WhyKeep, WhyLonger};
+use quell_result::figures::{self, Work};
+use quell_tune::{ArmState, TuneEnd, TuneMetric};
+
+pub use advice::{Advice, budget, experiment_advice, placement_options, search_advice};
+pub use command::{repeat_experiment, repeat_search};
+pub use published::{PublishedText, published};
+pub use subject::{command_line, host, placement, problems, short_subject, subject};
+
+/// Short name of a criterion, as in the heading of a column.
+#[must_use]
+pub fn criterion(criterion: &Criterion) -> String {
+    match criterion {
+        Criterion::Latency { quantile } => format!("p{}", number::plain(quantile * 100.0)),
+        Criterion::Metric { name, .. } if *name == Work::Request.name(figures::CPU) => "CPU/request".to_owned(),
+        Criterion::Metric { name, .. } if *name == Work::Packet.name(figures::CPU) => "CPU/packet".to_owned(),
+        Criterion::Metric { name, .. } if *name == Work::Request.name(figures::IRQS) => "interrupts/request".to_owned(),
+        Criterion::Metric { name, .. } if *name == Work::Request.name(figures::TIMER_IRQS) => {
+            "timers/request".to_owned()
+        }
+        Criterion::Metric { name, .. } if *name == figures::REQUESTS => "requests/s".to_owned(),
+        Criterion::Metric { name, .. } if *name == figures::BESIDE_P50 => "second server p50".to_owned(),
+        Criterion::Metric { name, .. } if *name == figures::BESIDE_P99 => "second server p99".to_owned(),
+        Criterion::Metric { name, .. } => visible::name(name).into_owned(),
+    }
+}
+
+/// Formats a ratio as a signed change (`−25 %`), or as a factor if it is at least 3.
+#[must_use]
+pub fn change(ratio: f64) -> String {
+    if ratio >= 3.0 { format!("×{}", number::short(ratio)) } else { format!("{} %", percent(ratio)) }
+}
+
+/// The change as a signed number of percent without its unit.
+#[must_use]
+pub fn percent(ratio: f64) -> String {
+    if !ratio.is_finite() {
+        return "∞".to_owned();
+    }
+    let percent = (ratio - 1.0) * 100.0;
+    let digits = if percent.abs() < 9.95 { format!("{:.1}", percent.abs()) } else { format!("{:.0}", percent.abs()) };
+    if digits.trim_matches(['0', '.']).is_empty() {
+        return "0".to_owned();
+    }
+    format!("{}{digits}", if percent < 0.0 { "−" } else { "+" })
+}
+
+/// A verdict in two or three words.
+#[must_use]
+pub fn verdict(verdict: &ContrastVerdict) -> String {
+    match *verdict {
+        ContrastVerdict::Better => "better".to_owned(),
+        ContrastVerdict::Worse => "WORSE".to_owned(),
+        ContrastVerdict::NoDifferenceLargerThan { margin } => {
+            format!("same within {} %", number::plain(margin * 100.0))
+        }
+        ContrastVerdict::Undecided { reason: WhyUndecided::TreatmentDropped } => "not measured".to_owned(),
+        ContrastVerdict::Undecided { reason: WhyUndecided::TooFewBlocks { .. } } => "too few blocks".to_owned(),
+        ContrastVerdict::Undecided { reason: WhyUndecided::TooFewRequests { .. } } => "too few requests".to_owned(),
+        ContrastVerdict::Undecided { reason: WhyUndecided::ControlDiffers } => "withheld".to_owned(),
+        ContrastVerdict::Undecided { reason: WhyUndecided::RequestsFail } => "withheld: requests fail".to_owned(),
+        ContrastVerdict::Undecided { reason: WhyUndecided::Saturated } => "withheld: saturated".to_owned(),
+        ContrastVerdict::Undecided { reason: WhyUndecided::ForeignCpu } => "withheld: other programs".to_owned(),
+        ContrastVerdict::Undecided { .. } => "undecided".to_owned(),
+    }
+}
+
+/// The conclusion as a sentence without a full stop. `left_alone` are settings that a search did not restore.
+#[must_use]
+pub fn conclusion(conclusion: &Conclusion, left_alone: &[String]) -> String {
+    match conclusion {
+        Conclusion::Use { mode, instead_of, saves, costs, holds_limits, split } => {
+            let worse = if costs.is_empty() { String::new() } else { format!("; worse: {}", changes(costs, saves)) };
+            if let Some(LoadSplit { pays, costs, there }) = split {
+                let (saved, there) = (changes(saves, &[]), changes(there, &[]));
+                return format!(
+                    "use {mode} {}: {saved}{worse}; {} keep {instead_of} ({there})",
+                    range(pays),
+                    range(costs)
+                );
+            }
+            let better = if saves.is_empty() { String::new() } else { format!(": better: {}", changes(saves, costs)) };
+            let no_cost = if costs.is_empty() { "; no cost was measured" } else { "" };
+            let limits =
+                if *holds_limits { format!("; holds the limits, {instead_of} does not") } else { String::new() };
+            format!("use {mode} instead of {instead_of}{better}{worse}{no_cost}{limits}")
+        }
+        Conclusion::Keep { mode, because } => format!("keep {mode}, {}", why_keep(because)),
+        Conclusion::MeasureLonger { because, .. } => match because {
+            WhyLonger::Incomplete => "no answer: the measurement is incomplete".to_owned(),
+            WhyLonger::Unsteady => {
+                "measure longer, or under a steadier load, because something else changed between the slices".to_owned()
+            }
+            WhyLonger::TooFewRequests => {
+                "measure longer, or under more load, because too little was measured".to_owned()
+            }
+            WhyLonger::OtherPrograms => {
+                "measure again when other programs no longer use most of the server's CPUs, or compare latencies \
+                 (--latency)"
+                    .to_owned()
+            }
+            WhyLonger::TooWide => "measure longer, because the slices vary more than the modes differ".to_owned(),
+            WhyLonger::Search(end) => format!("no answer: {}", search_end(end, left_alone)),
+        },
+    }
+}
+
+fn why_keep(because: &WhyKeep) -> String {
+    match because {
+        WhyKeep::NothingToGain { margin, busy } => {
+            let busy =
+                busy.filter(|busy| busy.is_finite()).map(|busy| format!("; its CPUs are {:.0} % busy", busy * 100.0));
+            format!(
+                "because there is nothing to gain at this load: no mode differs by more than {} %{}",
+                number::plain(margin * 100.0),
+                busy.unwrap_or_default()
+            )
+        }
+        WhyKeep::OthersAreWorse => "because every other mode is worse".to_owned(),
+        WhyKeep::TradeOff { mode, saves, costs } => {
+            format!("unless {} under {} is worth {}", changes(saves, costs), visible::name(mode), changes(costs, saves))
+        }
+        WhyKeep::NotBeaten => "because the search found no better mode".to_owned(),
+    }
+}
+
+/// Name of a quantity by which modes are compared.
+#[must_use]
+pub fn quantity(quantity: &Quantity) -> String {
+    match quantity {
+        Quantity::Criterion(criterion) => self::criterion(criterion),
+        Quantity::Metric(metric) => visible::name(&metric.to_string()).into_owned(),
+    }
+}
+
+/// Lists changes. A quantity that changes in `opposite`, too, has its loads.
+fn changes(changes: &[QuantityChange], opposite: &[QuantityChange]) -> String {
+    let one = |change: &QuantityChange| {
+        let name = quantity(&change.quantity);
+        let [low, high] = [change.low, change.high].map(self::change);
+        let change_text = if low == high { format!("{name} {low}") } else { format!("{name} {low} to {high}") };
+        match opposite.iter().any(|other| other.quantity == change.quantity) && !change.loads.is_empty() {
+            true => format!("{change_text} {}", range(&LoadRange::At(change.loads.clone()))),
+            false => change_text,
+        }
+    };
+    changes.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+fn range(range: &LoadRange) -> String {
+    match range {
+        LoadRange::From(OfferedLoad::Max) | LoadRange::UpTo(OfferedLoad::Max) => at(OfferedLoad::Max),
+        LoadRange::From(load) => format!("from {} on", load_name(*load)),
+        LoadRange::UpTo(load) => format!("up to {}", load_name(*load)),
+        LoadRange::At(loads) => loads.iter().copied().map(at).collect::<Vec<_>>().join(" and "),
+    }
+}
+
+fn at(load: OfferedLoad) -> String {
+    match load {
+        OfferedLoad::Max => "in a closed loop".to_owned(),
+        load => format!("at {}", load_name(load)),
+    }
+}
+
+fn load_name(load: OfferedLoad) -> String {
+    match load {
+        OfferedLoad::Rate(per_s) => format!("{} requests/s", number::short(per_s)),
+        OfferedLoad::Percent(percent) => format!("{} % of the maximum", number::plain(percent)),
+        OfferedLoad::Max => "the maximum".to_owned(),
+    }
+}
+
+/// What became of an arm of a search.
+#[must_use]
+pub fn arm_state(state: &ArmState) -> String {
+    match state {
+        ArmState::Alive => "in the race".to_owned(),
+        ArmState::Worse { .. } => "worse".to_owned(),
+        ArmState::MissesLimit { limit } => format!("misses {}", visible::name(limit)),
+        ArmState::ViolatedGuard { guard } => format!("abandoned: {}", visible::name(guard)),
+        ArmState::NotSettable { reason } => format!("not possible: {}", visible::name(reason)),
+    }
+}
+
+/// Why a search ended, as a sentence without a full stop. `left_alone` are the settings that another program changed.
+#[must_use]
+pub fn search_end(end: &TuneEnd, left_alone: &[String]) -> String {
+    let restored = match left_alone {
+        [] => "all settings were restored".to_owned(),
+        changed => {
+            format!("all other settings were restored (left alone: {})", visible::name(&changed.join("; ")))
+        }
+    };
+    match end {
+        TuneEnd::Answered => "the search is complete".to_owned(),
+        TuneEnd::Interrupted => "interrupted".to_owned(),
+        TuneEnd::GuardUnreadable { guard } => {
+            format!("the guard {} cannot be read, so nothing protects the server; {restored}", visible::name(guard))
+        }
+        TuneEnd::MetricUnreadable { metric } => format!("{} cannot be read here; {restored}", visible::name(metric)),
+        TuneEnd::LoadChanged { from_per_s, to_per_s } if *to_per_s == 0.0 => match from_per_s {
+            Some(from_per_s) => format!("the load of {} per second has vanished; {restored}", short(*from_per_s)),
+            None => format!("there is no load: no request and no packet has arrived; {restored}"),
+        },
+        TuneEnd::LoadChanged { from_per_s, to_per_s } => format!(
+            "the load has changed from {} to {} per second under the present setting, so modes cannot be compared; \
+             {restored}",
+            from_per_s.map_or_else(|| ABSENT.to_owned(), short),
+            short(*to_per_s)
+        ),
+        TuneEnd::BudgetSpent => format!(
+            "the budget was spent before a mode could be compared with the present setting on fresh slices: use a longer \
+             --budget, or shorter runs of the commands that load and measure; {restored}"
+        ),
+        TuneEnd::NoModeLeft => format!(
+            "every mode violated a guard or could not be set, so none was compared with the present setting; {restored}"
+        ),
+        TuneEnd::PresentViolatesGuard { guard, metric, present, modes } => {
+            let us = if matches!(metric, TuneMetric::Latency { .. }) { " µs" } else { "" };
+            let metric = metric.to_string();
+            let metric = visible::name(&metric);
+            format!(
+                "{} violated {}, as the present setting does, under which {metric} is {}{us} in a typical slice: choose a \
+                 guard relative to it, such as --never '{metric}>1.1x'; {restored}",
+                counted(*modes, "mode"),
+                visible::name(guard),
+                short(*present),
+            )
+        }
+        TuneEnd::PresentNotSettable { reason } => {
+            format!("the present setting cannot be set: {}", visible::name(reason))
+        }
+        TuneEnd::SubjectFailed { reason } => format!("{}; {restored}", visible::name(reason)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_signed_changes_below_three_and_factors_from_three_on() {
+        assert_eq!([change(0.75), change(1.0), change(1.049), change(3.2)], ["−25 %", "0 %", "+4.9 %", "×3.20"]);
+        assert_eq!(percent(f64::INFINITY), "∞");
+    }
+
+    #[test]
+    fn an_end_does_not_claim_that_a_setting_of_another_program_was_restored() {
+        let failed = TuneEnd::SubjectFailed { reason: "another program has changed NAPI 1".to_owned() };
+        assert!(search_end(&failed, &[]).ends_with("; all settings were restored"));
+        let text = search_end(&failed, &["NAPI 1: gro-flush-timeout is 7".to_owned()]);
+        let said = "all other settings were restored (left alone: NAPI 1: gro-flush-timeout is 7)";
+        assert!(text.ends_with(said), "{text}");
+    }
+
+    fn cpu(ratio: f64, load: OfferedLoad) -> QuantityChange {
+        let quantity = Quantity::Metric(quell_tune::TuneMetric::Cpu);
+        QuantityChange { quantity, low: ratio, high: ratio, loads: vec![load] }
+    }
+
+    fn used(saves: QuantityChange, costs: Option<QuantityChange>, split: Option<LoadSplit>) -> String {
+        let (mode, instead_of) = ("suspend20".parse().unwrap(), "base".parse().unwrap());
+        let (saves, costs) = (vec![saves], costs.into_iter().collect());
+        conclusion(&Conclusion::Use { mode, instead_of, saves, costs, holds_limits: false, split }, &[])
+    }
+
+    #[test]
+    fn a_mode_that_pays_at_some_loads_is_named_with_them() {
+        let [low, high] = [20e3, 200e3].map(OfferedLoad::Rate);
+        let of = |pays, costs| LoadSplit { pays, costs, there: vec![cpu(1.15, low)] };
+        assert_eq!(
+            used(cpu(0.7, high), None, Some(of(LoadRange::From(high), LoadRange::UpTo(low)))),
+            "use suspend20 from 200,000 requests/s on: cpu −30 %; up to 20,000 requests/s keep base (cpu +15 %)"
+        );
+        let named = of(LoadRange::At(vec![OfferedLoad::Percent(50.0), OfferedLoad::Max]), LoadRange::At(vec![low]));
+        assert_eq!(
+            used(cpu(0.7, high), None, Some(named)),
+            "use suspend20 at 50 % of the maximum and in a closed loop: cpu −30 %; at 20,000 requests/s keep base (cpu \
+             +15 %)"
+        );
+    }
+
+    #[test]
+    fn a_quantity_that_changes_both_ways_has_its_loads() {
+        let [low, high] = [20e3, 200e3].map(OfferedLoad::Rate);
+        assert_eq!(
+            used(cpu(0.7, high), Some(cpu(1.05, low)), None),
+            "use suspend20 instead of base: better: cpu −30 % at 200,000 requests/s; worse: cpu +5.0 % at 20,000 \
+             requests/s"
+        );
+    }
+}
