@@ -15,7 +15,7 @@ use crate::scenario::{
 /// `VETH_RING_SIZE` from `drivers/net/veth.c`, so that both backends have the same ring size.
 const RING_SIZE: usize = 256;
 /// Length in ns of one µs of busy polling in the kernel (`busy_loop_current_time`).
-const BUSY_POLL_USEC_NS: u64 = 1024;
+pub(crate) const BUSY_POLL_USEC_NS: u64 = 1024;
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -122,6 +122,11 @@ fn step(scenario: &Scenario, max_events: usize, step: ApplicationStep) -> Script
         ApplicationStep::Receive(socket) => {
             ScriptStep::Receive { descriptor: socket as u32, busy_poll: busy_poll(scenario, socket) }
         }
+        // A receive of a socket without packets polls alike, and sleeps afterwards.
+        ApplicationStep::PollQueueOf(socket) => ScriptStep::Receive {
+            descriptor: socket as u32,
+            busy_poll: SocketBusyPoll { prefer: true, ..busy_poll(scenario, socket) },
+        },
         ApplicationStep::Work(time) => ScriptStep::Work(time.0),
         ApplicationStep::Watch(time) => ScriptStep::Watch(time.0),
         ApplicationStep::SetEpoll(settings) => ScriptStep::SetEpoll(settings),

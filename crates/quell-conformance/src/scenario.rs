@@ -97,6 +97,8 @@ pub enum ApplicationStep {
     Read,
     /// Reads one message from a socket with a blocking `recv`.
     Receive(usize),
+    /// Polls the queue of a socket by its NAPI ID, through an io_uring, for the socket's `busy_poll_usecs`.
+    PollQueueOf(usize),
     /// Uses the CPU for this time, without system calls.
     Work(Nanos),
     /// Reads the sockets of its epoll repeatedly for this time, without `epoll_wait`.
@@ -149,14 +151,17 @@ pub struct KernelRule {
 }
 
 impl Scenario {
-    /// Whether a queue needs, at any time, settings that sysfs does not support.
+    /// Whether a queue needs, at any time, settings that sysfs does not support. Polling by NAPI ID is as old as settings by
+    /// netlink.
     pub(crate) fn takes_netlink(&self) -> bool {
         let changed = self.changes.iter().filter_map(|change| match &change.what {
             ChangeKind::Napi { settings, .. } => Some(settings),
             _ => None,
         });
         let more = |settings: &NapiSettings| settings.irq_suspend_timeout_ns > 0 || settings.threaded != Threaded::Off;
-        self.queues.iter().chain(changed).any(more)
+        let mut steps = self.applications.iter().flat_map(|application| &application.steps);
+        let polls = steps.any(|step| matches!(step, ApplicationStep::PollQueueOf(_)));
+        polls || self.queues.iter().chain(changed).any(more)
     }
 
     /// Whether an epoll needs, at any time, parameters other than the default.

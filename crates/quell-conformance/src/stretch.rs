@@ -72,6 +72,7 @@ impl Stretch {
             ApplicationStep::Wait { timeout: None }
             | ApplicationStep::Read
             | ApplicationStep::Receive(_)
+            | ApplicationStep::PollQueueOf(_)
             | ApplicationStep::AddWithoutInterest(_)
             | ApplicationStep::CloseEpoll
             | ApplicationStep::Repeat => {}

@@ -19,6 +19,7 @@ files![
     "a-packet-held-by-gro-waits-for-the-timer",
     "a-packet-refills-the-deferral-counter",
     "a-poll-takes-64-packets",
+    "a-poller-outside-the-program-replaces-the-timer",
     "a-thread-that-polls-without-end-takes-no-interrupt",
     "a-timer-that-fires-while-the-poll-is-owned-is-lost",
     "a-wait-with-ready-events-does-not-poll",

@@ -4,14 +4,19 @@
 use std::time::Duration;
 
 use quell_linux::event::{Epoll, Trigger};
-use quell_linux::{clock, epoll_params};
+use quell_linux::io_uring::NapiPoller;
+use quell_linux::{clock, epoll_params, socket_options};
 
 use super::sockets::Sockets;
 use super::start::wait_until;
 use super::{PlayError, failed};
 use crate::duration::Nanos;
+use crate::model::BUSY_POLL_USEC_NS;
 use crate::observe::ObservedWait;
-use crate::scenario::{ApplicationStep, Scenario};
+use crate::scenario::{ApplicationStep, DescriptorKind, Scenario};
+
+/// Time of one call that polls by NAPI ID.
+const POLLED_FOR: Duration = Duration::from_micros(250);
 
 /// Token of the event that ends a scenario.
 pub(super) const STOP: u64 = u64::MAX;
@@ -84,6 +89,7 @@ impl<'a> Player<'a> {
             ApplicationStep::Wait { timeout } => self.wait(timeout)?,
             ApplicationStep::Read => self.read_reported()?,
             ApplicationStep::Receive(descriptor) => self.receive(descriptor)?,
+            ApplicationStep::PollQueueOf(descriptor) => self.poll_queue_of(descriptor)?,
             ApplicationStep::Work(time) => self.work(time),
             ApplicationStep::Watch(time) => self.watch(time)?,
             ApplicationStep::SetEpoll(settings) => {
@@ -158,6 +164,19 @@ impl<'a> Player<'a> {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(false),
             Err(error) => Err(failed("receive a message")(error)),
         }
+    }
+
+    /// In calls that are much shorter than the timers of a scenario.
+    fn poll_queue_of(&self, descriptor: usize) -> Result<(), PlayError> {
+        let DescriptorKind::Socket(socket) = self.scenario.descriptors[descriptor].kind else { return Ok(()) };
+        let id = self.sockets.receiver(descriptor).map(socket_options::incoming_napi_id).transpose()?.flatten();
+        let until_ns = self.now_ns() + u64::from(socket.busy_poll_usecs) * BUSY_POLL_USEC_NS;
+        let poller = NapiPoller::new(POLLED_FOR)?;
+        id.map_or(Ok(()), |id| poller.add(id))?;
+        while self.now_ns() < until_ns.min(self.scenario.lasts.0) {
+            poller.poll()?;
+        }
+        Ok(())
     }
 
     fn work(&self, Nanos(ns): Nanos) {

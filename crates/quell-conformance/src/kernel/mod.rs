@@ -10,6 +10,7 @@ mod sockets;
 mod start;
 pub mod veth;
 
+use quell_linux::io_uring::NapiPollError;
 use quell_linux::visible::counted;
 use std::collections::BTreeMap;
 use std::io;
@@ -89,6 +90,8 @@ pub enum PlayError {
     Namespace(#[from] NamespaceError),
     #[error(transparent)]
     Sched(#[from] SchedError),
+    #[error(transparent)]
+    NapiPoll(#[from] NapiPollError),
     #[error(transparent)]
     EpollParams(#[from] EpollParamsError),
     #[error(transparent)]

@@ -148,6 +148,7 @@ pub(super) enum Step {
     Wait(Timeout),
     Read,
     Receive(Name),
+    PollQueueOf(Name),
     Work(Nanos),
     Watch(Nanos),
     SetEpoll(#[serde(with = "EpollRow")] EpollParams),

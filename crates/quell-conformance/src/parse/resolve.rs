@@ -230,6 +230,7 @@ fn step(step: &file::Step, names: &Names) -> Result<ApplicationStep> {
         file::Step::Wait(file::Timeout(timeout)) => ApplicationStep::Wait { timeout: *timeout },
         file::Step::Read => ApplicationStep::Read,
         file::Step::Receive(name) => ApplicationStep::Receive(names.socket(name)?),
+        file::Step::PollQueueOf(name) => ApplicationStep::PollQueueOf(names.socket(name)?),
         file::Step::Work(time) => ApplicationStep::Work(*time),
         file::Step::Watch(time) => ApplicationStep::Watch(*time),
         file::Step::SetEpoll(new) => ApplicationStep::SetEpoll(*new),
