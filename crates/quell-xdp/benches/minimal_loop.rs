@@ -1,7 +1,8 @@
 //! Packets per second of one core, against a loop that only fills, receives, swaps addresses and sends.
 //!
 //! `cargo bench -p quell-xdp --bench minimal_loop [-- REPEATS [SECONDS]]`, as root. The lab is a private veth. Its server's
-//! side is on CPU 1, its client's on CPU 0; both watch their rings. Three pairs take turns: minimal loops on both sides,
+//! side is on CPU 1, its client's on CPU 0; both watch their rings, under `SCHED_FIFO`: other programs get what the kernel's
+//! fair server leaves them. Three pairs take turns: minimal loops on both sides,
 //! the load of this crate against a minimal loop, and a minimal loop against the responder of this crate. A ratio compares
 //! neighbours in time.
 
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant};
 use quell_linux::af_xdp::{self, XdpReceiver, XdpSender, XdpSocketError, XdpSocketSpec};
 use quell_linux::link::Links;
 use quell_linux::netns::Namespace;
-use quell_linux::sched::set_affinity;
+use quell_linux::sched::{Policy, Scheduling, set_affinity, set_scheduling};
 use quell_linux::{CpuList, Ifindex, Pid};
 use quell_sampler::XdpRedirect;
 use quell_stats::Spread;
@@ -36,6 +37,8 @@ const CLIENT_CPU: u32 = 0;
 const SERVER_CPU: u32 = 1;
 /// Frames on the way between the two sides.
 const DEPTH: u32 = 64;
+/// Priority of minimal loops. That of all other threads is higher, so that the one that ends a trial gets a CPU.
+const FIFO_PRIORITY: u32 = 50;
 const BATCH: u32 = 64;
 
 /// A minimal loop in a thread, until it is dropped.
@@ -72,6 +75,7 @@ impl Minimal {
         let (stopped, count) = (Arc::clone(&stop), Arc::clone(&received));
         let thread = std::thread::spawn(move || {
             set_affinity(Pid::of_this_thread(), &CpuList::from_iter([cpu])).unwrap();
+            run_fifo(FIFO_PRIORITY);
             while !stopped.load(Ordering::Relaxed) {
                 turn(&mut receiver, &mut sender, &count);
             }
@@ -85,6 +89,12 @@ impl Drop for Minimal {
         self.stop.store(true, Ordering::Relaxed);
         let _ = self.thread.take().unwrap().join();
     }
+}
+
+/// Runs the calling thread, and those that it starts, before all others of the machine.
+fn run_fifo(priority: u32) {
+    let scheduling = Scheduling { policy: Policy::Fifo { priority }, reset_on_fork: false };
+    set_scheduling(Pid::of_this_thread(), scheduling).unwrap();
 }
 
 /// One turn of the loop.
@@ -182,6 +192,7 @@ fn main() {
         eprintln!("skipped: needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN)");
         return;
     };
+    run_fifo(FIFO_PRIORITY + 10);
     let links = Links::open_in(&lab.client).unwrap().list().unwrap();
     let client_index = links.into_iter().find(|link| link.kind.as_deref() == Some("veth")).unwrap().index;
     let bench = Bench { lab, client_index, seconds };
