@@ -9,7 +9,7 @@ use quell_linux::visible;
 use crate::exit::Failure;
 use crate::output;
 use crate::render::progress::Progress;
-use crate::render::status::waits;
+use crate::render::reverted::waits;
 
 /// Default journal directory. It is on disk, because journals must survive a crash.
 const JOURNAL_DIR: &str = "/var/lib/quell/journal";

@@ -21,7 +21,8 @@ use crate::output;
 use crate::render::attach::detached::DetachReport;
 use crate::render::plan_tree::{PlanReport, ReassertReport};
 use crate::render::results::{self, Summary, summary};
-use crate::render::status::{ConfirmReport, RevertReport, StatusReport};
+use crate::render::reverted::{ConfirmReport, RevertReport};
+use crate::render::status::StatusReport;
 use crate::render::terminal::Terminal;
 use crate::render::{attach, document};
 

@@ -24,7 +24,8 @@ use crate::exit::{Exit, Failure};
 use crate::journals::{boot_id, journal};
 use crate::output;
 use crate::render::progress::Progress;
-use crate::render::status::{self as render, AppliedReport, ConfirmReport, RevertReport, StatusReport};
+use crate::render::reverted::{self, ConfirmReport, RevertReport};
+use crate::render::status::{AppliedReport, StatusReport};
 
 /// Time for which programs are observed, and the time for which they are observed again if that did not suffice.
 const OBSERVED: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(800)];
@@ -187,7 +188,7 @@ pub(crate) fn revert(args: &RevertArgs) -> Result<(), Failure> {
     if args.json {
         output::json(&RevertReport::new(&detached, &all, &damaged))?;
     } else {
-        let text = render::reverted(&detached, &all, &damaged);
+        let text = reverted::reverted(&detached, &all, &damaged);
         output::prose(if text.is_empty() && errors.is_empty() { "nothing to revert\n" } else { &text })?;
     }
     let failed = all.iter().any(|(_, reverted)| !reverted.failed.is_empty())

@@ -39,9 +39,10 @@ fn kinds(findings: &[Finding]) -> Vec<Vec<&Finding>> {
 
 fn of_kind(kind: &[&Finding], terminal: Terminal) -> String {
     let Some(first) = kind.first() else { return String::new() };
-    let severity = paint(first.severity.word(), first.severity, terminal);
+    let word = first.severity.word();
     let link = if first.severity == Severity::CannotTell { " whether" } else { ":" };
-    let mut out = format!("{severity}{link} {} [{}]\n", first.title, first.id);
+    let title = terminal.fill(&format!("{word}{link} {} [{}]", first.title, first.id), "", INDENT);
+    let mut out = title.replacen(word, &paint(word, first.severity, terminal), 1) + "\n";
     let matters = first.severity >= Severity::Warning;
     for (number, finding) in kind.iter().enumerate().take(PLACES_MAX) {
         out.push_str(&set(&format!("{}: {}", named(&finding.nodes), finding.observed), "", terminal));

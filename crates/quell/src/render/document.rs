@@ -15,8 +15,8 @@ use crate::exit::Failure;
 /// When the document refers to published data or scenarios that this version does not have.
 pub(crate) fn render(document: &ResultDocument, details: bool, terminal: Terminal) -> Result<String, Failure> {
     Ok(match document {
-        ResultDocument::Experiment(result) => experiment::render(result, details),
-        ResultDocument::Tune(file) => tune::render(file),
+        ResultDocument::Experiment(result) => terminal.wrap(&experiment::render(result, details)),
+        ResultDocument::Tune(file) => terminal.wrap(&tune::render(file)),
         ResultDocument::Published(run) => published::render(run).map_err(Failure::usage)?,
         ResultDocument::Load(run) => load_report::render(&run.report),
         ResultDocument::XdpLoad(run) => xdp::load(run),

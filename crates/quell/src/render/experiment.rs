@@ -330,11 +330,12 @@ fn absolute(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> Strin
 fn legend(result: &ExperimentResult) -> String {
     let Some(experiment) = result.experiments.first() else { return String::new() };
     let error_rate: f64 = result.experiments.iter().map(|experiment| experiment.record.design.error_rate).sum();
-    format!(
-        "\nChanges relative to {}, with simultaneous {} % confidence intervals. Each block contains every\n\
-         mode once and {} twice, in random order. docs/statistics.md explains the verdicts.\n",
+    let text = format!(
+        "Changes relative to {}, with simultaneous {} % confidence intervals. Each block contains every mode once and {} \
+         twice, in random order. docs/statistics.md explains the verdicts.",
         reference(experiment),
         number::plain((1.0 - error_rate) * 100.0),
         reference(experiment),
-    )
+    );
+    format!("\n{}\n", Terminal::of_stdout().fill(&text, "", ""))
 }

@@ -30,7 +30,7 @@ use crate::journals::{journal, revert_killed_runs};
 use crate::output;
 use crate::render::attach::finding_lines;
 use crate::render::plan_tree::{self, PlanReport, ReassertReport};
-use crate::render::status::undo_outcome;
+use crate::render::reverted::undo_outcome;
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 

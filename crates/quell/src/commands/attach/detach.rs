@@ -18,7 +18,7 @@ use crate::exit::{Exit, Failure};
 use crate::journals::journal;
 use crate::output;
 use crate::render::attach::detached as render;
-use crate::render::status::waits;
+use crate::render::reverted::waits;
 
 /// Options of `quell detach`.
 #[derive(Debug, Args)]

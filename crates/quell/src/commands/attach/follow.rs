@@ -24,7 +24,7 @@ use crate::commands::stalls::StallForecast;
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::render::attach::placement;
-use crate::render::status::undo_outcome;
+use crate::render::reverted::undo_outcome;
 
 const PERIOD: Duration = Duration::from_millis(250);
 /// Minimum ratio of the pause after a pass to the CPU time of the pass, which limits all passes to 2 % of a CPU. Passes

@@ -490,7 +490,7 @@ fn effect(
 
 fn restore(error: &AttachError, reverted: &Result<Reverted, JournalError>) -> Failure {
     let exit = if error.is_stopped() { Exit::Interrupted } else { Exit::RolledBack };
-    Failure::new(exit, format!("{error}; {}", crate::render::status::undo_outcome(reverted)))
+    Failure::new(exit, format!("{error}; {}", crate::render::reverted::undo_outcome(reverted)))
 }
 
 /// Converts an error that occurred before anything was changed.

@@ -178,7 +178,7 @@ fn store_and_print<D: Document>(
     let written = destination.write_json(document);
     match json {
         true => output::json(document)?,
-        false => output::data(&text()?)?,
+        false => output::prose(&text()?)?,
     }
     written.map_err(crate::exit::not_written)?;
     results::say_where(destination);

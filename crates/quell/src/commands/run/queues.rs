@@ -27,7 +27,7 @@ use crate::exit::{Exit, Failure};
 use crate::journals::{journal, revert_killed_runs};
 use crate::output;
 use crate::render::attach::{finding_lines, placement as placement_lines};
-use crate::render::{launch as render, status};
+use crate::render::{launch as render, reverted};
 
 /// Changes to the host for a command; none by default.
 #[derive(Default)]
@@ -98,7 +98,7 @@ impl Queues {
             .map_err(|error| failure(&error))?;
         let made = poller::start(&mut attachment).and_then(|()| attachment.make(&plan, &mut never_stop));
         if let Err(error) = made {
-            let back = status::undo_outcome(&attachment.end());
+            let back = reverted::undo_outcome(&attachment.end());
             return Err(Failure::new(Exit::RolledBack, format!("{error}; {back}; nothing was started")));
         }
         let placement = Placement::new(wanted);
@@ -127,7 +127,7 @@ impl Queues {
         self.print_all(lines);
         let Some(why) = must_end else { return };
         if let Some(attachment) = self.attachment.take() {
-            let restored = status::undo_outcome(&attachment.end_by(&format!("`quell run`: {why}")));
+            let restored = reverted::undo_outcome(&attachment.end_by(&format!("`quell run`: {why}")));
             self.print(&format!("{why}; {restored}; the command continues with interrupts"));
         }
     }
@@ -193,7 +193,7 @@ impl Queues {
     fn say_what_was_restored(&self, reverted: &Result<Reverted, JournalError>) {
         let is_back = reverted.as_ref().is_ok_and(|reverted| reverted.failed.is_empty());
         if !is_back || self.details {
-            output::say(&format!("quell: {}", status::undo_outcome(reverted)));
+            output::say(&format!("quell: {}", reverted::undo_outcome(reverted)));
         }
     }
 

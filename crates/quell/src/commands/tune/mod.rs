@@ -178,7 +178,7 @@ fn finish(
     };
     match args.subject.json {
         true => output::json(file)?,
-        false => output::data(&render::render(file))?,
+        false => output::prose(&render::render(file))?,
     }
     written.map_err(crate::exit::not_written)?;
     of_profile.map_err(crate::exit::not_written)?;
