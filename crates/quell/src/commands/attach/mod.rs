@@ -219,7 +219,8 @@ fn show_what_was_set(
     output::data(&render::rings_left_alone(&report.rings_left_alone))?;
     output::data(&render::placement::placed(groups, placed))?;
     let Some(effect) = &report.effect else { return Ok(()) };
-    output::data(&format!("{effect}{}", effect.conclusion(&mode, targets.selection())))
+    let known = (&report.findings[..], !groups.steerings.is_empty());
+    output::data(&format!("{effect}{}", effect.conclusion(&mode, targets.selection(), known)))
 }
 
 /// Hands the attachment over to its keeper. Returns its journal.
