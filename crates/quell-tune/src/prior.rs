@@ -20,6 +20,8 @@ pub struct ModelPrior {
     pub loads: Vec<Load>,
     /// Setting that the server has now. Relative limits refer to it.
     pub present: DeliveryMode,
+    /// Modes that are ranked.
+    pub space: TuneSpace,
     pub seed: u64,
 }
 
@@ -55,8 +57,7 @@ impl ModelPrior {
     pub fn rank(&self, goal: &TuneGoal, threads: usize) -> Result<Vec<RankedMode>, RunError> {
         let at_each_load = |mode: DeliveryMode| (0..self.loads.len()).map(move |load| self.slice(mode, load));
         let base: Vec<SliceObservation> = at_each_load(DeliveryMode::default()).collect::<Result<_, _>>()?;
-        let space = TuneSpace::default();
-        let mut modes = space.coarse();
+        let mut modes = self.space.coarse();
         let present = match self.present == DeliveryMode::default() {
             true => base.clone(),
             false => at_each_load(self.present).collect::<Result<_, _>>()?,
@@ -68,7 +69,7 @@ impl ModelPrior {
         let mut ranked = rank(&modes);
         sort(&mut ranked);
         let best: Vec<DeliveryMode> = ranked.iter().take(REFINED).map(|ranked| ranked.mode).collect();
-        let neighbours = space.neighbours(&best).into_iter().filter(|mode| !modes.contains(mode));
+        let neighbours = self.space.neighbours(&best).into_iter().filter(|mode| !modes.contains(mode));
         ranked.extend(rank(&neighbours.collect::<Vec<_>>()));
         sort(&mut ranked);
         Ok(ranked)

@@ -415,7 +415,7 @@ fn deferral(seen: &EffectOnQueue) -> ModeVerdict {
 
 fn undisturbed(seen: &EffectOnQueue) -> ModeVerdict {
     match seen.by_programs() {
-        0 => ModeVerdict::InEffect(share(0, seen.polls, "by a program")),
+        0 => ModeVerdict::InEffect(format!("{} by the kernel, none by a program", counted(seen.polls, "poll"))),
         some => ModeVerdict::NotInEffect(share(some, seen.polls, "by a program")),
     }
 }

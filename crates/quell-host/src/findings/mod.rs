@@ -234,6 +234,12 @@ impl Finding {
         !self.nodes.iter().any(|node| matches!(node, Node::Epoll { .. }))
     }
 
+    /// Whether an epoll that polls has connections of several queues, of which it polls one.
+    #[must_use]
+    pub fn leaves_queues_unpolled(&self) -> bool {
+        self.id == EPOLL_MIXES_NAPIS && self.severity >= Severity::Warning
+    }
+
     /// Whether the program would stall with these settings. Commands refuse to set them.
     #[must_use]
     pub fn predicts_stall(&self) -> bool {

@@ -29,12 +29,23 @@ pub enum WhyNotPinned {
     Datagrams,
     SeveralNapis(Vec<NapiId>),
     UnknownNapi(NapiId),
-    /// The packets of the queue have no fixed CPU: it has neither an interrupt nor a bound NAPI kthread.
-    QueueWithoutCpu(NapiId),
+    /// The packets of the queue have no fixed CPU.
+    QueueWithoutCpu(NapiId, UnboundPoller),
     NoThread,
     /// Several threads wait on its epoll and would share the CPU.
     SeveralThreads(Vec<Pid>),
     UnknownAffinity(Pid),
+}
+
+/// What polls a queue whose packets have no fixed CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnboundPoller {
+    /// This interrupt, which can arrive on all CPUs.
+    Irq(u32),
+    /// This NAPI kthread, which runs on all CPUs.
+    Kthread(Pid),
+    /// A softirq on the CPU that sends: the queue has no interrupt.
+    SendingCpu,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -113,7 +124,7 @@ fn pin(
         ref several => return Err(WhyNotPinned::SeveralNapis(several.to_vec())),
     };
     let (_, polled) = index.napi(napi).ok_or(WhyNotPinned::UnknownNapi(napi))?;
-    let new = cpus_of(polled, index).ok_or(WhyNotPinned::QueueWithoutCpu(napi))?;
+    let new = cpus_of(polled, index).ok_or_else(|| WhyNotPinned::QueueWithoutCpu(napi, unbound(polled)))?;
     let thread = thread_of(process, worker)?;
     let old = thread.affinity.known().ok_or(WhyNotPinned::UnknownAffinity(thread.tid))?.clone();
     Ok(Pin {
@@ -137,6 +148,14 @@ fn cpus_of(napi: &SnapshotNapi, index: &Index<'_>) -> Option<CpuList> {
     }
     let irq = index.irq(napi.irq.known().copied().flatten()?.to)?;
     some(&irq.effective_affinity).or_else(|| some(&irq.affinity)).filter(is_bound)
+}
+
+fn unbound(napi: &SnapshotNapi) -> UnboundPoller {
+    match (napi.thread.known().and_then(Option::as_ref), napi.irq.known().and_then(Option::as_ref)) {
+        (Some(thread), _) => UnboundPoller::Kthread(thread.tid),
+        (None, Some(irq)) => UnboundPoller::Irq(irq.to),
+        (None, None) => UnboundPoller::SendingCpu,
+    }
 }
 
 /// Returns the thread that waits on an epoll. In a single-threaded process, returns its only thread.
@@ -181,9 +200,22 @@ impl fmt::Display for WhyNotPinned {
                 write!(f, "its connections arrive on {}: steer them first", counted(napis.len(), "NAPI instance"))
             }
             Self::UnknownNapi(napi) => write!(f, "NAPI {napi} belongs to no device of the snapshot"),
-            Self::QueueWithoutCpu(napi) => {
-                write!(f, "neither an interrupt nor a kernel thread of NAPI {napi} is bound to fewer than all CPUs")
-            }
+            Self::QueueWithoutCpu(napi, poller) => match poller {
+                UnboundPoller::Irq(irq) => write!(
+                    f,
+                    "the interrupt of NAPI {napi} can arrive on every CPU: bind it first, with irqbalance stopped: \
+                     `echo CPU > /proc/irq/{irq}/smp_affinity_list`"
+                ),
+                UnboundPoller::Kthread(tid) => {
+                    write!(
+                        f,
+                        "the kernel thread of NAPI {napi} runs on every CPU: bind it first: `taskset -pc CPU {tid}`"
+                    )
+                }
+                UnboundPoller::SendingCpu => {
+                    write!(f, "NAPI {napi} has no interrupt: its packets are handled on the CPU that sends them")
+                }
+            },
             Self::NoThread => f.write_str("no thread was waiting on it when the snapshot was taken"),
             Self::SeveralThreads(tids) => write!(f, "{} threads wait on it, and would share one CPU", tids.len()),
             Self::UnknownAffinity(tid) => write!(f, "the CPUs of thread {tid} could not be read"),

@@ -129,6 +129,14 @@ pub enum ComparisonError {
         /// Description of the failure.
         why: String,
     },
+    /// Slices take so long that the budget has no time for enough blocks.
+    #[error(
+        "a slice takes {takes_ms} ms, as a first run shows, so a budget of {} s has no time for enough blocks: use --budget {}s, \
+         fewer modes (--modes), or commands that run shorter",
+        budget_ms / 1_000,
+        needed_ms.div_ceil(1_000)
+    )]
+    SlowSlices { takes_ms: u64, budget_ms: u64, needed_ms: u64 },
     /// Only the reference can be set, so there is nothing to compare.
     #[error("none of the modes can be set on this host, so nothing can be compared: {0}")]
     NoModeLeft(String),
@@ -169,7 +177,13 @@ pub fn run_command(
     let mut design = design(&request.modes, criteria, request.timing, 1);
     // A published experiment has many parts, so a part on a busy machine rather has too few slices for an interval.
     if generator.is_none() {
-        design = with_enough_blocks(design, spent_ms, request.budget_max_ms, follow)?;
+        let planned_ms = design.budget_ms;
+        design = with_enough_blocks(design, spent_ms, request.budget_max_ms)?;
+        if design.budget_ms > planned_ms {
+            let seconds = design.budget_ms.div_ceil(1_000);
+            let text = format!("a slice takes {spent_ms:.0} ms: the measurement takes up to {seconds} s");
+            follow(SubjectStep::Note(&text));
+        }
         subject.limit_judges(design.budget_ms, design.slice_ms);
     }
     let facts = CommandFacts {
@@ -209,20 +223,21 @@ pub(crate) fn with_enough_blocks(
     design: ExperimentDesign<DeliveryMode>,
     slice_takes_ms: f64,
     budget_max_ms: u64,
-    follow: &mut Follow<'_>,
-) -> Result<ExperimentDesign<DeliveryMode>, DesignError> {
+) -> Result<ExperimentDesign<DeliveryMode>, ComparisonError> {
     let with = |slice_takes_ms: f64| {
         let settle_ms = (slice_takes_ms as u32).saturating_sub(design.slice_ms).max(design.settle_ms);
         ExperimentDesign { settle_ms, ..design.clone() }
     };
     let wanted_ms = with(slice_takes_ms * SLICES_VARY).budget_min_ms();
     let budget_ms = design.budget_ms.max(wanted_ms.min(budget_max_ms));
-    ExperimentDesign { budget_ms, ..with(slice_takes_ms) }.check()?;
-    if budget_ms > design.budget_ms {
-        let seconds = budget_ms.div_ceil(1_000);
-        let text = format!("a slice takes {slice_takes_ms:.0} ms: the measurement takes up to {seconds} s");
-        follow(SubjectStep::Note(&text));
+    let checked = ExperimentDesign { budget_ms, ..with(slice_takes_ms) }.check();
+    if let Err(DesignError::BudgetTooShort { .. }) = checked
+        && slice_takes_ms > f64::from(design.slice_ms + design.settle_ms)
+    {
+        let takes_ms = slice_takes_ms as u64;
+        return Err(ComparisonError::SlowSlices { takes_ms, budget_ms, needed_ms: wanted_ms });
     }
+    checked?;
     Ok(ExperimentDesign { budget_ms, ..design })
 }
 
@@ -258,12 +273,14 @@ pub(crate) fn needs_launch(mode: &DeliveryMode) -> Option<Requirement> {
     mode.requirements().into_iter().find(launch)
 }
 
-/// Checks the design of an experiment for each load.
+/// Checks the design of an experiment for each load, which have equal parts of the budget.
 ///
 /// # Errors
 /// See [`DesignError`].
 pub(crate) fn check_designs(loads: &[OfferedLoad], comparison: &Comparison) -> Result<(), DesignError> {
-    loads.iter().try_for_each(|load| design(&comparison.modes, criteria(*load), comparison.timing, 1).check())
+    let budget_ms = comparison.timing.budget_ms / loads.len().max(1) as u64;
+    let timing = Timing { budget_ms, ..comparison.timing };
+    loads.iter().try_for_each(|load| design(&comparison.modes, criteria(*load), timing, 1).check())
 }
 
 /// Runs an experiment for each load, within the time limit of all experiments. Stops after an experiment that was
@@ -375,17 +392,29 @@ mod tests {
     fn a_budget_grows_to_six_blocks_of_real_slices_up_to_its_maximum_and_otherwise_names_the_options() {
         let timing = Timing { budget_ms: 30_000, slice_ms: 1_000, settle_ms: 0, margin: 0.05, seed: 1 };
         let modes = DeliveryMode::parse_list("base,suspend20,defer200").unwrap();
-        let mut notes = Vec::new();
-        let mut budget_ms = |slice_takes_ms, budget_max_ms| {
+        let budget_ms = |slice_takes_ms, budget_max_ms| {
             let design = design(&modes, vec![Work::Packet.cpu()], timing, 1);
-            let grown =
-                with_enough_blocks(design, slice_takes_ms, budget_max_ms, &mut |step| notes.push(format!("{step:?}")));
+            let grown = with_enough_blocks(design, slice_takes_ms, budget_max_ms);
             grown.map(|design| (design.budget_ms, design.settle_ms)).map_err(|error| error.to_string())
         };
         assert_eq!(budget_ms(0.0, 120_000), Ok((30_000, 0)));
         assert_eq!(budget_ms(2_000.0, 120_000), Ok((52_800, 0)));
         let refused = budget_ms(2_000.0, 30_000).unwrap_err();
-        assert!(refused.contains("at least 48 s for each load (--budget)"), "{refused}");
-        assert_eq!(notes, ["Note(\"a slice takes 2000 ms: the measurement takes up to 53 s\")"]);
+        assert_eq!(
+            refused,
+            "a slice takes 2000 ms, as a first run shows, so a budget of 30 s has no time for enough blocks: use --budget 53s, \
+             fewer modes (--modes), or commands that run shorter"
+        );
+        assert_eq!(budget_ms(2_000.0, 53_000), Ok((52_800, 0)));
+    }
+
+    #[test]
+    fn loads_share_the_budget_that_is_checked_before_the_first_one() {
+        let modes = DeliveryMode::parse_list("base,suspend20").unwrap();
+        let timing = Timing { budget_ms: 6_000, slice_ms: 200, settle_ms: 10, margin: 0.05, seed: 1 };
+        let comparison = Comparison { modes, timing, budget_max_ms: 6_000 };
+        let [one, two] = [1, 2].map(|loads| check_designs(&vec![OfferedLoad::Max; loads], &comparison));
+        assert_eq!(one, Ok(()));
+        assert!(matches!(two, Err(DesignError::BudgetTooShort { budget_ms: 3_000, .. })), "{two:?}");
     }
 }

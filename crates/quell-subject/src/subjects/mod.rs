@@ -124,6 +124,8 @@ pub enum PlannedSubject<'a> {
         facts: &'a ProgramsFacts,
         /// Other programs whose packets are affected, by PID.
         affected: BTreeMap<Pid, String>,
+        /// Duration of the first run of the commands that measure, in ms. Absent without such commands, and in a dry run.
+        judges_took_ms: Option<u64>,
     },
     Command(&'a CommandFacts),
     Lab(&'a LabRequest),

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use quell_change::journal::Purpose;
-use quell_experiment::{SliceStage, Treatment};
+use quell_experiment::{ExperimentDesign, SliceStage, Treatment};
 use quell_host::attach::consequences::consequences_observed;
 use quell_host::attach::measured::{MeasuredAttachments, measured_attachments};
 use quell_host::attach::placement::{Groups, Wanted, mark_attached_filters};
@@ -28,12 +28,12 @@ use super::search::{refused_kinds, search};
 use super::{Answer, HelperError, LoadSource, Operator, Planned, PlannedSubject, Tools, Unanswered, metrics, placed};
 use crate::experiment::clients::RemoteClients;
 use crate::experiment::figures;
-use crate::experiment::judge::{JudgeOutcome, Judges};
+use crate::experiment::judge::{JudgeOutcome, Judges, PrintedFigures};
 use crate::experiment::program::{Programs, Traffic};
 use crate::experiment::{
     ComparisonError, Preview, compare, criteria, design, programs_facts, server_side, with_enough_blocks,
 };
-use crate::question::{Follow, Question, SubjectStep, report_slice};
+use crate::question::{Comparison, Follow, Question, SubjectStep, report_slice};
 
 /// Time limit for the first packets of the load to arrive at the programs.
 const TRAFFIC_WITHIN: Duration = Duration::from_secs(10);
@@ -136,6 +136,15 @@ struct Prepared {
     groups: Groups,
     problems: Vec<ProblemFacts>,
     has_load: bool,
+    /// Figures of the first run of the judges.
+    printed: PrintedFigures,
+}
+
+/// The first run of the judges, before any change. It detects commands that fail or are slow, and shows the names of their
+/// figures.
+struct FirstRun {
+    outcome: JudgeOutcome,
+    took_ms: f64,
 }
 
 impl Measurement<'_> {
@@ -158,23 +167,85 @@ impl Measurement<'_> {
                 self.refuse_stalls(&serious)?;
                 (comparison.modes.clone(), by_problem(serious))
             }
-            Question::Search(plan) => {
-                let completed = self.complete(plan, &mut preview)?;
-                let checked = plan.check();
-                checked.map_err(|error| Unanswered::Plan { error, plan: plan.clone() })?;
-                completed
-            }
+            Question::Search(plan) => self.complete(plan, &mut preview)?,
         };
         self.tools.journal.check_writable()?;
         let groups = self.decide_groups(&mut preview.snapshot)?;
-        let prepared = Prepared { modes, present, preview, groups, problems, has_load: load.has_load };
+        let first = self.run_judges(question.slice_ms(), operator)?;
+        let judges_took_ms = first.as_ref().map(|first| first.took_ms as u64);
+        let printed = first.map(|first| first.outcome.figures).unwrap_or_default();
+        let prepared = Prepared { modes, present, preview, groups, problems, has_load: load.has_load, printed };
+        self.fit_to_judges(&mut question, &prepared, judges_took_ms, load.clients.as_ref())?;
         let facts = self.facts(&prepared, load.clients.as_ref());
-        let subject = PlannedSubject::Programs { facts: &facts, affected: affected(&prepared.preview) };
+        let affected = affected(&prepared.preview);
+        let subject = PlannedSubject::Programs { facts: &facts, affected, judges_took_ms };
         if !operator.agrees(&Planned { question: &question, subject }) {
             return Err(Unanswered::Declined);
         }
         let begun = ExperimentResult::begin(SubjectFacts::Programs(Box::new(facts))).map_err(ComparisonError::from)?;
         self.measure(question, prepared, begun, load.clients, &mut |step| operator.follow(step))
+    }
+
+    /// Runs the judges, except for a dry run.
+    fn run_judges(&self, slice_ms: u32, operator: &mut dyn Operator) -> Result<Option<FirstRun>, Unanswered> {
+        let ProgramsSpec { judges, is_dry_run, .. } = self.spec;
+        if judges.is_empty() || *is_dry_run {
+            return Ok(None);
+        }
+        operator.follow(SubjectStep::Doing("running the command that measures"));
+        let began = Instant::now();
+        let outcome = judges.run(slice_ms, self.stopped)?.ok_or(Unanswered::Interrupted)?;
+        outcome.without_latency.iter().for_each(|why| operator.follow(SubjectStep::Note(why)));
+        Ok(Some(FirstRun { outcome, took_ms: began.elapsed().as_secs_f64() * 1e3 }))
+    }
+
+    /// Gives a question the time that slices take with these judges.
+    ///
+    /// # Errors
+    /// When the budget has no time for enough slices, or a metric is not measured.
+    fn fit_to_judges(
+        &self,
+        question: &mut Question,
+        prepared: &Prepared,
+        judges_took_ms: Option<u64>,
+        clients: Option<&RemoteClients>,
+    ) -> Result<(), Unanswered> {
+        match question {
+            Question::Compare(comparison) => {
+                let takes_ms = judges_took_ms.map_or(0, |ms| ms + u64::from(comparison.timing.settle_ms));
+                let design = self.design(comparison, prepared, clients);
+                let fitting = with_enough_blocks(design, takes_ms as f64, comparison.budget_max_ms)?;
+                if judges_took_ms.is_some() {
+                    comparison.timing.budget_ms = fitting.budget_ms;
+                    comparison.budget_max_ms = fitting.budget_ms;
+                }
+            }
+            Question::Search(plan) => {
+                if let Some(ms) = judges_took_ms {
+                    metrics::of_command(&self.spec.judges, &prepared.printed).check(plan)?;
+                    let takes_ms = ms + u64::from(plan.settle_ms);
+                    plan.slice_takes_ms = Some(takes_ms).filter(|ms| *ms > plan.slice_and_settle_ms());
+                }
+                plan.check().map_err(|error| Unanswered::Plan { error, plan: plan.clone() })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn design(
+        &self,
+        comparison: &Comparison,
+        prepared: &Prepared,
+        clients: Option<&RemoteClients>,
+    ) -> ExperimentDesign<DeliveryMode> {
+        let Prepared { modes, present, printed, .. } = prepared;
+        let work = if self.spec.judges.counts_requests(printed) { Work::Request } else { Work::Packet };
+        let criteria = clients
+            .map_or_else(|| figures::criteria_of_judge(printed, work), |clients| criteria(clients.offered_load()));
+        let mut design = design(modes, criteria, comparison.timing, 1);
+        let is_present = |treatment: &&mut Treatment<_>| Some(treatment.setting) == *present;
+        design.treatments.iter_mut().filter(is_present).for_each(|row| row.name = PRESENT.to_owned());
+        design
     }
 
     /// Takes a snapshot, in which the sockets that have or would get a filter are marked, and plans the modes.
@@ -286,24 +357,10 @@ impl Measurement<'_> {
         follow: &mut Follow<'_>,
     ) -> Result<Answer, Unanswered> {
         let (judges, stopped) = (self.spec.judges.clone(), self.stopped);
-        // The first run happens before any change. It detects commands that fail, and shows the names of their figures.
-        let began = Instant::now();
-        let outcome = match judges.is_empty() {
-            true => JudgeOutcome::default(),
-            false => judges.run(question.slice_ms(), stopped)?.ok_or(Unanswered::Interrupted)?,
-        };
-        let ran_ms = began.elapsed().as_secs_f64() * 1e3;
-        let printed = outcome.figures;
-        outcome.without_latency.iter().for_each(|why| follow(SubjectStep::Note(why)));
         match question {
             Question::Compare(comparison) => {
                 let offered = clients.as_ref().map(RemoteClients::offered_load);
-                let work = if judges.counts_requests(&printed) { Work::Request } else { Work::Packet };
-                let criteria = offered.map_or_else(|| figures::criteria_of_judge(&printed, work), criteria);
-                let mut design = design(&prepared.modes, criteria, comparison.timing, 1);
-                let is_present = |treatment: &&mut Treatment<_>| Some(treatment.setting) == prepared.present;
-                design.treatments.iter_mut().filter(is_present).for_each(|row| row.name = PRESENT.to_owned());
-                let design = with_enough_blocks(design, ran_ms, comparison.budget_max_ms, follow)?;
+                let design = self.design(&comparison, &prepared, clients.as_ref());
                 let timing = (design.budget_ms, design.slice_ms);
                 let (mut programs, facts) =
                     self.open(Purpose::Experiment, prepared, (judges, timing), clients, follow)?;
@@ -315,9 +372,6 @@ impl Measurement<'_> {
                 Ok(Answer::Compared(Box::new(begun)))
             }
             Question::Search(plan) => {
-                if !judges.is_empty() {
-                    metrics::of_command(&judges, &printed).check(&plan)?;
-                }
                 let timing = (plan.budget_ms, plan.slice_ms);
                 let (mut programs, facts) = self.open(Purpose::Search, prepared, (judges, timing), clients, follow)?;
                 begun.subject = SubjectFacts::Programs(Box::new(facts));
@@ -430,7 +484,8 @@ fn hides_napi_threads(plan: &TunePlan, preview: &Preview, targets: &Targets) -> 
 }
 
 /// Kinds of mode of which no value can be set, or that would stall the programs.
-fn refused_here(preview: &Preview, modes: &[DeliveryMode], stall: Option<&Finding>) -> Vec<RefusedMode> {
+#[must_use]
+pub fn refused_here(preview: &Preview, modes: &[DeliveryMode], stall: Option<&Finding>) -> Vec<RefusedMode> {
     let why = |mode: &DeliveryMode| {
         let at = modes.iter().position(|other| other == mode)?;
         preview.plan.impossible[at].first().map(|first| format!("{}: {}", first.what, first.reason))

@@ -35,7 +35,8 @@ pub(crate) struct Answer {
 pub(crate) fn of_model(truth: &Truth, goals: &[TuneGoal; GOALS]) -> [Option<DeliveryMode>; GOALS] {
     let setup = setup(HostProfile::shipped(&truth.shipped).unwrap());
     let loads = vec![Load::Qps(reach(&setup) * truth.load)];
-    let prior = ModelPrior { setup, loads, present: DeliveryMode::default(), seed: 77 };
+    let (present, space) = (DeliveryMode::default(), TuneSpace::default());
+    let prior = ModelPrior { setup, loads, present, space, seed: 77 };
     goals.each_ref().map(|goal| prior.rank(goal, 1).unwrap().first().map(|one| one.mode))
 }
 

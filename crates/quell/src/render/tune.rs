@@ -43,6 +43,7 @@ pub(crate) fn plan(plan: &TunePlan, of_time: &str) -> String {
     let guards: Vec<String> = plan.guards.iter().map(ToString::to_string).collect();
     let never = if guards.is_empty() { "nothing (--never sets guards)".to_owned() } else { guards.join(", ") };
     let rest = if plan.space.is_some() { ", then those of the grid that can be the best" } else { "" };
+    let as_long = if plan.slice_takes_ms.is_some() { ", as long as the commands run" } else { "" };
     let lines = [
         ("goal", plan.goal.to_string()),
         ("never", never),
@@ -52,7 +53,7 @@ pub(crate) fn plan(plan: &TunePlan, of_time: &str) -> String {
         (
             "time",
             format!(
-                "slices of {} ms, at most {} s{of_time}: a part to search, the rest to confirm the winner on fresh slices",
+                "slices of {} ms{as_long}, at most {} s{of_time}: a part to search, the rest to confirm the winner on fresh slices",
                 plan.slice_and_settle_ms(),
                 plan.budget_ms / 1_000
             ),
@@ -147,7 +148,8 @@ pub(crate) fn advice(host: &str, plan: &TunePlan, ranked: &[RankedMode], program
     table.set_header(std::iter::once("mode".to_owned()).chain(heading).chain(limit));
     let is_compared = |mode: &RankedMode| mode.mode == plan.present || mode.mode == DeliveryMode::default();
     let rest = ranked.iter().skip(ADVISED).filter(|mode| is_compared(mode));
-    for mode in ranked.iter().take(ADVISED).chain(rest) {
+    let shown: Vec<&RankedMode> = ranked.iter().take(ADVISED).chain(rest).collect();
+    for mode in &shown {
         let objective =
             mode.objective.iter().map(|value| value.map_or(ABSENT.to_owned(), |value| format!("{value:.2}")));
         let limit = mode.limit_ratio.map(of_limit);
@@ -159,17 +161,41 @@ pub(crate) fn advice(host: &str, plan: &TunePlan, ranked: &[RankedMode], program
     let is_unknown = |mode: &&RankedMode| mode.limit_ratio.is_some_and(f64::is_infinite);
     let unknown = ranked.iter().filter(is_unknown).count();
     let misses = ranked.iter().filter(|mode| !mode.meets_limits()).count() - unknown;
-    let count = |count: usize, what: &str| if count > 0 { format!("; {count} {what}") } else { String::new() };
-    let misses = count(misses, "miss a limit and are ranked after the others")
-        + &count(unknown, "have too few requests in a slice to judge a limit (--slice)");
-    format!(
-        "{} ranked by the model of {} for {}{misses}:\n\n{table}\n\n\
-         The constants of the model are those of that host, not of this machine. Nothing was measured here.\n\
-         The order shows what is worth trying first. It does not show what is best on this machine.\n\
-         {}\n",
+    let count = |count: usize, [one, many]: [&str; 2]| match count {
+        0 => String::new(),
+        count => format!("; {count} {}", agree(&count, one, many)),
+    };
+    let limits = [
+        count(
+            misses,
+            ["misses a limit and is ranked after the others", "miss a limit and are ranked after the others"],
+        ),
+        count(unknown, ["has", "have"]),
+    ]
+    .concat();
+    let limits = if unknown > 0 { limits + " too few requests in a slice to judge a limit (--slice)" } else { limits };
+    let rest = shown.iter().skip(ADVISED).map(|mode| format!(" and {}", mode.mode)).collect::<String>();
+    let all = match ranked.len() - shown.len() {
+        0 => String::new(),
+        _ => format!("; the best {ADVISED}{rest} are shown, --json lists all"),
+    };
+    let skipped = skipped(plan).map_or_else(String::new, |skipped| {
+        let options = textwrap::Options::new(98).subsequent_indent("  ");
+        format!("\n{}", textwrap::fill(&format!("not possible here: {}", visible::name(&skipped)), options))
+    });
+    let options = textwrap::Options::new(98).subsequent_indent("  ");
+    let ranked_by = format!(
+        "{} ranked by the model of {} for {}{limits}{all}:",
         counted(ranked.len(), "mode"),
         visible::name(host),
         visible::name(&plan.goal.to_string()),
+    );
+    format!(
+        "{}\n\n{table}\n{skipped}\n\
+         The constants of the model are those of that host, not of this machine. Nothing was measured here.\n\
+         The order shows what is worth trying first. It does not show what is best on this machine.\n\
+         {}\n",
+        textwrap::fill(&ranked_by, options),
         worth_measuring(plan, ranked, programs),
     )
 }

@@ -239,7 +239,8 @@ fn show_what_was_set(
     output::prose(&render::rings_left_alone(&report.rings_left_alone))?;
     output::prose(&render::placement::placed(groups, placed))?;
     let Some(effect) = &report.effect else { return Ok(()) };
-    output::prose(&format!("{effect}{}", effect.conclusion(&mode, targets.selection())))
+    let known = (&report.findings[..], !groups.steerings.is_empty());
+    output::prose(&format!("{effect}{}", effect.conclusion(&mode, targets.selection(), known)))
 }
 
 /// Hands the attachment over to its keeper. Returns its journal.

@@ -184,28 +184,43 @@ fn plan(planned: &Planned<'_>) -> String {
 fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> String {
     let modes: Vec<String> = comparison.modes.iter().map(ToString::to_string).collect();
     let (modes, timing) = (modes.join(", "), comparison.timing);
-    let (slice_ms, budget_s) = (timing.slice_ms + timing.settle_ms, comparison.budget_max_ms / 1_000);
+    let budget_s = comparison.budget_max_ms / 1_000;
+    let (slice_ms, settle_ms) = (u64::from(timing.slice_ms), u64::from(timing.settle_ms));
+    let total_ms = slice_ms + settle_ms;
     match subject {
         PlannedSubject::Command(facts) => format!(
-            "starts `{}` for each slice of {slice_ms} ms, under {modes}, for at most {budget_s} s; its connections are closed \
-             after each slice\n",
+            "starts `{}` for each slice, under {modes}, for at most {budget_s} s; its connections are closed after each slice\n\
+             a slice lasts {settle_ms} ms to settle and {slice_ms} ms to measure, and the time that the commands take to \
+             start and end\n",
             visible::name(&shell_words::join(&facts.command)),
         ),
-        PlannedSubject::Programs { facts, affected } => format!(
-            "switches {} and {} between {modes} every {slice_ms} ms, for at most {budget_s} s; restores them at the end\n{}",
-            counted(facts.queues.len(), "queue"),
-            counted(facts.epolls, "epoll"),
-            notes(facts) + &affected_too(affected)
+        PlannedSubject::Programs { facts, affected, judges_took_ms } => {
+            let is_judged = facts.latency.is_some() || facts.beside.is_some();
+            let (total_ms, measured) = match judges_took_ms {
+                Some(ms) if *ms > slice_ms => (ms + settle_ms, format!("{ms} ms, as long as --latency runs")),
+                None if is_judged => (total_ms, format!("{slice_ms} ms to measure, or as long as --latency runs")),
+                _ => (total_ms, format!("{slice_ms} ms to measure")),
+            };
+            format!(
+                "switches {} and {} between {modes} every {total_ms} ms, for at most {budget_s} s; restores them at the end\n\
+                 a slice lasts {settle_ms} ms to settle and {measured}\n{}",
+                counted(facts.queues.len(), "queue"),
+                counted(facts.epolls, "epoll"),
+                notes(facts) + &affected_too(affected)
+            )
+        }
+        PlannedSubject::Lab(request) => format!(
+            "compares {modes} on {}, {}, in slices of {total_ms} ms, for at most {budget_s} s\n",
+            of_lab(request),
+            loads(&request.loads)
         ),
-        PlannedSubject::Lab(request) => {
-            format!("compares {modes} on {}, {}, for at most {budget_s} s\n", of_lab(request), loads(&request.loads))
-        }
         PlannedSubject::Model(spec) => {
-            format!("compares {modes} on {}, {}\n", of_model(spec), loads(&spec.loads))
+            format!("compares {modes} on {}, {}, in slices of {total_ms} ms\n", of_model(spec), loads(&spec.loads))
         }
-        PlannedSubject::Guest(kernel) => {
-            format!("compares {modes} in a guest with Linux {}, for at most {budget_s} s\n", kernel.origin.version)
-        }
+        PlannedSubject::Guest(kernel) => format!(
+            "compares {modes} in a guest with Linux {}, in slices of {total_ms} ms, for at most {budget_s} s\n",
+            kernel.origin.version
+        ),
     }
 }
 
@@ -221,10 +236,12 @@ fn plan_of_search(plan: &TunePlan, subject: &PlannedSubject<'_>) -> String {
             };
             (render_tune::searched_on(&SubjectFacts::Command((*facts).clone())), hint.to_owned(), "")
         }
-        PlannedSubject::Programs { facts, affected } => {
+        PlannedSubject::Programs { facts, affected, judges_took_ms } => {
+            let is_open = facts.latency.is_some() && judges_took_ms.is_none();
+            let longer = if is_open { "a slice lasts as long as --latency runs, if that is longer\n" } else { "" };
             let restored = "everything is restored at the end, after Ctrl-C, and if this command is killed\n";
             let subject = SubjectFacts::Programs(Box::new((*facts).clone()));
-            (render_tune::searched_on(&subject), notes(facts) + &affected_too(affected) + restored, "")
+            (render_tune::searched_on(&subject), notes(facts) + &affected_too(affected) + longer + restored, "")
         }
         PlannedSubject::Lab(request) => {
             (format!("{}; the lab is removed at the end", of_lab(request)), String::new(), "")
@@ -318,7 +335,7 @@ pub(in crate::commands) fn failure(error: Unanswered) -> Failure {
 pub(in crate::commands) fn of_comparison(error: &ComparisonError) -> Failure {
     let exit = match error {
         ComparisonError::Interrupted => Exit::Interrupted,
-        ComparisonError::Judge(_) | ComparisonError::Design(_) => Exit::Usage,
+        ComparisonError::Judge(_) | ComparisonError::Design(_) | ComparisonError::SlowSlices { .. } => Exit::Usage,
         ComparisonError::Reference { .. } | ComparisonError::NoModeLeft(_) => Exit::NotSupported,
         ComparisonError::FirstSlice { .. } => Exit::RolledBack,
         ComparisonError::Switch(error) => exit_of_switching(error),
@@ -376,9 +393,13 @@ pub(in crate::commands) fn invalid_plan(plan: &TunePlan, error: TunePlanError) -
         TunePlanError::BudgetTooShort { budget_ms, arms, needed_ms } => {
             let loads = plan.loads.len();
             let fewer_loads = if loads > 1 { ", or fewer loads (--loads)" } else { "" };
+            let shorter = match plan.slice_takes_ms {
+                Some(_) => "commands that run shorter: a slice takes as long as they do",
+                None => "shorter slices (--slice, --settle)",
+            };
             Failure::usage(format!(
                 "--budget {} s is too short for {} at {} in slices of {} ms: use at least {} s, \
-                 or shorter slices (--slice, --settle){fewer_loads}",
+                 or {shorter}{fewer_loads}",
                 budget_ms / 1_000,
                 counted(arms, "mode"),
                 counted(loads, "load"),

@@ -12,8 +12,8 @@ use quell_result::figures;
 use quell_subject::counters::Instruments;
 use quell_subject::experiment::judge::Judges;
 use quell_subject::experiment::{Preview, server_side};
-use quell_subject::subjects::programs::preview;
-use quell_tune::{TunePlan, TuneSpace};
+use quell_subject::subjects::programs::{preview, refused_here};
+use quell_tune::{RefusedMode, TunePlan, TuneSpace};
 
 use super::args::TuneArgs;
 use crate::commands::attach::refuse_every_process;
@@ -39,6 +39,7 @@ pub(super) fn advise(args: &TuneArgs, targets: Option<&Targets>) -> Result<(), F
     let plan = TunePlan {
         loads: spec.loads.iter().map(ToString::to_string).collect(),
         present: seen.as_ref().and_then(|seen| seen.present).unwrap_or_default(),
+        space: Some(TuneSpace { refused: seen.as_ref().map(|seen| seen.refused.clone()).unwrap_or_default() }),
         ..super::plan(args, Place::Sim)?
     };
     let ranked = spec.rank(&plan).map_err(asked::failure)?;
@@ -62,6 +63,8 @@ struct Seen {
     busy: Option<f64>,
     /// Packets per second from these queues.
     packets_per_s: Option<f64>,
+    /// Kinds of mode that these programs or this kernel cannot have.
+    refused: Vec<RefusedMode>,
 }
 
 /// Observes programs. Changes nothing.
@@ -73,8 +76,10 @@ fn see(targets: &Targets) -> Result<Seen, Failure> {
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let flag = interruption.flag();
     let stopped = || flag.get().is_some();
-    let Preview { snapshot, plan } =
-        preview(targets, &TuneSpace::default().all(), false, &stopped).map_err(asked::failure)?;
+    let modes = TuneSpace::default().all();
+    let preview = preview(targets, &modes, false, &stopped).map_err(asked::failure)?;
+    let refused = refused_here(&preview, &modes, None);
+    let Preview { snapshot, plan } = preview;
     let watched = server_side::watched(&snapshot, &targets.pids(), &plan.napis());
     let mut instruments = Instruments::new(plan.napis(), &watched.server_cpus);
     let observed = server_side::observe(&watched, &mut instruments, &Judges::default(), OBSERVED_MS, &stopped);
@@ -90,6 +95,7 @@ fn see(targets: &Targets) -> Result<Seen, Failure> {
         present: plan.present_setting(),
         busy: slice.metric(figures::BUSY).filter(|_| !slice.flags.contains(&SliceFlag::ForeignCpu)),
         packets_per_s: slice.metric(figures::PACKETS),
+        refused,
     })
 }
 
@@ -104,7 +110,7 @@ impl Seen {
 
 impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { queues, connections, present, busy, packets_per_s } = self;
+        let Self { queues, connections, present, busy, packets_per_s, .. } = self;
         let present = present.map_or_else(|| "differs between queues or epolls".to_owned(), |mode| mode.to_string());
         let (queues, sockets) = (counted(*queues, "queue"), counted(*connections, "watched socket"));
         write!(f, "seen here: {queues}, {sockets}, present setting {present}")?;
@@ -126,7 +132,14 @@ impl fmt::Display for Seen {
 mod tests {
     use super::*;
 
-    const IDLE: Seen = Seen { queues: 2, connections: 9, present: None, busy: Some(0.304), packets_per_s: Some(0.0) };
+    const IDLE: Seen = Seen {
+        queues: 2,
+        connections: 9,
+        present: None,
+        busy: Some(0.304),
+        packets_per_s: Some(0.0),
+        refused: Vec::new(),
+    };
 
     #[test]
     fn the_load_is_the_share_of_busy_time_if_packets_arrive() {

@@ -6,13 +6,14 @@ use quell_host::attach::effect::{CostlyPolls, EffectOnQueue, ModeVerdict, costly
 use quell_host::attach::no_poll::NoPollCause;
 use quell_host::attach::plan::QueueStep;
 use quell_host::attach::{AttachRequest, Selection};
+use quell_host::findings::Finding;
 use quell_linux::{NapiId, visible};
 use quell_mode::DeliveryMode;
 use quell_sampler::SamplerError;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::render::conclusion;
+use crate::render::{conclusion, number};
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -56,8 +57,13 @@ impl Effect {
         Self::Watched(observed.into_iter().filter_map(one).collect())
     }
 
-    /// What to do now with the programs that `selection` selects.
-    pub(crate) fn conclusion(&self, mode: &DeliveryMode, selection: &Selection) -> String {
+    /// What to do now with the programs that `selection` selects. `findings` are those under the mode.
+    pub(crate) fn conclusion(
+        &self,
+        mode: &DeliveryMode,
+        selection: &Selection,
+        (findings, is_steered): (&[Finding], bool),
+    ) -> String {
         let (positional, by_option) = match selection {
             Selection::Processes(pids) => {
                 let pids = |separator| pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator);
@@ -81,11 +87,12 @@ impl Effect {
         // Of several queues, the longest timer suits all.
         let costly = queues.iter().filter_map(|queue| queue.costly);
         let costly = costly.max_by_key(|costly| (costly.instead == DeliveryMode::default(), costly.per_packet));
-        match costly {
+        let mixed = findings.iter().find(|finding| finding.leaves_queues_unpolled());
+        match (costly, mixed) {
             _ if is(|verdict| matches!(verdict, ModeVerdict::NotInEffect(_))) => {
                 conclusion::line("undo the mode, which is not in effect, or fix the cause", Some(&detach))
             }
-            Some(CostlyPolls { per_packet, instead }) => {
+            (Some(CostlyPolls { per_packet, instead }), _) => {
                 let text = format!("{mode} costs more than it gives at this load ({per_packet} polls per packet)");
                 match instead == DeliveryMode::default() {
                     true => conclusion::line(&format!("{text}: undo it"), Some(&detach)),
@@ -95,17 +102,43 @@ impl Effect {
                     ),
                 }
             }
-            None if is(|verdict| matches!(verdict, ModeVerdict::InEffect(_))) => conclusion::line(
+            (None, _) if *mode == DeliveryMode::default() => conclusion::line(
+                match is_steered {
+                    true => {
+                        "base changes nothing about polls, only new connections are steered: let the clients reconnect, then \
+                         measure which mode is better"
+                    }
+                    false => "base changes nothing about polls: measure which mode is better",
+                },
+                Some(&format!("quell bench {by_option}")),
+            ),
+            (None, Some(mixed)) => conclusion::line(&unpolled(mode, mixed), None),
+            (None, None) if is(|verdict| matches!(verdict, ModeVerdict::InEffect(_))) => conclusion::line(
                 "keep the mode if it pays, which only a measurement shows",
                 Some(&format!("quell bench {by_option}")),
             ),
-            None => conclusion::line("keep the mode, and look again under load", Some("quell status")),
+            (None, None) => conclusion::line("keep the mode, and look again under load", Some("quell status")),
         }
     }
 
     pub(crate) fn blind(error: &SamplerError) -> Self {
         Self::NotWatched(error.to_string())
     }
+}
+
+/// What connections on several queues of one epoll mean for the reader.
+fn unpolled(mode: &DeliveryMode, finding: &Finding) -> String {
+    let napi = mode.napi();
+    let (timer, ns) = match napi.irq_suspend_timeout_ns {
+        0 => ("gro-flush-timeout", napi.gro_flush_timeout_ns),
+        ns => ("irq-suspend-timeout", ns),
+    };
+    let wait = format!("{} ms ({timer})", number::plain(ns as f64 / 1e6));
+    let fix = finding.fix.first().map(|fix| format!(": {fix}")).unwrap_or_default();
+    format!(
+        "an epoll polls one queue, and here it has connections of several (epoll-mixes-napis): while it polls one, packets of \
+         the others can wait up to {wait}{fix}"
+    )
 }
 
 pub(crate) fn verdict_in_words(verdict: &ModeVerdict) -> (&'static str, &str) {
@@ -131,16 +164,49 @@ impl fmt::Display for Effect {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quell_host::findings::{Fix, Severity};
     use quell_linux::Pid;
 
     fn concluded(verdict: ModeVerdict, instead: Option<&str>) -> String {
+        concluded_with("suspend20", verdict, instead, (&[], false))
+    }
+
+    fn concluded_with(
+        attached: &str,
+        verdict: ModeVerdict,
+        instead: Option<&str>,
+        known: (&[Finding], bool),
+    ) -> String {
         let napi = NapiId::from_kernel(8_193).unwrap_or_else(|| unreachable!());
         let observed = EffectOnQueue::of(napi, 1_000_000_000, &quell_sampler::QueueSample::default());
         let mode = |text: &str| text.parse::<DeliveryMode>().unwrap_or_else(|why| panic!("{why}"));
         let costly = instead.map(|instead| CostlyPolls { per_packet: 12, instead: mode(instead) });
         let queue = QueueEffect { name: "eth0 rx 0".to_owned(), observed, verdict, costly };
         let pid = Pid::new(812).unwrap_or_else(|| unreachable!());
-        Effect::Watched(vec![queue]).conclusion(&mode("suspend20"), &Selection::Processes(vec![pid]))
+        Effect::Watched(vec![queue]).conclusion(&mode(attached), &Selection::Processes(vec![pid]), known)
+    }
+
+    #[test]
+    fn base_is_not_said_to_pay_but_to_steer_only() {
+        let undisturbed = || ModeVerdict::InEffect("9 polls by the kernel".to_owned());
+        let steered = concluded_with("base", undisturbed(), None, (&[], true));
+        assert!(steered.contains("only new connections are steered") && !steered.contains("pays"), "{steered}");
+        assert!(steered.ends_with("\n  quell bench --pid 812\n"), "{steered}");
+        assert!(!concluded_with("base", undisturbed(), None, (&[], false)).contains("steered"));
+    }
+
+    #[test]
+    fn connections_on_several_queues_of_an_epoll_are_named_with_what_their_packets_wait() {
+        let severity = Severity::Serious;
+        let (id, title, observed) = ("epoll-mixes-napis", "", String::new());
+        let (nodes, impact, source, fix) = (Vec::new(), "", "", vec![Fix::Advice("reconnect".to_owned())]);
+        let mixed = Finding { id, severity, title, observed, nodes, impact, source, fix };
+        let in_effect = || ModeVerdict::InEffect("290 of 300 polls".to_owned());
+        let text = concluded_with("suspend20", in_effect(), None, (std::slice::from_ref(&mixed), true));
+        let text = text.replace("\n  ", " ");
+        assert!(text.contains("can wait up to 20 ms (irq-suspend-timeout): reconnect"), "{text}");
+        let note = Finding { severity: Severity::Note, ..mixed };
+        assert!(concluded_with("suspend20", in_effect(), None, (&[note], true)).contains("keep the mode"));
     }
 
     #[test]

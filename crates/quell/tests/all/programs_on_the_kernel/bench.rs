@@ -81,10 +81,40 @@ fn quick_with_a_judge_compares_three_modes_for_as_long_as_its_slices_need() {
     quell.pidfd().signal(Signal::INT).unwrap();
     let (code, _, stderr) = end(quell);
     assert_eq!(code, Some(130), "{stderr}");
-    assert!(stderr.contains("a slice takes"), "{stderr}");
+    assert!(stderr.contains("as long as --latency runs"), "{stderr}");
     let design = &stage.result()["experiments"][0]["record"]["design"];
     assert_eq!(design["treatments"].as_array().unwrap().len(), 2, "besides base");
     assert!(design["budget-ms"].as_u64().unwrap() > 40_000, "{design}");
+    stage.assert_as_before();
+}
+
+#[test]
+fn a_budget_without_time_for_slow_judges_is_refused_before_the_plan_with_one_that_works() {
+    let Some(stage) = Stage::enter("bp-slow") else { return };
+    let judge = "--latency=sh -c 'sleep 0.9; echo p99-us 7'";
+    let plan = "switches 1 queue";
+    for command in [&["bench", "--modes=base,suspend200"][..], &["tune", "--goal=least cpu"]] {
+        let refused = [command, &["--slice=50", "--settle=5", "--budget=21s", "--yes", judge]].concat();
+        let (code, _, stderr) = end(stage.start(&[&refused[..], &["--output", "/dev/null"]].concat()));
+        assert_eq!(code, Some(1), "{stderr}");
+        assert!(stderr.contains("use --budget") || stderr.contains("use at least"), "{stderr}");
+        assert!(stderr.contains("commands that run shorter") && !stderr.contains(plan), "{stderr}");
+    }
+    stage.assert_as_before();
+}
+
+#[test]
+fn the_plan_has_the_length_of_slices_and_its_reason() {
+    let Some(stage) = Stage::enter("bp-length") else { return };
+    let judge = "--latency=sh -c 'sleep 0.9; echo p99-us 7'";
+    let planned = |options: &[&str]| {
+        let fixed = ["bench", "--dry-run", "--modes=base,suspend200", "--slice=150", "--settle=10"];
+        end(stage.start(&[&fixed[..], options].concat())).1
+    };
+    let plan = planned(&[]);
+    assert!(plan.contains("every 160 ms") && plan.contains("10 ms to settle and 150 ms to measure\n"), "{plan}");
+    let plan = planned(&[judge]);
+    assert!(plan.contains("150 ms to measure, or as long as --latency runs"), "{plan}");
     stage.assert_as_before();
 }
 
