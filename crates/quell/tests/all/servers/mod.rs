@@ -20,8 +20,7 @@ use program::Program;
 use quell_result::facts::WorkerFacts;
 use quell_test_support::{Lacks, skip_part, wait_until};
 
-/// Whether `make test-servers` runs the tests, which builds the servers and takes longer. `make test` does not build
-/// servers.
+/// Whether `make test-servers` runs the tests, which builds servers, installs more of them and takes longer.
 fn all_of_it() -> bool {
     std::env::var_os("QUELL_TEST_SERVERS").is_some_and(|wanted| wanted == "all")
 }
@@ -30,8 +29,8 @@ fn all_of_it() -> bool {
 fn programs() -> Vec<Program> {
     let can_be_tried = |program: &Program| {
         let why = match program {
-            Program::GoHttp | Program::TokioEcho if !all_of_it() => {
-                Some((Lacks::LeftTo("make test-servers"), "it must be built".to_owned()))
+            program if program.is_left_to_test_servers() && !all_of_it() => {
+                Some((Lacks::LeftTo("make test-servers"), "it takes longer".to_owned()))
             }
             program => program.missing().map(|why| (Lacks::Server(program.name()), why)),
         };

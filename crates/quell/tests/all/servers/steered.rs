@@ -23,7 +23,7 @@ const QUEUES: u32 = 2;
 const LISTEN: u8 = 10;
 
 fn can_be_steered() -> impl Iterator<Item = Program> {
-    programs().into_iter().filter(|program| program.has_a_socket_for_each_worker())
+    programs().into_iter().filter(|program| !program.steering().is_empty())
 }
 
 /// Loads the server until each of this many workers has connections, all of them on one queue, and every queue has a
@@ -110,7 +110,7 @@ fn a_follower_replaces_the_filter_after_a_reload_with_more_workers() {
     says("following: ");
     every_worker_has_one_queue(&lab, program, &server, QUEUES as usize);
 
-    program.command(server.address, 2 * QUEUES, lab.dir());
+    program.command(lab.site(), 2 * QUEUES);
     master.signal(Signal::HUP).unwrap();
     says("steering again tcp");
     every_worker_has_one_queue(&lab, program, &server, 2 * QUEUES as usize);
