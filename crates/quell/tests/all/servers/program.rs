@@ -112,13 +112,6 @@ impl Program {
         matches!(self, Self::HaproxyProxy | Self::EnvoyProxy)
     }
 
-    /// Whether only `make test-servers` and `make bench-servers` try it: it is built, or its package comes with neither
-    /// `make test` nor a distribution.
-    pub(crate) fn is_left_to_test_servers(self) -> bool {
-        use Program::{EnvoyProxy, GoHttp, HaproxyProxy, NodeHttp, TokioEcho, Unbound};
-        matches!(self, GoHttp | TokioEcho | HaproxyProxy | EnvoyProxy | NodeHttp | Unbound)
-    }
-
     /// Reason why it cannot be tested on this machine. Builds it first if its source is in this repository.
     pub(crate) fn missing(self) -> Option<String> {
         let server = match self {
@@ -167,17 +160,31 @@ impl Program {
                 let reuseport = if self == Self::NginxReuseport { " reuseport" } else { "" };
                 return nginx(&format!("{address}{reuseport}"), &workers, dir);
             }
-            Self::Haproxy => return configured(&["haproxy", "-db", "-f"], dir, "haproxy.cfg", &haproxy(site, &workers, &by_itself())),
+            Self::Haproxy => {
+                return configured(
+                    &["haproxy", "-db", "-f"],
+                    dir,
+                    "haproxy.cfg",
+                    &haproxy(site, &workers, &by_itself()),
+                );
+            }
             Self::HaproxyProxy => {
                 let to_backend = format!("  default_backend app\nbackend app\n  server app {backend}\n");
-                return configured(&["haproxy", "-db", "-f"], dir, "haproxy.cfg", &haproxy(site, &workers, &to_backend));
+                return configured(
+                    &["haproxy", "-db", "-f"],
+                    dir,
+                    "haproxy.cfg",
+                    &haproxy(site, &workers, &to_backend),
+                );
             }
             Self::EnvoyProxy => {
                 let quiet = ["envoy", "--disable-hot-restart", "-l", "error", "--concurrency", &workers, "-c"];
                 return configured(&quiet, dir, "envoy.json", &envoy(site));
             }
             Self::NodeHttp => return vec!["node".to_owned(), path(&fixtures::source("node-http.js")), ip, port],
-            Self::Unbound => return configured(&["unbound", "-d", "-c"], dir, "unbound.conf", &unbound(site, &workers)),
+            Self::Unbound => {
+                return configured(&["unbound", "-d", "-c"], dir, "unbound.conf", &unbound(site, &workers));
+            }
             Self::GoHttp => return vec![path(&fixtures::go_http().unwrap()), address.to_string()],
             Self::TokioEcho => return vec![path(&fixtures::tokio_echo().unwrap()), address.to_string(), workers],
         };
