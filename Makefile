@@ -6,6 +6,8 @@ CARGO ?= cargo
 BENCH ?=
 # Servers from packages that tests try, with their clients, and tools that tests use or compare answers with.
 SERVERS := memcached redis-server redis-benchmark nginx haproxy wrk hey h2load dnsperf
+# The servers that only test-servers and bench-servers try. Envoy is tried if it is installed: no distribution has it.
+MORE_SERVERS := node unbound
 TOOLS := go python3 ip ethtool strace valgrind setpriv cpio systemd-analyze script tmux ssh sshd prometheus promtool mandoc man zsh fish
 # How long `make fuzz` runs each target.
 SECONDS ?= 60
@@ -47,9 +49,9 @@ test-vm: ## run tests on Debian kernels under QEMU (fetched once; root only for 
 	$(CARGO) test --release --locked -p quell-vm
 	$(CARGO) test --release --locked -p quell --test all -- vm:: vm_kernels:: --test-threads=1 --nocapture
 
-# `make test`, and with it CI, tries the servers that are installed, builds none, and kills six times instead of 200.
+# `make test`, and with it CI, tries the $(SERVERS) that are installed, builds none, and kills six times instead of 200.
 test-servers: ## test packaged servers with a delivery mode: traced, attached, launched, killed 200 times (root)
-	@tools/install-missing $(SERVERS) $(TOOLS)
+	@tools/install-missing $(SERVERS) $(MORE_SERVERS) $(TOOLS)
 	QUELL_TEST_SERVERS=all tools/count-tests $(CARGO) test --locked -p quell --test all servers:: -- --nocapture
 
 # Open MPI, and libclang with the C headers, from which the bindings are generated. Neither `make test` nor `make bench`
@@ -64,8 +66,8 @@ test-mpi: ## check quell-mpi and test it on machines that are network namespaces
 	$(CARGO) build --locked -p quell
 	@tools/count-tests $(CARGO) test --locked -p quell-mpi --features mpi --no-fail-fast
 
-bench-servers: ## measure packaged servers with and without a delivery mode on this machine (root; 35 minutes)
-	@tools/install-missing $(SERVERS) go
+bench-servers: ## measure packaged servers with and without a delivery mode on this machine (root; an hour)
+	@tools/install-missing $(SERVERS) $(MORE_SERVERS) go
 	$(CARGO) bench --locked -p quell --bench servers
 
 lint: ## check formatting, lock files, clippy, documentation and the compiled BPF programs; warnings are errors

@@ -277,7 +277,7 @@ impl Measurement<'_> {
     }
 
     /// Begins the experiment, places connections and workers, and records the modes. The programs may use other queues
-    /// after the placement, so the modes are planned again.
+    /// after the placement, so the modes are planned again, and connections that were mixed can be steered now.
     fn open(
         &self,
         purpose: Purpose,
@@ -302,7 +302,11 @@ impl Measurement<'_> {
                 mark_attached_filters(&mut snapshot, self.tools.journal);
                 Ok(self.preview_of(snapshot, &prepared.modes))
             };
-            prepared.preview = preview_with(&look, prepared.has_load, self.stopped)?;
+            prepared.preview = self.preview_under_load(&look, prepared.has_load, slice_ms)?;
+            if !is_search {
+                let planned = prepared.modes.iter().zip(prepared.preview.plans());
+                prepared.problems = by_problem(self.serious(planned, &prepared.preview));
+            }
         }
         judges.end_after(budget_ms, slice_ms);
         let facts = ProgramsFacts { placement, ..self.facts(&prepared, clients.as_ref()) };
@@ -334,15 +338,24 @@ impl Measurement<'_> {
         Ok(())
     }
 
-    /// Waits until the queues of the programs are known. If the programs have no traffic, the judges are their load.
+    /// Waits until the queues of the programs are known.
     fn preview(&self, question: &Question, has_load: bool) -> Result<Preview, Unanswered> {
-        let ProgramsSpec { judges, is_dry_run, .. } = self.spec;
         let modes = question.modes();
-        let of_load = |has_load| preview_with(&|| self.look(&modes), has_load, self.stopped);
-        match of_load(has_load) {
+        self.preview_under_load(&|| self.look(&modes), has_load, question.slice_ms())
+    }
+
+    /// If the programs have no traffic, the judges are their load.
+    fn preview_under_load(
+        &self,
+        look: &dyn Fn() -> Result<Preview, Unanswered>,
+        has_load: bool,
+        slice_ms: u32,
+    ) -> Result<Preview, Unanswered> {
+        let ProgramsSpec { judges, is_dry_run, .. } = self.spec;
+        match preview_with(look, has_load, self.stopped) {
             Err(Unanswered::Switch(SwitchError::NothingToSwitch)) if !has_load && !judges.is_empty() && !is_dry_run => {
-                let _measuring = judges.start(question.slice_ms())?;
-                of_load(true)
+                let _measuring = judges.start(slice_ms)?;
+                preview_with(look, true, self.stopped)
             }
             previewed => previewed,
         }

@@ -25,14 +25,27 @@ fn to_know(program: Program) -> &'static str {
         }
         Program::Haproxy => {
             "One epoll per thread (`nbthread`). With `shards by-thread`, `--steer` gives a thread the connections of \
-             one queue. As a proxy, which was not measured, it also has connections to servers, whose packets \
-             arrive on any queue."
+             one queue."
+        }
+        Program::HaproxyProxy => {
+            "The backend is on the clients' side of the device. Its packets arrive on any queue, so with several queues \
+             every thread has connections from all of them, although its clients are steered."
+        }
+        Program::EnvoyProxy => {
+            "One epoll and one listening socket per worker (`--concurrency`; `reuse_port` is the default). The backend \
+             is as that of HAProxy."
         }
         Program::GoHttp => {
             "One epoll for all threads, whatever `GOMAXPROCS`, so it can poll only one queue. It is statically \
              linked, so `quell run` sets its epolls from outside."
         }
         Program::TokioEcho => "One epoll for all threads of a runtime, so it can poll only one queue.",
+        Program::NodeHttp => "One thread, one epoll, as Redis.",
+        Program::Unbound => {
+            "One epoll and one UDP socket per thread (`num-threads`; `so-reuseport` is the default). With two queues, \
+             `--steer --steer-udp`. It is warmed up before the mode is attached, so each socket reports the queue of its \
+             first datagram, which the steered ones need not use."
+        }
     }
 }
 
@@ -67,7 +80,7 @@ fn how(options: &Options, host: &HostFacts, disturbed: usize) -> String {
          the client on the other, connected by a veth pair ([what a veth lab shows](bench.md#what-a-veth-lab-does-not-show)). \
          {rounds} rounds with one queue and {rounds_of_two} with two; each round has a fresh server for `base`, \
          `base` again, `attach` and `run`, in varying order, {seconds} s each, {CONNECTIONS} connections.\n\n\
-         - memcached and tokio get {share:.0} % of the throughput of `base` in a closed loop. redis-benchmark (`GET`) \
+         - memcached, tokio and Unbound get {share:.0} % of the throughput of `base` in a closed loop. redis-benchmark (`GET`) \
          and wrk support no rate: in a closed loop, the throughput follows from the latency.\n\
          - Figures are medians over the rounds (lowest–highest), then the change from `base` and its interval, computed \
          as in [statistics.md](statistics.md) with a round as block. It is bold if the interval excludes 1.\n\

@@ -73,12 +73,8 @@ impl Trial {
 /// Runs one trial. The error contains the reason if it failed.
 pub(crate) fn trial(lab: &ServersLab, program: Program, mode: &str, arm: Arm, effort: Effort) -> Result<Trial, String> {
     let before = lab.queues();
-    let options = [mode, "--steer"];
-    let launch = match arm {
-        Arm::Run if is_steered(lab, program) => Launch::Under(&options),
-        Arm::Run => Launch::Under(&options[..1]),
-        _ => Launch::Plain,
-    };
+    let options = [&[mode], steering(lab, program)].concat();
+    let launch = if arm == Arm::Run { Launch::Under(&options) } else { Launch::Plain };
     let server = lab.serve(program, lab.veth.plan.queues, launch)?;
     warm_up(lab, program, &server, mode, arm)?;
     let trial = measured(lab, program, &server, mode, effort)?;
@@ -95,9 +91,9 @@ pub(crate) fn trial(lab: &ServersLab, program: Program, mode: &str, arm: Arm, ef
     Ok(trial)
 }
 
-/// Whether a filter distributes connections by queue: if the kernel selects the worker, and there are several.
-fn is_steered(lab: &ServersLab, program: Program) -> bool {
-    program.has_a_socket_for_each_worker() && lab.veth.plan.queues > 1
+/// Options by which a filter distributes connections by queue: if the kernel selects the worker, and there are several.
+fn steering(lab: &ServersLab, program: Program) -> &'static [&'static str] {
+    if lab.veth.plan.queues > 1 { program.steering() } else { &[] }
 }
 
 /// Warms the server up before the measurement. A mode is attached under load.
@@ -106,8 +102,7 @@ fn warm_up(lab: &ServersLab, program: Program, server: &Server, mode: &str, arm:
     if arm == Arm::Attach {
         lab.wait_until_connected(server);
         let pid = server.pid().to_string();
-        let steer = is_steered(lab, program).then_some("--steer");
-        let words: Vec<&str> = ["attach", mode, &pid, "--yes"].into_iter().chain(steer).collect();
+        let words = [&["attach", mode, &pid, "--yes"], steering(lab, program)].concat();
         let ended = lab.quell(&words);
         ended.succeeded().map_err(|said| format!("quell attach: {said}"))?;
     }

@@ -5,6 +5,7 @@ use quell_linux::pidfd::Signal;
 use quell_linux::proc::ProcRoot;
 use quell_linux::process::Child;
 use quell_linux::reuseport::Detachment;
+use quell_linux::sock_diag::InetProtocol;
 use quell_linux::{CpuList, Pid, sched};
 use quell_test_support::{Lacks, skip};
 
@@ -21,7 +22,8 @@ fn start(stage: &Stage, options: &[&str]) -> Child {
 impl Stage {
     fn assert_no_filter_remains(&self) {
         self.assert_no_journal_remains();
-        let left = detach_filter(&self.lab.server, self.server.pid(), WORKERS_ADDRESS.parse().unwrap());
+        let left =
+            detach_filter(&self.lab.server, self.server.pid(), WORKERS_ADDRESS.parse().unwrap(), InetProtocol::Tcp);
         assert_eq!(left, Detachment::WasAbsent);
     }
 
@@ -55,6 +57,18 @@ fn the_load_connects_again_through_the_filter_which_stays_for_all_modes() {
     for connections in ["connections-before", "new-connections"] {
         assert!(matches!(steered[connections].as_u64(), Some(1..=16)), "{placement}");
     }
+    stage.assert_as_before();
+    stage.assert_no_filter_remains();
+}
+
+#[test]
+fn connections_of_a_judge_alone_are_steered_and_no_longer_a_problem() {
+    let Some(stage) = Stage::of_workers("bps-judge") else { return };
+    let judge = stage.load_of_workers().replace("--seconds 600", "--warm-up 0 --seconds 1 --figures");
+    let (code, stdout, stderr) = end(start(&stage, &["--steer", "--budget=20s", &format!("--latency={judge}")]));
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stdout.contains("arrived through the filter"), "{stdout}");
+    assert!(!stdout.contains("epoll-mixes-napis"), "{stdout}");
     stage.assert_as_before();
     stage.assert_no_filter_remains();
 }

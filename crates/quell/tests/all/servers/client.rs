@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use quell_subject::experiment::judge;
 
+use super::fixtures;
+
 /// Connections of every client.
 pub(crate) const CONNECTIONS: u32 = 64;
 /// Number of keys that redis-benchmark requests.
@@ -21,6 +23,8 @@ pub(crate) enum Client {
     RedisBenchmark,
     /// `wrk`.
     Wrk,
+    /// `dnsperf`, over UDP.
+    Dnsperf,
 }
 
 /// Kind and duration of the load.
@@ -66,12 +70,18 @@ impl Client {
             Self::QuellLoadMemcached | Self::QuellLoadEcho => None,
             Self::RedisBenchmark => Some("redis-benchmark"),
             Self::Wrk => Some("wrk"),
+            Self::Dnsperf => Some("dnsperf"),
         }
     }
 
     /// Whether the client can send at times that do not depend on responses.
     pub(crate) fn has_a_rate(self) -> bool {
-        matches!(self, Self::QuellLoadMemcached | Self::QuellLoadEcho)
+        matches!(self, Self::QuellLoadMemcached | Self::QuellLoadEcho | Self::Dnsperf)
+    }
+
+    /// Whether the server has a connection for each of the client's sockets.
+    pub(crate) fn connects(self) -> bool {
+        self != Self::Dnsperf
     }
 
     /// Name in tables.
@@ -80,6 +90,7 @@ impl Client {
             Self::QuellLoadMemcached | Self::QuellLoadEcho => "quell load",
             Self::RedisBenchmark => "redis-benchmark",
             Self::Wrk => "wrk",
+            Self::Dnsperf => "dnsperf",
         }
     }
 
@@ -90,6 +101,7 @@ impl Client {
             Self::QuellLoadEcho => quell_load(server, effort, "request-response"),
             Self::RedisBenchmark => redis_benchmark(server, effort),
             Self::Wrk => wrk(server, effort),
+            Self::Dnsperf => dnsperf(server, effort),
         }
     }
 
@@ -184,4 +196,22 @@ fn wrk(server: SocketAddr, effort: Effort) -> Vec<String> {
     let words = ["wrk", "--latency", "-t1", &format!("-c{}", effort.connections()), &format!("-d{seconds}s")]
         .map(str::to_owned);
     words.into_iter().chain([format!("http://{server}/")]).collect()
+}
+
+fn dnsperf(server: SocketAddr, effort: Effort) -> Vec<String> {
+    let (connections, seconds) = (effort.connections(), effort.seconds());
+    let mut words = vec![
+        "dnsperf".to_owned(),
+        "-d".to_owned(),
+        fixtures::source("dns-queries").display().to_string(),
+        format!("-s{}", server.ip()),
+        format!("-p{}", server.port()),
+        format!("-c{connections}"),
+        format!("-q{connections}"),
+        format!("-l{seconds}"),
+    ];
+    if let Effort::Open { per_s, .. } = effort {
+        words.push(format!("-Q{per_s:.0}"));
+    }
+    words
 }

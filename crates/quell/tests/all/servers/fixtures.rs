@@ -32,7 +32,8 @@ fn build_tokio_echo() -> Result<PathBuf, String> {
     Ok(built("release/tokio-echo"))
 }
 
-fn source(name: &str) -> PathBuf {
+/// Path of a fixture.
+pub(crate) fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers/fixtures").join(name)
 }
 

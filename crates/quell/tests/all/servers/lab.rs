@@ -26,10 +26,12 @@ use quell_test_support::{LabTurn, skip_missing, wait_until};
 use tempfile::TempDir;
 
 use super::client::{CONNECTIONS, Client, Effort, Found};
-use super::program::Program;
+use super::program::{Program, Site};
 
 /// Port of every server; only one runs at a time.
 const PORT: u16 = 7_000;
+/// Port of the server behind a proxy, on the clients' side.
+const BACKEND_PORT: u16 = 7_001;
 /// `ESTABLISHED` from `include/net/tcp_states.h`.
 const ESTABLISHED: u8 = 1;
 /// Time limit after which a process counts as hanging.
@@ -63,6 +65,8 @@ pub(crate) struct SeenEpoll {
 /// A server that accepts connections.
 pub(crate) struct Server {
     child: Child,
+    backend: Option<Child>,
+    client: Client,
     /// Address on which it listens.
     pub(crate) address: SocketAddr,
 }
@@ -118,6 +122,12 @@ impl ServersLab {
         SocketAddr::new(self.veth.server.address, PORT)
     }
 
+    /// Addresses and directory of every server.
+    pub(crate) fn site(&self) -> Site<'_> {
+        let backend = SocketAddr::new(self.veth.client.address, BACKEND_PORT);
+        Site { address: self.address(), backend, dir: self.dir() }
+    }
+
     fn journal_dir(&self) -> PathBuf {
         self.dir.path().join("journal")
     }
@@ -161,8 +171,8 @@ impl ServersLab {
 
     /// Starts a server and returns when it accepts connections. The error contains the reason if it does not.
     pub(crate) fn serve(&self, program: Program, workers: u32, launch: Launch<'_>) -> Result<Server, String> {
-        let address = self.address();
-        let mut words = program.command(address, workers, self.dir());
+        let backend = program.backend(self.site()).map(|words| self.start_backend(&words));
+        let mut words = program.command(self.site(), workers);
         if let Launch::Under(options) = launch {
             let quell = [&[env!("CARGO_BIN_EXE_quell"), "run"], options, &["--"]].concat();
             words = quell.into_iter().map(str::to_owned).chain(words).collect();
@@ -171,9 +181,19 @@ impl ServersLab {
         let spawn = spawn.cpus(self.veth.plan.cpus.server_cpus().into_iter().collect());
         let spawn = spawn.env("QUELL_JOURNAL_DIR", self.journal_dir()).stderr(Output::Tail(KEPT));
         let child = spawn.dies_with_this_thread().start().map_err(|error| error.to_string())?;
-        let mut server = Server { child, address };
+        let mut server = Server { child, backend, client: program.client(), address: self.address() };
         self.until_it_accepts(&mut server).map_err(|why| format!("`{}` {why}", words.join(" ")))?;
         Ok(server)
+    }
+
+    /// Starts the server behind a proxy on the clients' side, so that its packets arrive on the proxy's queues.
+    fn start_backend(&self, words: &[String]) -> Child {
+        let namespace = &self.veth.client.namespace;
+        let spawn = Spawn::new(&words[0]).args(&words[1..]).netns(namespace).cpus(self.client_cpus());
+        let backend = spawn.stderr(Output::Tail(KEPT)).dies_with_this_thread().start().unwrap();
+        let attempt = || TcpConnection::connect(self.site().backend, Duration::from_millis(200)).map(drop);
+        wait_until(|| namespace.run(attempt).unwrap().map_err(|error| format!("{}: {error}", words.join(" "))));
+        backend
     }
 
     fn until_it_accepts(&self, server: &mut Server) -> Result<(), String> {
@@ -200,8 +220,10 @@ impl ServersLab {
         RunningClient { running: Running(child), client, effort }
     }
 
-    /// Returns when all connections of a client are established and an epoll of the server contains some.
+    /// Returns when all connections of a client are established and an epoll of the server contains some; for a client
+    /// without connections, when an epoll contains a socket that has received packets.
     pub(crate) fn wait_until_connected(&self, server: &Server) {
+        let expected = if server.client.connects() { CONNECTIONS } else { 0 };
         let mut sockets = SockDiag::open_in(&self.veth.server.namespace).unwrap();
         wait_until(|| {
             let mut connected = 0;
@@ -209,7 +231,7 @@ impl ServersLab {
                 connected += u32::from(socket.state == ESTABLISHED && socket.local == server.address);
             };
             sockets.for_each(InetProtocol::Tcp, InetFamily::V4, count).unwrap();
-            match connected >= CONNECTIONS {
+            match connected >= expected {
                 true if server.epolls().is_empty() => Err("no epoll of the server has connections".to_owned()),
                 true => Ok(()),
                 false => Err(format!("only {connected} connections")),
@@ -280,6 +302,9 @@ impl Server {
     /// Ends the server and the program that started it.
     pub(crate) fn stop(mut self) {
         self.child.terminate(Duration::from_secs(5)).unwrap();
+        if let Some(mut backend) = self.backend {
+            backend.terminate(Duration::from_secs(5)).unwrap();
+        }
     }
 }
 

@@ -20,18 +20,24 @@ use program::Program;
 use quell_result::facts::WorkerFacts;
 use quell_test_support::{Lacks, skip_part, wait_until};
 
-/// Whether `make test-servers` runs the tests, which builds the servers and takes longer. `make test` does not build
-/// servers.
+/// Whether `make test-servers` runs the tests, which builds servers, installs more of them and takes longer.
 fn all_of_it() -> bool {
     std::env::var_os("QUELL_TEST_SERVERS").is_some_and(|wanted| wanted == "all")
+}
+
+/// Whether only `make test-servers` tries a server: it must be built, is not installed for `make test`, or is another
+/// configuration of one that is.
+fn is_left_to_test_servers(program: Program) -> bool {
+    use Program::{EnvoyProxy, GoHttp, HaproxyProxy, NodeHttp, TokioEcho, Unbound};
+    matches!(program, GoHttp | TokioEcho | HaproxyProxy | EnvoyProxy | NodeHttp | Unbound)
 }
 
 /// Servers that can be tested here. Reports the others with the reason.
 fn programs() -> Vec<Program> {
     let can_be_tried = |program: &Program| {
         let why = match program {
-            Program::GoHttp | Program::TokioEcho if !all_of_it() => {
-                Some((Lacks::LeftTo("make test-servers"), "it must be built".to_owned()))
+            program if is_left_to_test_servers(*program) && !all_of_it() => {
+                Some((Lacks::LeftTo("make test-servers"), "it takes longer".to_owned()))
             }
             program => program.missing().map(|why| (Lacks::Server(program.name()), why)),
         };

@@ -22,8 +22,9 @@ const QUEUES: u32 = 2;
 /// `LISTEN` from `include/net/tcp_states.h`.
 const LISTEN: u8 = 10;
 
+/// Without proxies, whose connections to backends cannot be steered.
 fn can_be_steered() -> impl Iterator<Item = Program> {
-    programs().into_iter().filter(|program| program.has_a_socket_for_each_worker())
+    programs().into_iter().filter(|program| !program.steering().is_empty() && !program.has_a_backend())
 }
 
 /// Loads the server until each of this many workers has connections, all of them on one queue, and every queue has a
@@ -42,23 +43,32 @@ fn every_worker_has_one_queue(lab: &ServersLab, program: Program, server: &Serve
     assert_eq!(found.failed, 0, "{}: {found:?}", program.name());
 }
 
-/// Detaches the filter, if there is one.
-fn take_off(lab: &ServersLab, server: &Server) -> Detachment {
-    detach_filter(&lab.veth.server.namespace, server.pid(), server.address)
+fn assert_no_filter_remains(lab: &ServersLab, program: Program, server: &Server) {
+    let protocols =
+        if program == Program::Unbound { &[InetProtocol::Tcp, InetProtocol::Udp][..] } else { &[InetProtocol::Tcp] };
+    for protocol in protocols {
+        let left = detach_filter(&lab.veth.server.namespace, server.pid(), server.address, *protocol);
+        assert_eq!(left, Detachment::WasAbsent, "{}: {protocol:?}", program.name());
+    }
 }
 
-/// Detaches the filter of a listening process, if there is one.
-pub(crate) fn detach_filter(namespace: &Namespace, pid: Pid, address: SocketAddr) -> Detachment {
-    let mut listening = BTreeSet::new();
+/// Detaches the filter of a process that receives at this address, if there is one.
+pub(crate) fn detach_filter(
+    namespace: &Namespace,
+    pid: Pid,
+    address: SocketAddr,
+    protocol: InetProtocol,
+) -> Detachment {
+    let mut receiving = BTreeSet::new();
     let mut sockets = SockDiag::open_in(namespace).unwrap();
     let note = |socket: quell_linux::sock_diag::InetSocket| {
-        if socket.state == LISTEN && socket.local == address {
-            listening.insert(u64::from(socket.inode));
+        if (socket.state == LISTEN || protocol == InetProtocol::Udp) && socket.local == address {
+            receiving.insert(u64::from(socket.inode));
         }
     };
-    sockets.for_each(InetProtocol::Tcp, InetFamily::V4, note).unwrap();
+    sockets.for_each(protocol, InetFamily::V4, note).unwrap();
     let fds = ProcRoot::default().process(pid).fds().unwrap();
-    let is_one = |kind: &FdKind| matches!(kind, FdKind::Socket { inode } if listening.contains(inode));
+    let is_one = |kind: &FdKind| matches!(kind, FdKind::Socket { inode } if receiving.contains(inode));
     let fd = fds.into_iter().find(|fd| is_one(&fd.kind)).unwrap();
     reuseport::detach(PidFd::open(pid).unwrap().duplicate(fd.number).unwrap()).unwrap()
 }
@@ -68,11 +78,14 @@ fn a_launched_server_has_one_queue_per_worker_and_no_filter_remains() {
     for program in can_be_steered() {
         let Some(lab) = ServersLab::raise(QUEUES) else { return };
         let before = lab.queues();
-        let server = lab.serve(program, QUEUES, Launch::Under(&[MODE, "--steer"])).unwrap();
+        let server = lab.serve(program, QUEUES, Launch::Under(&[&[MODE], program.steering()].concat())).unwrap();
         let says = |wanted: &str| {
             wait_until(|| if server.said().contains(wanted) { Ok(()) } else { Err(server.said()) });
         };
         says("steering tcp");
+        if program == Program::Unbound {
+            says("steering udp");
+        }
         every_worker_has_one_queue(&lab, program, &server, QUEUES as usize);
         server.stop();
         lab.wait_until_as_before(&before, program.name());
@@ -85,10 +98,10 @@ fn an_attached_server_has_one_queue_per_worker_and_no_filter_remains() {
         let Some(lab) = ServersLab::raise(QUEUES) else { return };
         let server = lab.serve(program, QUEUES, Launch::Plain).unwrap();
         let pid = server.pid().to_string();
-        lab.quell(&["attach", MODE, &pid, "--steer", "--yes"]).succeeded().unwrap();
+        lab.quell(&[&["attach", MODE, &pid, "--yes"], program.steering()].concat()).succeeded().unwrap();
         every_worker_has_one_queue(&lab, program, &server, QUEUES as usize);
         lab.quell(&["detach", &pid]).succeeded().unwrap();
-        assert_eq!(take_off(&lab, &server), Detachment::WasAbsent, "{}", program.name());
+        assert_no_filter_remains(&lab, program, &server);
         assert!(lab.journals().is_empty(), "{:?}", lab.journals());
         server.stop();
     }
@@ -110,14 +123,14 @@ fn a_follower_replaces_the_filter_after_a_reload_with_more_workers() {
     says("following: ");
     every_worker_has_one_queue(&lab, program, &server, QUEUES as usize);
 
-    program.command(server.address, 2 * QUEUES, lab.dir());
+    program.command(lab.site(), 2 * QUEUES);
     master.signal(Signal::HUP).unwrap();
     says("steering again tcp");
     every_worker_has_one_queue(&lab, program, &server, 2 * QUEUES as usize);
 
     follower.0.pidfd().signal(Signal::TERM).unwrap();
     follower.end().succeeded().unwrap();
-    assert_eq!(take_off(&lab, &server), Detachment::WasAbsent);
+    assert_no_filter_remains(&lab, program, &server);
     assert!(lab.journals().is_empty(), "{:?}", lab.journals());
     server.stop();
 }
