@@ -1,0 +1,8 @@
+//! Tests of quell-report from outside, in one binary: each binary costs seconds of linking and tens of megabytes.
+
+#![allow(clippy::unwrap_used, reason = "a document that cannot be read fails the test")]
+
+mod browser;
+mod hostile;
+mod pages;
+mod recorded;

@@ -1,0 +1,150 @@
+//! What is on a page: answer, charts with tables behind them, data; its size; and documents that have no page.
+
+use std::fs;
+use std::path::Path;
+
+use quell_report::page::{self, ReportError, ReportSource};
+use quell_result::ResultDocument;
+use serde_json::json;
+
+use crate::recorded::{documents, experiment, explained, source};
+
+fn generated() -> ReportSource {
+    ReportSource {
+        name: "generated.json".to_owned(),
+        document: ResultDocument::Experiment(Box::new(experiment().clone())),
+    }
+}
+
+/// Number of elements of this name.
+fn count(page: &str, element: &str) -> usize {
+    page.matches(&format!("<{element} ")).count() + page.matches(&format!("<{element}>")).count()
+}
+
+#[test]
+fn every_document_that_is_a_measurement_has_a_page_without_anything_from_a_network() {
+    for document in documents() {
+        let page = page::page(&[source("one.json", &document)]).unwrap();
+        assert!(page.starts_with("<!DOCTYPE html><html lang=\"en\">"), "{}", &page[..80]);
+        assert_eq!(count(&page, "h1"), 1, "{document}");
+        for outside in ["src=\"", "@import", "url(", "href=\"http", "<link"] {
+            assert!(!page.contains(outside), "{outside} in a page of {}", document["schema"]);
+        }
+    }
+}
+
+#[test]
+fn each_chart_has_a_table_behind_it_and_its_name() {
+    for sources in [vec![generated()], documents().iter().map(|document| source("one", document)).collect()] {
+        let page = page::page(&sources).unwrap();
+        let charts = page.matches("<svg class=\"chart\"").count();
+        assert!(charts > 5, "{charts}");
+        assert_eq!(page.matches("Values as a table").count(), charts);
+        assert_eq!(page.matches("role=\"img\" aria-label=").count(), charts);
+    }
+}
+
+#[test]
+fn an_experiment_has_its_sections_in_the_order_of_the_questions_of_a_reader() {
+    let page = page::page(&[generated()]).unwrap();
+    let sections = [
+        "<h1>",
+        ">Latency<",
+        ">What each mode changes<",
+        ">Over the loads<",
+        ">What the experiment saw<",
+        ">Where and how<",
+        ">The command that repeats it<",
+        ">Data<",
+    ];
+    let at: Vec<usize> =
+        sections.iter().map(|section| page.find(section).unwrap_or_else(|| panic!("{section}"))).collect();
+    assert!(at.is_sorted(), "{at:?}");
+    for word in
+        ["m-base v0", "m-suspend v0", "m-suspend v1", "base again", "blocks that other programs disturbed", "Ringed"]
+    {
+        assert!(page.contains(word), "{word}");
+    }
+}
+
+#[test]
+fn a_page_of_6_modes_6_loads_and_300_slices_is_below_1_mb() {
+    let page = page::page(&[generated()]).unwrap();
+    assert!(page.len() < 1_000_000, "{} bytes", page.len());
+    assert!(page.contains("download=\"generated.hlog\"") && page.contains("download=\"generated.json.gz\""));
+}
+
+#[test]
+fn a_judge_that_printed_quantiles_gets_points_and_no_curve() {
+    let mut document = documents().remove(0);
+    document["experiments"].as_array_mut().unwrap().truncate(1);
+    for slice in document["experiments"][0]["record"]["slices"].as_array_mut().unwrap() {
+        slice["observation"]["latency"] = json!(null);
+        slice["observation"]["metrics"]["p50-us"] = json!(101.0);
+        slice["observation"]["metrics"]["p99-us"] = json!(909.0);
+    }
+    let page = page::page(&[source("printed", &document)]).unwrap();
+    assert!(page.contains("p99: 909 µs") && page.contains("there is no curve"));
+    assert!(!page.contains("class=\"band\"") && !page.contains(".hlog"));
+}
+
+#[test]
+fn results_are_compared_at_the_loads_and_in_the_modes_that_they_share() {
+    let mut other = documents().remove(0);
+    other["experiments"].as_array_mut().unwrap().truncate(1);
+    let page = page::page(&[source("before.json", &documents()[0]), source("after.json", &other)]).unwrap();
+    for text in ["2 results, compared", "A before", "B after", "B to A", "effect in B", "suspend200 at 50%"] {
+        assert!(page.contains(text), "{text}");
+    }
+    assert!(!page.contains("suspend200 at max"), "only one has this load");
+}
+
+#[test]
+fn a_limit_of_a_search_is_a_line_across_the_latencies_of_the_confirmation() {
+    let mut document = documents().remove(2);
+    document["search"]["plan"]["goal"]["limits"] =
+        json!([{ "metric": { "kind": "latency", "quantile": 0.99 }, "at-most": 500.0 }]);
+    let page = page::page(&[source("tune", &document)]).unwrap();
+    assert!(page.contains("class=\"limit\"") && page.contains("p99&lt;=500us"));
+}
+
+#[test]
+fn an_explanation_says_what_each_mode_makes_of_a_busy_period() {
+    let page = page::explanation(&explained());
+    assert_eq!(page.matches("<svg class=\"chart\"").count(), 6);
+    for text in ["suspend20 answers all nine within", "epoll_wait", "gro-flush-timeout", "suspended"] {
+        assert!(page.contains(text), "{text}");
+    }
+}
+
+/// `QUELL_WRITE_DOCS=1` writes the picture instead of comparing it.
+#[test]
+fn the_picture_of_a_busy_period_in_the_docs_is_current() {
+    let picture = page::busy_period_picture(&explained());
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/busy-period.svg");
+    if std::env::var_os("QUELL_WRITE_DOCS").is_some() {
+        fs::write(&file, &picture).unwrap();
+    }
+    let shown = fs::read_to_string(&file).unwrap_or_default();
+    assert!(shown == picture, "out of date: QUELL_WRITE_DOCS=1 cargo test -p quell-report --test all pages::");
+}
+
+#[test]
+fn what_cannot_be_shown_has_one_sentence() {
+    let empty = {
+        let mut document = documents().remove(0);
+        for experiment in document["experiments"].as_array_mut().unwrap() {
+            experiment["record"]["slices"] = json!([]);
+        }
+        source("empty.json", &document)
+    };
+    let list = source("list.json", &json!({ "schema": "quell-results/1", "directory": "/", "results": [] }));
+    for (sources, said) in [
+        (vec![], "no result: name at least one"),
+        (vec![empty], "empty.json has no slice, so there is nothing to show"),
+        (vec![list], "a report shows measurements, simulations and loads; list.json is a quell-results/1"),
+    ] {
+        let error: ReportError = page::page(&sources).unwrap_err();
+        assert_eq!(error.to_string(), said);
+    }
+}

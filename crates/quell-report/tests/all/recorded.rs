@@ -1,0 +1,133 @@
+//! Documents for the tests: recorded ones, and one that the model makes.
+
+use std::sync::OnceLock;
+
+use quell_experiment::{
+    Criterion, ExperimentDesign, Goal, LatencyCounts, SliceFlag, SliceObservation, Switchback, Treatment,
+};
+use quell_report::page::ReportSource;
+use quell_result::ResultDocument;
+use quell_result::experiment::{EndOfExperiment, ExperimentResult, LoadExperiment, SubjectFacts};
+use quell_result::facts::{HostFacts, ModelFacts};
+use quell_sim::explain;
+use quell_sim::sweep::{Point, Setup};
+use quell_sim::{HostProfile, Load};
+use serde_json::{Value, json};
+
+const EXPERIMENT: &str = include_str!("../../../quell/tests/fixtures/result.json");
+const GUEST: &str = include_str!("../../../quell/tests/fixtures/interrupts.json");
+const TUNE: &str = include_str!("../../../quell/tests/fixtures/tune.json");
+
+pub(crate) fn value(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+/// One document of each kind that a report shows.
+pub(crate) fn documents() -> Vec<Value> {
+    let experiment = value(EXPERIMENT);
+    let part = json!({
+        "transport": "tcp", "shape": "epoll", "load": "200000", "threads": 1, "result": experiment.clone(),
+    });
+    let published = json!({ "schema": "quell-published/1", "experiment": "a", "parts": [part] });
+    vec![experiment, value(GUEST), value(TUNE), published, simulation(), load()]
+}
+
+fn simulation() -> Value {
+    let setup = setup();
+    let point = |mode: &str, load: f64| Point { mode: mode.parse().unwrap(), load: Load::Qps(load), seed: 1 };
+    let points = [point("base", 50e3), point("base", 100e3), point("suspend20", 50e3), point("suspend20", 100e3)];
+    let rows = points.iter().map(|point| setup.row(point).unwrap()).collect();
+    serde_json::to_value(quell_result::simulation::SimulationRun::new(&setup, rows)).unwrap()
+}
+
+fn load() -> Value {
+    let latency = value(EXPERIMENT).pointer("/experiments/0/record/slices/0/observation/latency").unwrap().clone();
+    json!({
+        "schema": "quell-load/1",
+        "spec": value(EXPERIMENT).pointer("/subject/load").unwrap(),
+        "run": { "load": { "open-loop": { "requests-per-second": 1000.0 } }, "warm-up-ns": 0, "measured-ns": 1 },
+        "report": {
+            "duration-ns": 1_000_000_000_u64, "sent": 1000, "answered-in-window": 1000, "qps": 1000.0, "never-sent": 0,
+            "unanswered": 3, "latency": latency.clone(), "latency-from-send": latency.clone(), "lateness": latency,
+            "waited-for-connection": 0, "hits": 0, "misses": 0, "errors": {}, "generator-was-late": true, "cpu": null,
+            "engines": [],
+        },
+    })
+}
+
+pub(crate) fn source(name: &str, document: &Value) -> ReportSource {
+    ReportSource { name: name.to_owned(), document: ResultDocument::parse(&document.to_string()).unwrap() }
+}
+
+fn setup() -> Setup {
+    let host = HostProfile::shipped("epyc7662-cx5").unwrap();
+    Setup { warm_up_ns: 5_000_000, measured_ns: 20_000_000, ..Setup::new(host).with_queues(1) }
+}
+
+const MODES: [&str; 6] = ["base", "defer200", "napibusy", "fullbusy", "suspend20", "suspend200"];
+const LOADS: [f64; 6] = [30e3, 60e3, 90e3, 110e3, 120e3, 125e3];
+/// Blocks of seven slices at each load: 294 slices in all.
+const BLOCKS: u32 = 7;
+
+/// An experiment with 6 modes and 6 loads on the model.
+pub(crate) fn experiment() -> &'static ExperimentResult {
+    static MADE: OnceLock<ExperimentResult> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let setup = setup();
+        ExperimentResult {
+            schema: "quell-experiment/1".to_owned(),
+            quell_version: "0.0.0".to_owned(),
+            started_unix_s: 1_795_303_516,
+            host: HostFacts { kernel_release: "6.18.0".to_owned(), ..HostFacts::default() },
+            subject: SubjectFacts::Model(ModelFacts::of(&setup)),
+            experiments: LOADS.iter().map(|per_s| at_load(&setup, *per_s)).collect(),
+            not_a_measurement: None,
+        }
+    })
+}
+
+fn at_load(setup: &Setup, per_s: f64) -> LoadExperiment {
+    let treatment = |name: &str| Treatment { name: name.to_owned(), setting: name.parse().unwrap() };
+    let cpu = Criterion::Metric { name: "cpu-us-per-request".to_owned(), goal: Goal::Lowest };
+    let criteria = vec![Criterion::Latency { quantile: 0.5 }, Criterion::Latency { quantile: 0.99 }, cpu];
+    let mut design = ExperimentDesign::new(
+        treatment(MODES[0]),
+        MODES[1..].iter().map(|name| treatment(name)).collect(),
+        criteria,
+        1,
+    );
+    design.budget_ms = u64::from(BLOCKS) * design.block_ms() + 1;
+    let mut switchback = Switchback::new(design).unwrap();
+    let mut seed = 0;
+    while let Some(next) = switchback.next_slice() {
+        seed += 1;
+        let block = next.block;
+        let point = Point { mode: next.treatment.setting, load: Load::Qps(per_s), seed };
+        let run = setup.run(&point).simulate().unwrap();
+        let observation = SliceObservation {
+            spent_ms: 210.0,
+            latency: Some(LatencyCounts::from(&run.latency)),
+            foreign_cpu: Some(if block == 3 { f64::from(u32::from(seed.is_multiple_of(2))) / 2.0 } else { 0.1 }),
+            flags: if seed.is_multiple_of(9) { [SliceFlag::LoadWasLate].into() } else { [].into() },
+            ..SliceObservation::default()
+        };
+        let cpu_us = run.cpu_pct / 100.0 / run.qps * 1e6;
+        let observation = observation.with_metric("cpu-us-per-request", Some(cpu_us).filter(|us| us.is_finite()));
+        switchback.record(observation.with_metric("requests-per-s", Some(run.qps))).unwrap();
+    }
+    let load = Some(quell_load::OfferedLoad::Rate(per_s));
+    let (record, _) = switchback.finish();
+    let end = EndOfExperiment::Stopped(quell_experiment::StopReason::BudgetSpent);
+    LoadExperiment { load, offered_per_s: Some(per_s), record, end }
+}
+
+/// The explanation that `docs/` shows.
+pub(crate) fn explained() -> Vec<quell_report::page::ExplainedMode> {
+    let host = HostProfile::shipped("epyc7662-cx5").unwrap();
+    let explained = |mode: &str| {
+        let mode = mode.parse().unwrap();
+        let explanation = explain::explain(mode, &host).unwrap();
+        quell_report::page::ExplainedMode { explanation, story: explain::record(mode, &host).unwrap() }
+    };
+    ["base", "defer200", "suspend20"].map(explained).into()
+}
