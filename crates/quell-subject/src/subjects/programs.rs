@@ -432,6 +432,9 @@ impl Measurement<'_> {
         preview: &mut Preview,
     ) -> Result<(Vec<DeliveryMode>, Vec<ProblemFacts>), Unanswered> {
         let targets = &self.spec.targets;
+        if let Some(mode) = self.attached.mode.filter(|mode| mode.poller().is_some()) {
+            return Err(Unanswered::PresentHasPoller(mode));
+        }
         let mut modes = TuneSpace::default().all();
         if preview.plan.present().is_none()
             && let Some(mode) = preview.plan.present_setting()

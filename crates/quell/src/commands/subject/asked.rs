@@ -317,6 +317,7 @@ pub(in crate::commands) fn failure(error: Unanswered) -> Failure {
         Unanswered::Stalls(finding) => stalls::refused(&finding, "measures"),
         Unanswered::Plan { error, plan } => invalid_plan(&plan, error),
         Unanswered::PresentDiffers
+        | Unanswered::PresentHasPoller(_)
         | Unanswered::NothingToTry(_)
         | Unanswered::NothingSettable { .. }
         | Unanswered::NotSteered(_) => Failure::new(Exit::NotSupported, error),
