@@ -127,6 +127,17 @@ impl Attached {
         Ok(())
     }
 
+    /// Datagrams for `local` reach the stack, because they arrive on a queue without the socket.
+    pub(crate) fn other_queue(&self, what: &'static str, local: SocketAddr) -> XdpError {
+        XdpError::OtherQueue {
+            what,
+            device: self.device().to_owned(),
+            queue: self.spec.queue,
+            port: local.port(),
+            flow: if local.is_ipv4() { "udp4" } else { "udp6" },
+        }
+    }
+
     /// Facts about the socket for reports.
     pub(crate) fn describe(&self) -> Result<XdpQueue, XdpError> {
         let napi = self.napi()?;

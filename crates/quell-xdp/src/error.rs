@@ -32,10 +32,10 @@ pub enum XdpError {
     #[error("{server} did not answer within {within:?}; run `quell respond --xdp {server}` there")]
     NoAnswer { server: SocketAddr, within: Duration },
     #[error(
-        "responses arrive on another queue of {device} than {queue}; leave one queue (ethtool -L {device} combined 1), or \
+        "{what} arrive on another queue of {device} than {queue}; leave one queue (ethtool -L {device} combined 1), or \
          steer UDP port {port} to it (ethtool -N {device} flow-type {flow} dst-port {port} action {queue})"
     )]
-    OtherQueue { device: String, queue: u32, port: u16, flow: &'static str },
+    OtherQueue { what: &'static str, device: String, queue: u32, port: u16, flow: &'static str },
     #[error(
         "this AF_XDP socket cannot busy poll on this kernel: its SO_INCOMING_NAPI_ID is 0 after a frame of queue {queue} of \
          {device}; `--poller io-uring` polls the queue by its NAPI ID instead"

@@ -54,8 +54,8 @@ pub struct XdpResponder {
     attached: Arc<Attached>,
     thread: Option<JoinHandle<Option<LatencyHistogram>>>,
     tid: Pid,
-    /// Keeps other programs from using the port. Requests that arrive on other queues wait here for ever.
-    _reserved: UdpSocket,
+    /// Keeps other programs from using the port, and receives the requests that arrive on other queues.
+    reserved: UdpSocket,
 }
 
 #[derive(Debug)]
@@ -108,7 +108,7 @@ impl XdpResponder {
             .map_err(XdpError::system("start a responder thread"))?;
         let thread = Some(thread);
         let tid = tid.recv().map_err(|_| XdpError::ThreadLost)??;
-        Ok(Self { address, shared, attached, thread, tid, _reserved: reserved })
+        Ok(Self { address, shared, attached, thread, tid, reserved })
     }
 
     #[must_use]
@@ -140,6 +140,19 @@ impl XdpResponder {
     #[must_use]
     pub fn trouble(&self) -> &WakeEvent {
         &self.shared.trouble
+    }
+
+    /// Becomes readable when a request arrives on a queue without the socket. Nobody answers it.
+    #[must_use]
+    pub fn stack(&self) -> &UdpSocket {
+        &self.reserved
+    }
+
+    /// Takes one of those requests. Returns what is wrong if there was one.
+    #[must_use]
+    pub fn take_stray(&self) -> Option<XdpError> {
+        let taken = self.reserved.receive(&mut [0]).is_ok();
+        taken.then(|| self.attached.other_queue("requests", self.address))
     }
 
     #[must_use]

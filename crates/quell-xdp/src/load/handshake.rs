@@ -61,12 +61,7 @@ pub(super) fn exchange(
             return Ok(request);
         }
         if stack.receive(&mut buffer).is_ok_and(|length| length == bytes) {
-            return Err(XdpError::OtherQueue {
-                device: device.to_owned(),
-                queue: spec.socket.queue,
-                port: local.port(),
-                flow: if local.is_ipv4() { "udp4" } else { "udp6" },
-            });
+            return Err(attached.other_queue("responses", local));
         }
     }
     Err(XdpError::NoAnswer { server, within: WITHIN })

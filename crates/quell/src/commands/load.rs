@@ -24,14 +24,14 @@ pub(crate) struct LoadArgs {
     /// xdp: time that the receiving thread works after each response, in µs.
     #[arg(long, value_name = "US", default_value_t = 0.0)]
     pub(crate) delay_us: f64,
-    #[command(flatten)]
-    pub(crate) xdp: XdpArgs,
     /// Print the report as JSON, with raw histograms.
     #[arg(short, long)]
     pub(crate) json: bool,
     /// Print the figures that `quell bench --latency` reads: lines of NAME VALUE.
     #[arg(long, conflicts_with = "json")]
     pub(crate) figures: bool,
+    #[command(flatten)]
+    pub(crate) xdp: XdpArgs,
 }
 
 /// Runs the command.

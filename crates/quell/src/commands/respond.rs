@@ -44,11 +44,11 @@ pub(crate) struct RespondArgs {
     /// Answer UDP requests through an AF_XDP socket on the device with this address; see `quell load --protocol xdp`.
     #[arg(long)]
     pub(crate) xdp: bool,
-    #[command(flatten)]
-    pub(crate) xdp_args: XdpArgs,
     /// Print JSON.
     #[arg(short, long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) xdp_args: XdpArgs,
 }
 
 /// How to wait for requests.

@@ -28,37 +28,37 @@ use crate::render::xdp;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "AF_XDP")]
 pub(crate) struct XdpArgs {
-    /// AF_XDP: queue of the device.
+    /// Queue of the device.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) queue: u32,
-    /// AF_XDP: who polls the queue.
+    /// Who polls the queue.
     #[arg(long, value_name = "WAY", value_enum, default_value_t = Way::Interrupts)]
     pub(crate) poller: Way,
-    /// AF_XDP: CPU of the thread that polls, for the ways that have one [not pinned]
+    /// CPU of the thread that polls, for the ways that have one [not pinned]
     #[arg(long, value_name = "CPU")]
     pub(crate) poll_cpu: Option<u32>,
-    /// AF_XDP: watch the ring instead of sleeping in poll(), for the ways in which the kernel polls.
+    /// Watch the ring instead of sleeping in poll(), for the ways in which the kernel polls.
     #[arg(long)]
     pub(crate) spin: bool,
-    /// AF_XDP: SO_BUSY_POLL, in µs.
+    /// SO_BUSY_POLL, in µs.
     #[arg(long, value_name = "US", default_value_t = XdpSpec::default().busy_poll_us)]
     pub(crate) busy_poll_us: u32,
-    /// AF_XDP: SO_BUSY_POLL_BUDGET, in packets.
+    /// SO_BUSY_POLL_BUDGET, in packets.
     #[arg(long, value_name = "N", default_value_t = XdpSpec::default().busy_poll_budget)]
     pub(crate) busy_poll_budget: u16,
-    /// AF_XDP: entries of each ring, a power of two.
+    /// Entries of each ring, a power of two.
     #[arg(long, value_name = "N", default_value_t = XdpSpec::default().ring_entries)]
     pub(crate) ring: u32,
-    /// AF_XDP: maximum number of frames that are taken from the ring at once.
+    /// Maximum number of frames that are taken from the ring at once.
     #[arg(long, value_name = "N", default_value_t = XdpSpec::default().batch)]
     pub(crate) batch_size: u32,
-    /// AF_XDP: how frames get into the memory of the program.
+    /// How frames get into the memory of the program.
     #[arg(long, value_enum, default_value_t = Copying::Auto)]
     pub(crate) copy_mode: Copying,
-    /// AF_XDP: kick the kernel for every batch instead of when it asks (XDP_USE_NEED_WAKEUP).
+    /// Kick the kernel for every batch instead of when it asks (XDP_USE_NEED_WAKEUP).
     #[arg(long)]
     pub(crate) no_need_wakeup: bool,
-    /// AF_XDP: measure each receive call, for the ways in which the receiving thread polls.
+    /// Measure each receive call, for the ways in which the receiving thread polls.
     #[arg(long)]
     pub(crate) time_calls: bool,
 }
@@ -87,7 +87,9 @@ pub(crate) enum Way {
 pub(crate) enum Copying {
     /// Zero-copy if the driver supports it.
     Auto,
+    /// The kernel copies.
     Copy,
+    /// The device writes into it.
     ZeroCopy,
 }
 
@@ -215,14 +217,21 @@ pub(crate) fn respond(args: &RespondArgs) -> Result<(), Failure> {
         work_us: args.work_us.into(),
     };
     let interruption = Interruption::listen().map_err(refused)?;
-    let mut epoll = Epoll::new(2).map_err(refused)?;
+    let mut epoll = Epoll::new(3).map_err(refused)?;
     let responder = XdpResponder::start(&spec).map_err(failure)?;
     let (address, queue) = (responder.address(), responder.queue().map_err(failure)?);
     output::say(&format!("answering {address} on {}", xdp::queue(&queue)));
     epoll.add(&interruption, 0, Trigger::Level).map_err(refused)?;
     epoll.add(responder.trouble(), 1, Trigger::ReadEdge).map_err(refused)?;
+    epoll.add(responder.stack(), 2, Trigger::ReadEdge).map_err(refused)?;
+    let mut is_warned = false;
     while interruption.flag().get().is_none() && !responder.has_failed() {
         epoll.wait(None).map_err(refused)?;
+        if let Some(stray) = responder.take_stray()
+            && !std::mem::replace(&mut is_warned, true)
+        {
+            output::say(&format!("quell: {stray}"));
+        }
     }
     let (stats, ended) = responder.stop();
     if args.json {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 #[path = "../../../../fuzz/src/lib.rs"]
 mod texts;
 
-/// Corpora that tests of `quell-linux`, `quell-load` and `quell-vm` replay.
+/// Corpora that tests of `quell-linux`, `quell-load`, `quell-vm` and `quell-xdp` replay.
 const REPLAYED_ELSEWHERE: &[&str] = &[
     "bit_mask",
     "btf",
@@ -23,6 +23,7 @@ const REPLAYED_ELSEWHERE: &[&str] = &[
     "one_line_files",
     "proc_files",
     "settings_files",
+    "xdp_frames",
 ];
 
 type Entry = fn(&[u8]);
