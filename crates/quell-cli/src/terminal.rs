@@ -1,9 +1,8 @@
 //! Properties of standard output and standard error: width and color support; text wrapped for them.
 
-use std::io::IsTerminal;
-use std::os::fd::AsFd;
+use std::io::{self, IsTerminal as _};
 
-use terminal_size::{Width, terminal_size_of};
+use terminal_size::{Height, Width, terminal_size_of};
 use textwrap::WordSplitter;
 use textwrap::core::display_width;
 
@@ -22,20 +21,21 @@ pub struct Terminal {
 impl Terminal {
     #[must_use]
     pub fn of_stdout() -> Self {
-        Self::of(&std::io::stdout())
+        let stdout = io::stdout();
+        Self::of(stdout.is_terminal(), || terminal_size_of(&stdout))
     }
 
     #[must_use]
     pub fn of_stderr() -> Self {
-        Self::of(&std::io::stderr())
+        let stderr = io::stderr();
+        Self::of(stderr.is_terminal(), || terminal_size_of(&stderr))
     }
 
     /// The width is that of `COLUMNS`, if it is set, or of the terminal.
-    fn of(stream: &(impl AsFd + IsTerminal)) -> Self {
-        let is_terminal = stream.is_terminal();
+    fn of(is_terminal: bool, size: impl FnOnce() -> Option<(Width, Height)>) -> Self {
         let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         let set = || std::env::var("COLUMNS").ok()?.parse().ok().filter(|columns| *columns > 0);
-        let seen = || terminal_size_of(stream).map(|(Width(columns), _)| columns.into());
+        let seen = || size().map(|(Width(columns), _)| columns.into());
         Self { columns: is_terminal.then(|| set().or_else(seen)).flatten(), colour: is_terminal && wanted }
     }
 

@@ -187,7 +187,9 @@ impl ProfilePlan {
             UnknownReason::Denied { .. } => "access was denied: ",
             UnknownReason::NotAsked | UnknownReason::Failed => "",
         };
-        self.cannot(wanted_by, what, unknown.reason, &format!("{words}{}", unknown.message));
+        // The words replace the explanation that errors of netlink end with.
+        let kernel = unknown.message.trim_end_matches("; not supported by this kernel or driver");
+        self.cannot(wanted_by, what, unknown.reason, &format!("{words}{kernel}"));
     }
 
     fn settle<T: PartialEq + Clone>(

@@ -41,7 +41,7 @@ fn of_kind(kind: &[&Finding], terminal: Terminal) -> String {
     let Some(first) = kind.first() else { return String::new() };
     let word = first.severity.word();
     let link = if first.severity == Severity::CannotTell { " whether" } else { ":" };
-    let title = terminal.fill(&format!("{word}{link} {} [{}]", first.title, first.id), "", INDENT);
+    let title = terminal.wrap(&format!("{word}{link} {} [{}]", first.title, first.id));
     let mut out = title.replacen(word, &paint(word, first.severity, terminal), 1) + "\n";
     let matters = first.severity >= Severity::Warning;
     for (number, finding) in kind.iter().enumerate().take(PLACES_MAX) {

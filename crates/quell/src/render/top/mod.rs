@@ -200,7 +200,7 @@ fn reasons(report: &IntervalReport) -> String {
         let Some(effect) = &program.effect else { continue };
         let (_, why) = verdict(effect);
         let kind = without_figures(why);
-        match kinds.iter_mut().find(|(first, known, ..)| (&first.name, &*known) == (&program.name, &kind)) {
+        match kinds.iter_mut().find(|(first, known, ..)| (&first.name, known) == (&program.name, &kind)) {
             Some((.., others)) => others.push(program.pid.to_string()),
             None => kinds.push((program, kind, why, Vec::new())),
         }
