@@ -4,4 +4,5 @@
 
 mod model_table;
 mod regret;
+mod rivals;
 mod searches;

@@ -495,6 +495,32 @@ mod tests {
     }
 
     #[test]
+    fn advice_says_how_many_modes_are_shown_and_which_kinds_are_not_possible() {
+        let refused = RefusedMode { kind: "suspend".to_owned(), reason: "needs Linux 6.13".to_owned() };
+        let space = TuneSpace { refused: vec![refused] };
+        let plan = TunePlan { space: Some(space), ..without_better(Vec::new()).plan };
+        let mode = |at: usize| match at {
+            0 => DeliveryMode::default(),
+            at => format!("defer{at}").parse().unwrap_or_else(|why| panic!("{why}")),
+        };
+        let ranked = |limit_ratio| {
+            let one = |at: usize| {
+                let cost = if at == 0 { 9.0 } else { at as f64 / 10.0 };
+                RankedMode { mode: mode(at), objective: vec![Some(cost)], limit_ratio, cost }
+            };
+            (1..20).chain([0]).map(one).collect::<Vec<_>>()
+        };
+        let text = advice("a host", &plan, &ranked(None), "--pid 1").replace("\n  ", " ");
+        assert!(text.starts_with("20 modes ranked by"), "{text}");
+        assert!(text.contains("the best 12 and base are shown, --json lists all"), "{text}");
+        assert!(text.contains("not possible here: suspend (needs Linux 6.13)\n"), "{text}");
+        let mut one_unknown = ranked(Some(0.5));
+        one_unknown[3].limit_ratio = Some(f64::INFINITY);
+        let text = advice("a host", &plan, &one_unknown, "--pid 1").replace("\n  ", " ");
+        assert!(text.contains("; 1 has too few requests in a slice"), "{text}");
+    }
+
+    #[test]
     fn every_mode_that_looks_better_than_the_answer_has_its_reason() {
         let mode = |text: &str| text.parse::<DeliveryMode>().unwrap_or_else(|why| panic!("{why}"));
         let interval = RatioEstimate { ratio: 0.88, low: 0.73, high: Some(1.03), blocks: 20 };

@@ -145,6 +145,17 @@ fn a_dry_run_has_the_exit_code_of_the_real_run() {
 }
 
 #[test]
+fn a_mode_that_was_found_elsewhere_is_said_to_be_so_before_it_is_attached_or_run() {
+    let found = profile("[program]\nmode = \"suspend20\"\nfound-elsewhere = \"found on the model of another host\"\n");
+    let found = found.to_str().unwrap();
+    let attach = says(1, &mut quell(&["attach", "--dry-run", "--profile", found, "2147483646"]));
+    for said in [attach, says(127, &mut quell(&["run", "--profile", found, "--", "/no/such/program"]))] {
+        let text = "this mode was not measured on this program: found on the model of another host";
+        assert!(said.contains(text) && said.contains("quell bench --pid PID"), "{said}");
+    }
+}
+
+#[test]
 fn the_directory_of_results_is_closed_to_other_writers_under_any_umask() {
     let dir = tempfile::tempdir().unwrap();
     let results = dir.path().join("state/results");

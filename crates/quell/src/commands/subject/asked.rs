@@ -210,15 +210,15 @@ fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> 
             )
         }
         PlannedSubject::Lab(request) => format!(
-            "compares {modes} on {}, {}, in slices of {total_ms} ms, for at most {budget_s} s\n",
+            "compares {modes} on {}, {}\nin slices of {total_ms} ms, for at most {budget_s} s\n",
             of_lab(request),
             loads(&request.loads)
         ),
         PlannedSubject::Model(spec) => {
-            format!("compares {modes} on {}, {}, in slices of {total_ms} ms\n", of_model(spec), loads(&spec.loads))
+            format!("compares {modes} on {}, {}\nin slices of {total_ms} ms\n", of_model(spec), loads(&spec.loads))
         }
         PlannedSubject::Guest(kernel) => format!(
-            "compares {modes} in a guest with Linux {}, in slices of {total_ms} ms, for at most {budget_s} s\n",
+            "compares {modes} in a guest with Linux {}\nin slices of {total_ms} ms, for at most {budget_s} s\n",
             kernel.origin.version
         ),
     }
