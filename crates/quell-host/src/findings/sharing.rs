@@ -9,7 +9,7 @@ use quell_linux::ethtool::Channels;
 use quell_linux::visible::counted;
 
 use super::fix::Fix;
-use super::sorting::one_queue_per_worker;
+use super::sorting::{one_queue_per_worker, opened_connections};
 use super::text::time_text;
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
@@ -55,7 +55,10 @@ fn mixed(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             severity,
             nodes,
             observed: format!("sockets by NAPI: {}", shares.collect::<Vec<_>>().join(", ")),
-            fix: vec![Fix::advice(one_queue_per_worker(query, epoll.process))],
+            fix: std::iter::once(one_queue_per_worker(query, epoll.process))
+                .chain(opened_connections(query, epoll))
+                .map(Fix::advice)
+                .collect(),
         }
     };
     mixing.map(observation).collect()

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use quell_linux::Pid;
+use quell_linux::visible::counted;
 
 use super::sharing::EPOLL_MIXES_NAPIS;
 use super::{Finding, Fix, Node};
-use crate::snapshot::query::SnapshotQuery;
+use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Process, Protocol, SnapshotSocket, SocketState};
 
 /// How each worker of a program gets the connections of one queue, or that it cannot.
@@ -27,11 +28,35 @@ fn server_of<'a>(query: &SnapshotQuery<'a>, worker: &'a Process) -> &'a Process 
     let listening = |process: &'a Process| -> BTreeSet<u64> {
         let held = process.files.known().into_iter().flat_map(|files| &files.sockets);
         let sockets = held.filter_map(|held| query.socket(held.inode));
-        sockets.filter(|socket| socket.state == SocketState::Listen).map(|socket| socket.inode).collect()
+        sockets.filter(|socket| listens(socket)).map(|socket| socket.inode).collect()
     };
     let of_worker = listening(worker);
     let holders = query.now.processes.iter().filter(|process| !listening(process).is_disjoint(&of_worker));
     holders.min_by_key(|process| (process.start_time_ticks, process.pid)).unwrap_or(worker)
+}
+
+/// Advice about connections that the program opened, as a proxy does: a filter selects the worker of accepted ones only.
+/// `None` without such connections, and if no listening socket of the process tells them apart.
+pub(crate) fn opened_connections(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<String> {
+    let held = epoll.process.files.known().into_iter().flat_map(|files| &files.sockets);
+    let listeners = held.filter_map(|held| query.socket(held.inode)).filter(|socket| listens(socket));
+    let ports: BTreeSet<u16> = listeners.filter_map(|socket| Some(socket.local?.port())).collect();
+    let is_opened = |socket: &&&SnapshotSocket| {
+        let port = socket.local.map(|local| local.port());
+        socket.protocol == Protocol::Tcp && socket.remote.is_some() && port.is_some_and(|port| !ports.contains(&port))
+    };
+    let opened = epoll.by_napi.values().flatten().filter(is_opened).count();
+    (opened > 0 && !ports.is_empty()).then(|| {
+        format!(
+            "the program opened {}, which cannot be steered: reach those servers over loopback or a Unix socket, or use \
+             a device with one queue, or a mode without suspension",
+            counted(opened, "connection"),
+        )
+    })
+}
+
+fn listens(socket: &SnapshotSocket) -> bool {
+    socket.protocol == Protocol::Tcp && socket.state == SocketState::Listen
 }
 
 /// Advice to a program whose new connections are steered.
@@ -43,7 +68,9 @@ pub fn are_steered(findings: &mut [Finding], programs: &BTreeSet<Pid>) {
     let is_theirs = |node: &Node| matches!(node, Node::Epoll { pid, .. } if programs.contains(pid));
     let mixed = findings.iter_mut().filter(|finding| finding.id == EPOLL_MIXES_NAPIS);
     for finding in mixed.filter(|finding| finding.nodes.iter().any(is_theirs)) {
-        finding.fix = vec![Fix::advice(STEERED)];
+        if let Some(to_steer) = finding.fix.first_mut() {
+            *to_steer = Fix::advice(STEERED);
+        }
     }
 }
 
@@ -70,7 +97,6 @@ pub fn are_attached(findings: &mut [Finding], programs: &BTreeSet<Pid>) {
 pub(crate) fn has_reuseport_group(query: &SnapshotQuery<'_>, process: &Process) -> bool {
     let mut listeners: BTreeMap<_, usize> = BTreeMap::new();
     let key = |socket: &SnapshotSocket| (socket.namespace, socket.local, socket.bound_to, socket.uid);
-    let listens = |socket: &SnapshotSocket| socket.protocol == Protocol::Tcp && socket.state == SocketState::Listen;
     for socket in query.now.sockets.iter().filter(|socket| listens(socket)) {
         *listeners.entry(key(socket)).or_default() += 1;
     }

@@ -202,6 +202,23 @@ fn steering_is_advised_only_to_a_program_with_a_listening_socket_per_worker() {
 }
 
 #[test]
+fn connections_that_the_program_opened_are_said_to_stay_mixed() {
+    let mixed = ("/sockets/1/napi", json!(8_194));
+    let is_said = |advice: &[String]| advice.iter().any(|text| text.starts_with("the program opened 1 connection"));
+    assert!(!is_said(&advice("epoll-mixes-napis", std::slice::from_ref(&mixed))));
+    let opened = ("/sockets/1/local", json!("10.0.0.1:40000"));
+    assert!(is_said(&advice("epoll-mixes-napis", &[mixed.clone(), opened.clone()])));
+
+    let mut now = server();
+    [mixed, opened].into_iter().for_each(|(place, value)| set(&mut now, place, value));
+    let mut findings = examine(&snapshot(&now), None).findings;
+    are_steered(&mut findings, &BTreeSet::from([Pid::from_kernel(4_242).unwrap()]));
+    let finding = findings.iter().find(|finding| finding.id == "epoll-mixes-napis").unwrap();
+    let texts: Vec<String> = finding.fix.iter().map(ToString::to_string).collect();
+    assert!(is_said(&texts), "reconnecting clients do not change it: {texts:?}");
+}
+
+#[test]
 fn steering_is_not_advised_to_a_program_that_is_steered() {
     let mut now = server();
     set(&mut now, "/sockets/1/napi", json!(8_194));

@@ -32,7 +32,7 @@ fn to_know(program: Program) -> &'static str {
              every thread has connections from all of them, although its clients are steered."
         }
         Program::EnvoyProxy => {
-            "One epoll and one listening socket per worker (`--concurrency`; `reuse_port` is the default). The backend \
+            "One epoll and one listening socket per worker (`--concurrency`; `enable_reuse_port` is the default). The backend \
              is as that of HAProxy."
         }
         Program::GoHttp => {

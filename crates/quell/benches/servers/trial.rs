@@ -76,6 +76,9 @@ pub(crate) fn trial(lab: &ServersLab, program: Program, mode: &str, arm: Arm, ef
     let options = [&[mode], steering(lab, program)].concat();
     let launch = if arm == Arm::Run { Launch::Under(&options) } else { Launch::Plain };
     let server = lab.serve(program, lab.veth.plan.queues, launch)?;
+    if arm == Arm::Run {
+        wait_until_steered(&server, steering(lab, program));
+    }
     warm_up(lab, program, &server, mode, arm)?;
     let trial = measured(lab, program, &server, mode, effort)?;
     if arm == Arm::Attach {
@@ -94,6 +97,14 @@ pub(crate) fn trial(lab: &ServersLab, program: Program, mode: &str, arm: Arm, ef
 /// Options by which a filter distributes connections by queue: if the kernel selects the worker, and there are several.
 fn steering(lab: &ServersLab, program: Program) -> &'static [&'static str] {
     if lab.veth.plan.queues > 1 { program.steering() } else { &[] }
+}
+
+/// A UDP socket keeps the queue of its first datagram, so the filters have to be there before. TCP and UDP have one each.
+fn wait_until_steered(server: &Server, options: &[&str]) {
+    wait_until(|| {
+        let said = server.said();
+        if said.matches("steering ").count() >= options.len() { Ok(()) } else { Err(said) }
+    });
 }
 
 /// Warms the server up before the measurement. A mode is attached under load.
