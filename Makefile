@@ -14,7 +14,7 @@ SECONDS ?= 60
 # The lab needs root; everything is built as whoever calls.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
-.PHONY: help package check-packages release-check check-aarch64 mpi test-mpi nightly install-for-tests bpf bench test test-stressed test-vm test-servers lint build bench-generator bench-closed-loop bench-servers fuzz clean-lab
+.PHONY: help package check-packages release-check check-aarch64 mpi test-mpi nightly install-for-tests bpf bench test test-stressed test-vm test-servers test-report lint build bench-generator bench-closed-loop bench-servers fuzz clean-lab
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 18
@@ -53,6 +53,13 @@ test-vm: ## run tests on Debian kernels under QEMU (fetched once; root only for 
 test-servers: ## test packaged servers with a delivery mode: traced, attached, launched, killed 200 times (root)
 	@tools/install-missing $(SERVERS) $(MORE_SERVERS) $(TOOLS)
 	QUELL_TEST_SERVERS=all tools/count-tests $(CARGO) test --locked -p quell --test all servers:: -- --nocapture
+
+# `make test` uses a Chromium that is installed, and has no axe-core.
+test-report: ## look at reports in a browser: widths, schemes, accessibility (installs Chromium, fetches axe-core)
+	@tools/install-missing chromium npm
+	@npm install --silent --no-save --prefix target/axe axe-core
+	QUELL_TEST_BROWSER=1 QUELL_AXE=$(CURDIR)/target/axe/node_modules/axe-core/axe.min.js \
+		tools/count-tests $(CARGO) test --locked -p quell-report --test all browser::
 
 # Open MPI, and libclang with the C headers, from which the bindings are generated. Neither `make test` nor `make bench`
 # needs them: without its feature `mpi`, quell-mpi has no program.
@@ -99,6 +106,7 @@ fuzz: ## fuzz every parser for SECONDS=60 each; new inputs go to fuzz/found
 nightly: ## tests that are too slow for CI or need a network: guests, 200 kills, published experiments, random owners of settings, packages, aarch64, ten minutes of each fuzz target
 	$(MAKE) test-vm
 	$(MAKE) test-servers
+	$(MAKE) test-report
 	$(CARGO) test --locked -p quell --test all bench_on_the_kernel:: -- --ignored
 	PROPTEST_CASES=100000 $(CARGO) test --locked -p quell-change --lib owners_in_any_order
 	QUELL_OWNER_SEQUENCES=300 $(CARGO) test --locked -p quell-host --test all owners_on_the_kernel::

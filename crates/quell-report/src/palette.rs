@@ -18,11 +18,11 @@ pub struct Accent {
 
 /// Accents of all kinds.
 pub const ACCENTS: [Accent; 9] = [
-    Accent { kind: "base", light: (94, 102, 112), dark: (166, 174, 184), terminal: 245 },
-    Accent { kind: "defer", light: (190, 80, 0), dark: (240, 150, 70), terminal: 172 },
-    Accent { kind: "napibusy", light: (0, 125, 92), dark: (50, 200, 155), terminal: 36 },
-    Accent { kind: "fullbusy", light: (170, 60, 125), dark: (235, 150, 200), terminal: 169 },
-    Accent { kind: "suspend", light: (0, 105, 180), dark: (95, 180, 240), terminal: 33 },
+    Accent { kind: "base", light: (110, 116, 124), dark: (150, 156, 164), terminal: 245 },
+    Accent { kind: "defer", light: (190, 80, 0), dark: (240, 140, 50), terminal: 172 },
+    Accent { kind: "napibusy", light: (0, 130, 95), dark: (40, 205, 165), terminal: 36 },
+    Accent { kind: "fullbusy", light: (135, 20, 95), dark: (250, 165, 215), terminal: 169 },
+    Accent { kind: "suspend", light: (0, 105, 180), dark: (90, 170, 240), terminal: 33 },
     Accent { kind: "threaded", light: (122, 104, 0), dark: (235, 218, 90), terminal: 142 },
     Accent { kind: "threadedbusy", light: (128, 84, 56), dark: (215, 175, 140), terminal: 137 },
     Accent { kind: "sockpoll", light: (0, 120, 140), dark: (92, 205, 222), terminal: 37 },
@@ -163,7 +163,7 @@ mod tests {
                 for (at, (kind, one)) in seen.iter().enumerate() {
                     for (other_kind, other) in &seen[..at] {
                         let square: f64 = (0..3).map(|part| (one[part] - other[part]).powi(2)).sum();
-                        assert!(square.sqrt() > 8.0, "{kind} and {other_kind} differ by {:.1}", square.sqrt());
+                        assert!(square.sqrt() > 10.0, "{kind} and {other_kind} differ by {:.1}", square.sqrt());
                     }
                 }
             }

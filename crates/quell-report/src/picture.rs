@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn every_mode_of_an_open_load_has_a_row_and_a_closed_loop_has_none() {
         let chart = draw(&recorded()).expect("a chart");
-        assert_eq!(chart.matches("suspend200").count(), 1, "{chart}");
+        assert_eq!(chart.matches("\nsuspend200\n").count(), 1, "{chart}");
         assert_eq!(chart.matches("requests/s offered").count(), 1);
     }
 

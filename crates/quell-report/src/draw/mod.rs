@@ -19,7 +19,7 @@ pub(crate) use scale::{Nines, Scale, compact, tick};
 /// Width of a chart that stands beside others, in px. Its text is legible at 320 px.
 pub(crate) const WIDTH: f64 = 400.0;
 /// Number of letters of a name in a chart.
-const NAME_LETTERS: usize = 13;
+const NAME_LETTERS: usize = 12;
 /// Number of letters of a name in a table or a sentence.
 const TEXT_LETTERS: usize = 160;
 
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn a_name_in_a_chart_is_short_and_has_no_control_characters() {
         assert_eq!(label("suspend200"), "suspend200");
-        assert_eq!(label(&"x".repeat(10_000)), format!("{}…", "x".repeat(12)));
+        assert_eq!(label(&"x".repeat(10_000)), format!("{}…", "x".repeat(11)));
         assert_eq!(label("a\u{1b}[2J"), "a\\u{1b}[2J");
     }
 

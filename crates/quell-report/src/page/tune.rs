@@ -123,8 +123,11 @@ fn arm_row(arm: &ArmReport) -> Vec<String> {
     let finite = |value: &f64| value.is_finite();
     let ratio =
         |ratio: &Option<f64>| ratio.filter(finite).map_or_else(|| ABSENT.to_owned(), |ratio| format!("{ratio:.2}"));
-    let limit =
-        arm.limit_ratio.filter(finite).map_or_else(|| ABSENT.to_owned(), |ratio| format!("{:.0} %", ratio * 100.0));
+    let limit = arm
+        .limit_ratio
+        .map(|ratio| ratio * 100.0)
+        .filter(finite)
+        .map_or_else(|| ABSENT.to_owned(), |ratio| format!("{ratio:.0} %"));
     let became = match &arm.state {
         ArmState::Worse { than } => format!("worse than {than}"),
         state => words::arm_state(state),

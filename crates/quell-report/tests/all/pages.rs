@@ -93,10 +93,10 @@ fn results_are_compared_at_the_loads_and_in_the_modes_that_they_share() {
     let mut other = documents().remove(0);
     other["experiments"].as_array_mut().unwrap().truncate(1);
     let page = page::page(&[source("before.json", &documents()[0]), source("after.json", &other)]).unwrap();
-    for text in ["2 results, compared", "A before", "B after", "B to A", "effect in B", "suspend200 at 50%"] {
+    for text in ["2 results, compared", "A before", "B after", "B to A", "effect in B", "<b>suspend200 at 50%</b>"] {
         assert!(page.contains(text), "{text}");
     }
-    assert!(!page.contains("suspend200 at max"), "only one has this load");
+    assert!(!page.contains("<b>suspend200 at max</b>"), "only one has this load");
 }
 
 #[test]

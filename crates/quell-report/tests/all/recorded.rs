@@ -42,14 +42,21 @@ fn simulation() -> Value {
 
 fn load() -> Value {
     let latency = value(EXPERIMENT).pointer("/experiments/0/record/slices/0/observation/latency").unwrap().clone();
+    let errors = json!({
+        "connections-lost": 0, "requests-lost": 1, "reconnects-failed": 0, "reconnected": 0, "timed-out": 0,
+        "server-errors": 0, "malformed": 0, "wrong-content": 0,
+    });
     json!({
         "schema": "quell-load/1",
         "spec": value(EXPERIMENT).pointer("/subject/load").unwrap(),
-        "run": { "load": { "open-loop": { "requests-per-second": 1000.0 } }, "warm-up-ns": 0, "measured-ns": 1 },
+        "run": {
+            "schedule": { "open": { "rate-per-s": 1000.0, "gaps": "gpd:0,16.0292,0.154971" } },
+            "warm-up-ms": 0, "measure-ms": 1000,
+        },
         "report": {
             "duration-ns": 1_000_000_000_u64, "sent": 1000, "answered-in-window": 1000, "qps": 1000.0, "never-sent": 0,
             "unanswered": 3, "latency": latency.clone(), "latency-from-send": latency.clone(), "lateness": latency,
-            "waited-for-connection": 0, "hits": 0, "misses": 0, "errors": {}, "generator-was-late": true, "cpu": null,
+            "waited-for-connection": 0, "hits": 0, "misses": 0, "errors": errors, "generator-was-late": true, "cpu": null,
             "engines": [],
         },
     })

@@ -40,6 +40,7 @@ const GUIDES: &[Guide] = &[
     guide("export.md", "quell-export", "1"),
     guide("load.md", "quell-load", "1"),
     guide("model.md", "quell-sim", "1"),
+    guide("report.md", "quell-report", "1"),
     guide("results.md", "quell-results", "1"),
     guide("run.md", "quell-run", "1"),
     guide("show.md", "quell-show", "1"),
@@ -75,7 +76,7 @@ const CHANGING: &[&str] = &[
     "quell-status",
     "quell-tune",
 ];
-const MEASURING: &[&str] = &["quell-bench", "quell-results", "quell-tune"];
+const MEASURING: &[&str] = &["quell-bench", "quell-report", "quell-results", "quell-tune"];
 
 const FILES: &[Noted] = &[
     (&["quell-apply"], "/usr/lib/quell/*.toml, /etc/quell/*.toml", "Profiles that are applied if none is named."),
