@@ -20,6 +20,7 @@ mod export_on_the_kernel;
 mod export_rules;
 mod fuzz_corpus;
 mod hostile_names;
+mod kubernetes;
 mod live;
 mod load_and_respond;
 mod logs;

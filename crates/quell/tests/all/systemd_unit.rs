@@ -169,7 +169,10 @@ fn systemd_starts_the_units_with_their_capabilities_and_a_restart_or_an_upgrade_
     assert!(["upgraded", "stopped", "started"].iter().all(|when| runs(when) == runs("both")), "no unit was restarted");
     assert!(runs("handed_over") != runs("both") && runs("continued") != runs("handed_over"), "the unit was restarted");
     let looks = std::fs::read_to_string(out.path().join("every-look")).unwrap();
-    assert!(looks.lines().count() > 0 && looks.lines().all(|look| look.contains(" 20000,")), "a queue flipped: {looks}");
+    assert!(
+        looks.lines().count() > 0 && looks.lines().all(|look| look.contains(" 20000,")),
+        "a queue flipped: {looks}"
+    );
     let load: Value = serde_json::from_slice(&std::fs::read(out.path().join("upgrade.load")).unwrap()).unwrap();
     let errors: u64 = load["report"]["errors"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
     assert_eq!(errors, 0, "no request fails: {load}");

@@ -7,7 +7,7 @@ mod history;
 mod journals;
 mod owners;
 mod random_owners;
-mod stage;
+pub(crate) mod stage;
 mod take_over;
 mod views;
 
