@@ -6,7 +6,7 @@ CARGO ?= cargo
 BENCH ?=
 # Servers from packages that tests try, with their clients, and tools that tests use or compare answers with.
 SERVERS := memcached redis-server redis-benchmark nginx haproxy wrk hey h2load dnsperf
-TOOLS := go python3 ip ethtool strace valgrind setpriv cpio systemd-analyze script tmux ssh sshd prometheus promtool mandoc man zsh fish
+TOOLS := go python3 ip ethtool strace valgrind setpriv cpio systemd-analyze script tmux ssh sshd prometheus promtool mandoc man zsh fish ansible-playbook ansible-lint
 # How long `make fuzz` runs each target.
 SECONDS ?= 60
 # The lab needs root; everything is built as whoever calls.

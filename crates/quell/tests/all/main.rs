@@ -7,6 +7,7 @@
     reason = "helpers of tests fail by panicking"
 )]
 
+mod ansible;
 mod apply_on_the_kernel;
 mod attach_on_the_kernel;
 mod attach_to_receivers;
