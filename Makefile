@@ -8,7 +8,7 @@ BENCH ?=
 SERVERS := memcached redis-server redis-benchmark nginx haproxy wrk hey h2load dnsperf
 # The servers that only test-servers and bench-servers try. Envoy is tried if it is installed: no distribution has it.
 MORE_SERVERS := node unbound
-TOOLS := go python3 ip ethtool strace valgrind setpriv cpio systemd-analyze script tmux ssh sshd prometheus promtool mandoc man zsh fish
+TOOLS := go python3 ip ethtool strace valgrind setpriv cpio systemd-analyze script tmux ssh sshd prometheus promtool mandoc man zsh fish ansible-playbook ansible-lint
 # How long `make fuzz` runs each target.
 SECONDS ?= 60
 # The lab needs root; everything is built as whoever calls.

@@ -12,7 +12,7 @@ use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge, suspect};
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
 use quell_host::attach::views::with_attachments;
 use quell_host::snapshot::{self, Device, Files, Process, Snapshot, SnapshotNapi, SnapshotScope, TakeError, queues_of};
-use quell_linux::proc::{ProcDir, ProcRoot};
+use quell_linux::proc::{ControlGroups, ProcDir, ProcRoot};
 use quell_linux::sysfs::Sysfs;
 use quell_linux::{NapiId, Pid, clock, kernel};
 use quell_mode::DeliveryMode;
@@ -279,13 +279,17 @@ impl Observer {
                 others: users.get(&napi).is_some_and(|users| users.polling > usize::from(can_poll(process))),
             };
             let dir = ProcRoot::default().process(process.pid);
-            let unit = dir.unit().ok().flatten();
-            // Read after the unit: if the process ID belongs to another process now, so may the unit.
+            let groups = dir.control_groups().unwrap_or_default();
+            // Read after the groups: if the process ID belongs to another process now, so may the groups.
             let cpu_ns = cpu_ns(&dir, process.start_time_ticks);
+            let ControlGroups { pod, container, unit } =
+                if cpu_ns.is_some() { groups } else { ControlGroups::default() };
             Some(ObservedProgram {
                 pid: process.pid,
                 name: process.name.clone(),
-                unit: unit.filter(|_| cpu_ns.is_some()),
+                unit,
+                pod,
+                container,
                 cpus: ran.map(|(ran_ns, for_ns)| ran_ns as f64 / for_ns as f64),
                 cpu_ns_per_packet: ran.and_then(|(ran_ns, _)| per_packet(ran_ns, packets(&napis)?)),
                 cpu_ns,

@@ -107,6 +107,12 @@ pub struct ObservedProgram {
     pub name: String,
     /// Systemd service or scope that contains it; null without one, and if it cannot be read.
     pub unit: Option<String>,
+    /// UID of the Kubernetes pod that contains it; null outside of pods.
+    #[serde(default)]
+    pub pod: Option<String>,
+    /// First twelve digits of the ID of its container; null outside of containers.
+    #[serde(default)]
+    pub container: Option<String>,
     /// NAPI instances that its sockets last received packets from, in ascending order.
     pub napis: Vec<NapiId>,
     /// CPU time of its threads divided by wall-clock time, between the two latest snapshots; 1 is one CPU. Null before

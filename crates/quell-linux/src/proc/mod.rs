@@ -58,7 +58,7 @@ pub use syscall::{CurrentSyscall, EpollTimeout, EpollWaitCall, SocketWaitCall};
 pub use sysctl::{InvalidSysctlName, SysctlName};
 pub use text::Malformed;
 pub(crate) use unit::unescaped as unescaped_unit;
-pub use unit::{ProgramPlace, parse_unit};
+pub use unit::{ControlGroups, ProgramPlace, parse_unit};
 
 #[derive(Debug, Error)]
 #[non_exhaustive]

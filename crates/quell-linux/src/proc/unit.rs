@@ -15,8 +15,13 @@ impl ProcDir {
     /// if its cgroup is outside the reader's cgroup namespace. The name is as long as the file name of a control group
     /// at most, and can contain any byte but `/`.
     pub fn unit(&self) -> Result<Option<String>, ProcError> {
+        Ok(self.control_groups()?.unit)
+    }
+
+    /// What contains the process according to the names of its control groups.
+    pub fn control_groups(&self) -> Result<ControlGroups, ProcError> {
         let path = self.path().join("cgroup");
-        fs::read(&path).map(|bytes| parse_unit(&bytes)).map_err(|source| ProcError::refused(&path, source))
+        fs::read(&path).map(|bytes| ControlGroups::parse(&bytes)).map_err(|source| ProcError::refused(&path, source))
     }
 
     /// The pod, container or unit of the process. `None` if it is in none of them.
@@ -24,8 +29,26 @@ impl ProcDir {
     /// # Errors
     /// When the file cannot be read.
     pub fn place(&self) -> Result<Option<ProgramPlace>, ProcError> {
-        let path = self.path().join("cgroup");
-        fs::read(&path).map(|bytes| ProgramPlace::parse(&bytes)).map_err(|source| ProcError::refused(&path, source))
+        Ok(self.control_groups()?.into())
+    }
+}
+
+/// Pod, container and unit of a process, each absent if its control groups name none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ControlGroups {
+    /// UID of a Kubernetes pod.
+    pub pod: Option<String>,
+    /// The first digits of a container's ID.
+    pub container: Option<String>,
+    /// Name of a systemd service or scope.
+    pub unit: Option<String>,
+}
+
+impl ControlGroups {
+    /// Parses `/proc/PID/cgroup`.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Self {
+        Self { pod: in_paths(bytes, pod_in), container: in_paths(bytes, container_in), unit: parse_unit(bytes) }
     }
 }
 
@@ -46,13 +69,11 @@ pub enum ProgramPlace {
     Unit(String),
 }
 
-impl ProgramPlace {
-    /// Parses `/proc/PID/cgroup`. A container in a pod is described by its pod.
-    #[must_use]
-    pub fn parse(bytes: &[u8]) -> Option<Self> {
-        in_paths(bytes, |path| pod_in(path).map(Self::Pod))
-            .or_else(|| in_paths(bytes, |path| container_in(path).map(Self::Container)))
-            .or_else(|| parse_unit(bytes).map(Self::Unit))
+/// A container in a pod is described by its pod.
+impl From<ControlGroups> for Option<ProgramPlace> {
+    fn from(ControlGroups { pod, container, unit }: ControlGroups) -> Self {
+        let container = || container.map(ProgramPlace::Container);
+        pod.map(ProgramPlace::Pod).or_else(container).or_else(|| unit.map(ProgramPlace::Unit))
     }
 }
 
@@ -66,7 +87,9 @@ impl fmt::Display for ProgramPlace {
     }
 }
 
-/// `kubepods-burstable-pod1_2.slice` or `pod1-2`, below a group whose name begins with `kubepods`.
+/// `kubepods-burstable-pod1_2.slice` or `pod1-2`, below a group whose name begins with `kubepods`. A reader in a cgroup
+/// namespace, such as a container, sees a path relative to its own group, `/../../pod1-2/ID`: there the UID must have the
+/// form of a UUID.
 fn pod_in(path: &str) -> Option<String> {
     let uid = |group: &str| {
         let (_, uid) = group.strip_suffix(".slice").unwrap_or(group).rsplit_once("pod")?;
@@ -74,7 +97,9 @@ fn pod_in(path: &str) -> Option<String> {
         is_uid.then(|| uid.replace('_', "-"))
     };
     let is_of_kubernetes = path.split('/').any(|group| group.starts_with("kubepods"));
-    path.split('/').filter(|_| is_of_kubernetes).find_map(uid)
+    let is_uuid = |uid: &String| uid.split('-').map(str::len).eq([8, 4, 4, 4, 12]);
+    let is_relative = path.starts_with("/../");
+    path.split('/').find_map(|group| uid(group).filter(|uid| is_of_kubernetes || (is_relative && is_uuid(uid))))
 }
 
 /// `docker-ID.scope`, `libpod-ID.scope` or `ID`, where the ID has 64 digits.
@@ -144,7 +169,9 @@ mod tests {
 
     #[test]
     fn a_program_is_in_a_pod_else_in_a_container_else_in_a_unit() {
-        let place = |text: &str| ProgramPlace::parse(text.as_bytes()).map(|place| place.to_string());
+        let place = |text: &str| {
+            Option::<ProgramPlace>::from(ControlGroups::parse(text.as_bytes())).map(|place| place.to_string())
+        };
         let id = "0123456789abcdef".repeat(4);
         let of = |path: &str| place(&format!("0::{path}\n"));
         assert_eq!(of("/system.slice/nginx.service").as_deref(), Some("unit nginx.service"));
@@ -154,6 +181,10 @@ mod tests {
         let slice = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1f_2e.slice";
         assert_eq!(of(&format!("{slice}/cri-containerd-{id}.scope")).as_deref(), Some("pod 1f-2e"));
         assert_eq!(of(&format!("/kubepods/besteffort/pod1f-2e/{id}")).as_deref(), Some("pod 1f-2e"));
+        let uid = "0f1e2d3c-1111-2222-3333-444455556666";
+        let neighbour = of(&format!("/../../pod{uid}/{id}"));
+        assert_eq!(neighbour, Some(format!("pod {uid}")), "seen by a container");
+        assert_eq!(of(&format!("/../../pod1f-2e/{id}")).as_deref(), Some("container 0123456789ab"));
         assert_eq!(of("/machine.slice/tripod2.service").as_deref(), Some("unit tripod2.service"));
         assert_eq!((of("/user.slice"), place("")), (None, None));
     }

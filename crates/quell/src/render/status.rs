@@ -14,7 +14,7 @@ use quell_host::attach::effect::ModeVerdict;
 use quell_linux::visible::{self, agree, counted};
 use quell_linux::{CpuList, Pid};
 use quell_result::store::utc;
-use quell_result::top::IntervalReport;
+use quell_result::top::{IntervalReport, ObservedProgram};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -99,6 +99,9 @@ struct SetReport {
 struct ProgramEffect {
     pid: Pid,
     name: String,
+    /// UID of its Kubernetes pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pod: Option<String>,
     #[serde(flatten)]
     effect: LiveEffect,
 }
@@ -187,10 +190,15 @@ impl AppliedReport {
         let effect = |program: &TargetProgram| ProgramEffect {
             pid: program.pid,
             name: program.name.clone(),
+            pod: observed_program(program.pid, observed).and_then(|program| program.pod.clone()),
             effect: live_effect(program.pid, observed),
         };
         self.effects = programs.map(effect).collect();
     }
+}
+
+fn observed_program(pid: Pid, observed: &Result<IntervalReport, String>) -> Option<&ObservedProgram> {
+    observed.as_ref().ok()?.programs.iter().find(|program| program.pid == pid)
 }
 
 fn live_effect(pid: Pid, observed: &Result<IntervalReport, String>) -> LiveEffect {
@@ -198,8 +206,7 @@ fn live_effect(pid: Pid, observed: &Result<IntervalReport, String>) -> LiveEffec
         Ok(report) => report,
         Err(why) => return LiveEffect::Unknown(why.clone()),
     };
-    let program = report.programs.iter().find(|program| program.pid == pid);
-    match (program.and_then(|program| program.effect.as_ref()), &report.polls_unknown) {
+    match (observed_program(pid, observed).and_then(|program| program.effect.as_ref()), &report.polls_unknown) {
         (Some(verdict), _) => LiveEffect::Judged(verdict.clone()),
         (None, Some(why)) => LiveEffect::Unknown(why.clone()),
         (None, None) => {
@@ -419,7 +426,8 @@ impl fmt::Display for ProgramEffect {
             LiveEffect::ReceivesNothing(why) => ("receives nothing", why.as_str()),
             LiveEffect::Unknown(why) => ("unknown", why.as_str()),
         };
-        writeln!(f, "  {} {}: {verdict}: {}", on_one_line(&self.name), self.pid, on_one_line(why))
+        let pod = self.pod.as_ref().map(|uid| format!(", pod {uid}")).unwrap_or_default();
+        writeln!(f, "  {} {}{pod}: {verdict}: {}", on_one_line(&self.name), self.pid, on_one_line(why))
     }
 }
 
@@ -464,7 +472,6 @@ fn span(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use quell_result::Document as _;
-    use quell_result::top::ObservedProgram;
 
     use super::*;
 
@@ -473,6 +480,8 @@ mod tests {
             pid: Pid::from_kernel(42).unwrap(),
             name: "memcached".to_owned(),
             unit: None,
+            pod: None,
+            container: None,
             napis: Vec::new(),
             cpus: None,
             cpu_ns_per_packet: None,
@@ -500,7 +509,7 @@ mod tests {
         let line = |observed: Result<IntervalReport, String>| {
             let pid = Pid::new(42).unwrap();
             let effect = live_effect(pid, &observed);
-            ProgramEffect { pid, name: "me\nm".to_owned(), effect }.to_string()
+            ProgramEffect { pid, name: "me\nm".to_owned(), pod: None, effect }.to_string()
         };
         let judged = line(Ok(report(Some(ModeVerdict::NotInEffect("no busy poll".to_owned())), None)));
         assert!(judged.starts_with("  me") && judged.ends_with("m 42: not in effect: no busy poll\n"), "{judged}");

@@ -7,6 +7,7 @@
     reason = "helpers of tests fail by panicking"
 )]
 
+mod ansible;
 mod apply_on_the_kernel;
 mod attach_on_the_kernel;
 mod attach_to_receivers;
@@ -20,6 +21,7 @@ mod export_on_the_kernel;
 mod export_rules;
 mod fuzz_corpus;
 mod hostile_names;
+mod kubernetes;
 mod live;
 mod load_and_respond;
 mod logs;

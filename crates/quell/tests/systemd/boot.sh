@@ -11,7 +11,7 @@ if [ "${1:-}" != --in-namespaces ]; then
     mkdir "$cgroup"
     (
         echo "$BASHPID" >"$cgroup/cgroup.procs"
-        exec timeout --kill-after=5 120 unshare --pid --fork --kill-child --mount --uts --ipc --cgroup --net \
+        exec timeout --kill-after=5 300 unshare --pid --fork --kill-child --mount --uts --ipc --cgroup --net \
             bash "$0" --in-namespaces "$@"
     ) || status=$?
     find "$cgroup" -depth -type d -exec rmdir {} +

@@ -26,7 +26,7 @@ systemctl start memcached
 until load 0.1; do sleep 0.1; done
 
 settings before
-load 60 &
+load 280 &
 # wait_for NS: until the NAPI instance has this gro-flush-timeout. The default of the device comes before the instances.
 wait_for() {
     until quell show -j --device q0 | sed -n '/"napis"/,$p' | grep -q "\"gro-flush-timeout-ns\": $1,"; do sleep 0.1; done
@@ -59,7 +59,7 @@ settings both
 # What an upgrade does: the program is replaced, and the units restarted. No queue changes, and no journal ends.
 ip netns exec client quell load 10.99.0.1:11211 --rate 2K --warm-up 0 --seconds 10 -j >upgrade.load &
 during=$!
-while sleep 0.02; do quell show -j --device q0 | sed -n '/"napis"/,$p' | grep '"gro-flush-timeout-ns"'; done >every-look &
+(set +x; while sleep 0.2; do quell show -j --device q0 | sed -n '/"napis"/,$p' | grep '"gro-flush-timeout-ns"'; done) >every-look &
 looks=$!
 cp /usr/bin/quell /usr/bin/quell.new
 mv /usr/bin/quell.new /usr/bin/quell

@@ -91,7 +91,8 @@ fn queue_labels(key: &QueueKey) -> Labels {
 
 fn program_labels(program: &ObservedProgram) -> Labels {
     let mut labels = vec![("pid", program.pid.to_string()), ("comm", program.name.clone())];
-    labels.extend(program.unit.clone().map(|unit| ("unit", unit)));
+    let places = [("unit", &program.unit), ("pod_uid", &program.pod), ("container_id", &program.container)];
+    labels.extend(places.into_iter().filter_map(|(label, place)| Some((label, place.clone()?))));
     labels
 }
 
@@ -338,6 +339,8 @@ mod tests {
             pid: Pid::from_kernel(42).unwrap(),
             name: "evil\"} 1\nquell_x 2\u{1b}[2J\u{202e}".to_owned(),
             unit: Some("memcached.service".to_owned()),
+            pod: None,
+            container: None,
             napis: vec![NapiId::from_kernel(8_193).unwrap()],
             cpus: Some(0.5),
             cpu_ns_per_packet: None,

@@ -175,13 +175,22 @@ fn cpus(cpus: Option<f64>) -> String {
 fn program_cells(program: &ObservedProgram) -> [String; PROGRAM_HEADINGS.len()] {
     [
         program.pid.to_string(),
-        on_one_line(&program.name),
+        name_and_pod(program),
         or_absent(ranges(program)),
         cpus(program.cpus),
         program.cpu_ns_per_packet.map_or_else(|| ABSENT.to_owned(), |ns| short(ns / 1e3)),
         program.mode.as_deref().map_or_else(|| ABSENT.to_owned(), on_one_line),
         program.effect.as_ref().map_or(ABSENT, |effect| verdict(effect).0).to_owned(),
     ]
+}
+
+/// Name, in a pod with the first digits of the pod's UID.
+fn name_and_pod(program: &ObservedProgram) -> String {
+    let name = on_one_line(&program.name);
+    match &program.pod {
+        Some(pod) => format!("{name} pod/{}", pod.split('-').next().unwrap_or_default()),
+        None => name,
+    }
 }
 
 fn verdict(effect: &ModeVerdict) -> (&'static str, &str) {
@@ -280,6 +289,8 @@ mod tests {
             pid: Pid::from_kernel(42).unwrap(),
             name: "me\nmcached".to_owned(),
             unit: None,
+            pod: None,
+            container: None,
             drifted: None,
             napis: [8193, 8194, 8196].map(napi).to_vec(),
             cpus: Some(0.5),

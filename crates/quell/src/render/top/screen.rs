@@ -444,6 +444,10 @@ fn program_details(frame: &mut Frame<'_>, area: Rect, state: &TopState, program:
     let mut lines = vec![Line::from(format!("CPUs in use {cpu}   CPU per packet, µs {us_per_packet}   mode {mode}"))];
     let unit = program.unit.as_deref().map_or_else(|| ABSENT.to_owned(), on_one_line);
     let drifted = program.drifted.map_or_else(|| ABSENT.to_owned(), |count| count.to_string());
+    if let Some(container) = &program.container {
+        let pod = program.pod.as_deref().unwrap_or(ABSENT);
+        lines.push(Line::from(format!("pod {pod}   container {container}")));
+    }
     lines.push(Line::from(format!("unit {unit}   settings changed by others {drifted}")));
     if let Some(skipped) = program.skipped.as_ref().filter(|skipped| !skipped.is_empty()) {
         let part = |part: &SkippedPart| match part.napi {
@@ -524,6 +528,8 @@ mod tests {
             pid: Pid::from_kernel(42).unwrap(),
             name: "me\nmcached".to_owned(),
             unit: None,
+            pod: None,
+            container: None,
             drifted: None,
             napis: vec![NapiId::from_kernel(8_193).unwrap()],
             cpus: Some(0.5),

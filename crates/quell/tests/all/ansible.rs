@@ -1,0 +1,97 @@
+//! The Ansible role: linted, and run by its local connection against a network namespace.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use quell_test_support::lab::TestLab;
+use quell_test_support::{Lacks, skip};
+
+fn has(tool: &'static str) -> bool {
+    let found = Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success());
+    if !found {
+        skip(Lacks::Tool(tool), format_args!("{tool} is not installed"));
+    }
+    found
+}
+
+fn role() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/ansible"))
+}
+
+#[test]
+fn the_role_is_free_of_complaints() {
+    if !has("ansible-lint") {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let mut lint = Command::new("ansible-lint");
+    // `--offline` installs no collections: the role uses only those of ansible-core.
+    let linted = lint.args(["--offline", "--profile=production", "--nocolor", "."]).current_dir(role());
+    let linted = linted.env("HOME", home.path()).output().unwrap();
+    assert!(linted.status.success(), "{}", String::from_utf8_lossy(&linted.stderr));
+}
+
+struct Host {
+    lab: TestLab,
+    dir: tempfile::TempDir,
+}
+
+impl Host {
+    /// Plays the role with these profiles, and returns whether it succeeded, with the output.
+    fn play(&self, state: &str, profiles: &[&str]) -> (bool, String) {
+        let dir = self.dir.path();
+        let variables = serde_json::json!({
+            "quell_state": state,
+            "quell_profiles": profiles.iter().map(|name| dir.join(name)).collect::<Vec<_>>(),
+            "quell_program": env!("CARGO_BIN_EXE_quell"),
+            "quell_directory": dir.join("etc"),
+            "quell_journals": dir.join("journal"),
+            "quell_netns": self.lab.server_name,
+            "quell_units": false,
+            "ansible_python_interpreter": "{{ ansible_playbook_python }}",
+        });
+        let mut playbook = Command::new("ansible-playbook");
+        playbook.args(["--connection=local", "--inventory=localhost,", "-e", &variables.to_string()]);
+        playbook.arg(role().join("site.yml")).env("HOME", dir).env("ANSIBLE_BECOME", "false");
+        let played = playbook.env("ANSIBLE_NOCOLOR", "1").output().unwrap();
+        let said = format!("{}{}", String::from_utf8_lossy(&played.stdout), String::from_utf8_lossy(&played.stderr));
+        (played.status.success(), said)
+    }
+
+    fn flush_timeout_ns(&self) -> Option<u64> {
+        self.lab.napi().settings.gro_flush_timeout_ns
+    }
+}
+
+#[test]
+fn the_role_applies_a_profile_verifies_it_and_rolls_back() {
+    if !has("ansible-playbook") {
+        return;
+    }
+    let Some(lab) = TestLab::raise_beside_others("ansible", 1) else { return };
+    let host = Host { lab, dir: tempfile::tempdir().unwrap() };
+    let profile = |name: &str, device: &str| {
+        let text = format!("[device.nic]\nname = '{device}'\n[device.nic.queues.all]\nmode = 'defer50'\n");
+        fs::write(host.dir.path().join(name), text).unwrap();
+    };
+    profile("good.toml", "server0");
+    profile("wrong.toml", "absent0");
+
+    let (played, said) = host.play("present", &["good.toml"]);
+    assert!(played, "{said}");
+    assert_eq!(host.flush_timeout_ns(), Some(50_000));
+    let (played, said) = host.play("present", &["good.toml"]);
+    assert!(played && said.contains("changed=0"), "a second run changes nothing: {said}");
+
+    let (played, said) = host.play("present", &["good.toml", "wrong.toml"]);
+    assert!(!played && said.contains("Quell was rolled back after") && said.contains("selects no device"), "{said}");
+    assert_eq!(host.flush_timeout_ns(), Some(0), "a profile that is not possible rolls the host back");
+
+    let (played, said) = host.play("present", &["good.toml"]);
+    assert!(played, "{said}");
+    let (played, said) = host.play("absent", &["good.toml", "wrong.toml"]);
+    assert!(played, "{said}");
+    assert_eq!(host.flush_timeout_ns(), Some(0));
+    assert_eq!(fs::read_dir(host.dir.path().join("etc")).unwrap().count(), 0);
+}
