@@ -197,7 +197,9 @@ fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> 
         PlannedSubject::Programs { facts, affected, judges_took_ms } => {
             let is_judged = facts.latency.is_some() || facts.beside.is_some();
             let (total_ms, measured) = match judges_took_ms {
-                Some(ms) if *ms > slice_ms => (ms + settle_ms, format!("{ms} ms, as long as --latency runs")),
+                Some(ms) if *ms > slice_ms => {
+                    (ms + settle_ms, format!("{ms} ms to measure, as long as --latency runs"))
+                }
                 None if is_judged => (total_ms, format!("{slice_ms} ms to measure, or as long as --latency runs")),
                 _ => (total_ms, format!("{slice_ms} ms to measure")),
             };

@@ -53,7 +53,7 @@ fn figures_printed_by_a_command_are_compared() {
 fn a_judge_without_latency_is_reported_and_costs_are_per_packet_because_others_can_send() {
     let Some(stage) = Stage::enter("bp-wrk") else { return };
     let wrk = "--latency=sh -c 'echo Running 1s test @ x; echo 10 requests in 1.00s; echo Requests/sec: 10'";
-    let (code, stdout, stderr) = run(&stage, &["--modes=base,suspend200", "--budget=3s", "--yes", wrk]);
+    let (code, stdout, stderr) = run(&stage, &["--modes=base,suspend200", "--budget=6s", "--yes", wrk]);
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stderr.contains("prints no p99, only errors, requests, requests-per-s: add --latency to wrk"), "{stderr}");
     assert!(stdout.contains("CPU/packet") && !stdout.contains("CPU/request"), "{stdout}");
@@ -94,7 +94,7 @@ fn a_budget_without_time_for_slow_judges_is_refused_before_the_plan_with_one_tha
     let judge = "--latency=sh -c 'sleep 0.9; echo p99-us 7'";
     let plan = "switches 1 queue";
     for command in [&["bench", "--modes=base,suspend200"][..], &["tune", "--goal=least cpu"]] {
-        let refused = [command, &["--slice=50", "--settle=5", "--budget=21s", "--yes", judge]].concat();
+        let refused = [command, &["--slice=50", "--settle=5", "--budget=12s", "--yes", judge]].concat();
         let (code, _, stderr) = end(stage.start(&[&refused[..], &["--output", "/dev/null"]].concat()));
         assert_eq!(code, Some(1), "{stderr}");
         assert!(stderr.contains("use --budget") || stderr.contains("use at least"), "{stderr}");
