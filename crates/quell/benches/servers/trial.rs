@@ -162,6 +162,7 @@ fn watched(lab: &ServersLab, server: &Server) -> impl Fn(Pid) -> Watched + Sync 
     move |reader| Watched {
         server: processes.clone(),
         server_napi: server_napi.clone(),
+        pollers: Vec::new(),
         generator: vec![reader],
         client_napi: client_napi.clone(),
         server_cpus: server_cpus.clone(),
