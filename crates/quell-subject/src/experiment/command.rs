@@ -150,7 +150,6 @@ impl<'a> LabClient<'a> {
         let cpus = &self.lab.plan.cpus;
         let watched = Watched {
             server_napi: self.lab.server.napi_threads.clone(),
-            pollers: Vec::new(),
             generator: load.generator().tids(),
             client_napi: self.lab.client.napi_threads.clone(),
             server_cpus: cpus.server_cpus().into_iter().collect(),
