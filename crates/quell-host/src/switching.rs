@@ -450,7 +450,7 @@ impl Switching {
         let Some((mode, settings)) = mode.and_then(|mode| Some((mode, (*self.pollers.get(mode)?)?))) else {
             return Ok(None);
         };
-        let timeout = |queue: &SwitchedQueue| Some(queue.values.get(mode)?.gro_flush_timeout_ns?);
+        let timeout = |queue: &SwitchedQueue| queue.values.get(mode)?.gro_flush_timeout_ns;
         let queue = |(.., queue): &(Namespace, Netdev, SwitchedQueue)| {
             (queue.napi, Duration::from_nanos(timeout(queue).unwrap_or_default()))
         };
