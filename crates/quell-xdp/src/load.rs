@@ -19,7 +19,7 @@ use quell_sampler::{PollCounters, PollsByPoller, Sampler};
 use self::threads::{ClosedLoop, Receiving, Sending};
 use crate::endpoint::{Attached, Endpoint};
 use crate::error::XdpError;
-use crate::outstanding::Outstanding;
+use crate::outstanding::{OPEN_LOOP, Outstanding};
 use crate::polling::{Poller, pin};
 use crate::report::{XdpCpu, XdpLoadReport};
 use crate::spec::{XdpLoadSpec, XdpSchedule};
@@ -104,9 +104,14 @@ pub fn run(
     let start_ns = monotonic_ns() + LEAD.as_nanos() as u64;
     let from_ns = start_ns + u64::from(spec.warm_up_ms) * 1_000_000;
     let until_ns = from_ns + u64::from(spec.measure_ms) * 1_000_000;
+    let room = match spec.schedule {
+        XdpSchedule::Open { .. } => OPEN_LOOP,
+        // A lost request keeps its place while others go on.
+        XdpSchedule::Closed { depth } => (8 * depth as usize).next_power_of_two(),
+    };
     let run = Run {
         spec,
-        outstanding: Outstanding::new(),
+        outstanding: Outstanding::new(room),
         start_ns,
         from_ns,
         until_ns: AtomicU64::new(until_ns),

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Number of requests that can be outstanding: 5 s at 12,000 requests per second. A power of two.
-const SLOTS: usize = 1 << 16;
+/// Number of requests that can be outstanding in an open loop: 5 s at 12,000 requests per second. A power of two.
+pub(crate) const OPEN_LOOP: usize = 1 << 16;
 
 #[derive(Debug, Default)]
 struct Slot {
@@ -26,12 +26,13 @@ pub(crate) struct Outstanding {
 }
 
 impl Outstanding {
-    pub(crate) fn new() -> Self {
-        Self { slots: (0..SLOTS).map(|_| Slot::default()).collect() }
+    /// Room for this number of requests, a power of two. Less room takes less of the cache.
+    pub(crate) fn new(room: usize) -> Self {
+        Self { slots: (0..room).map(|_| Slot::default()).collect() }
     }
 
     fn slot(&self, sequence: u64) -> &Slot {
-        &self.slots[sequence as usize % SLOTS]
+        &self.slots[sequence as usize & (self.slots.len() - 1)]
     }
 
     /// Enters a request. Returns an earlier one that still has no response and is given up for it.
@@ -85,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_request_has_one_response() {
-        let outstanding = Outstanding::new();
+        let outstanding = Outstanding::new(8);
         assert_eq!(outstanding.enter(7, at(100)), None);
         assert_eq!(outstanding.remove(8), None);
         assert_eq!(outstanding.remove(7), Some(at(100)));
@@ -96,9 +97,9 @@ mod tests {
 
     #[test]
     fn a_request_whose_place_is_needed_is_given_up() {
-        let outstanding = Outstanding::new();
+        let outstanding = Outstanding::new(8);
         outstanding.enter(3, at(100));
-        assert_eq!(outstanding.enter(3 + SLOTS as u64, at(200)), Some(at(100)));
+        assert_eq!(outstanding.enter(3 + 8, at(200)), Some(at(100)));
         assert_eq!(outstanding.remove(3), None, "its response is too late");
         assert_eq!(outstanding.all().collect::<Vec<_>>(), [at(200)]);
     }

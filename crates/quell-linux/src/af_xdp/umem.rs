@@ -111,7 +111,6 @@ impl Umem {
         Some(Frame { umem: self.number, index })
     }
 
-    #[expect(clippy::mut_from_ref, reason = "the exclusive right is the frame, not the memory of all frames")]
     pub(super) fn content_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
         let start = self.chunk(frame);
         // SAFETY: the chunk is inside the memory. `&mut Frame` is the only access to it: the kernel has no right to a chunk

@@ -16,6 +16,7 @@ use crate::polling::{PollFailure, Poller, publish};
 use crate::report::XdpLoadReport;
 use crate::request::{RequestFrame, sequence_of};
 use crate::respond::work;
+use crate::spec::XdpSchedule;
 
 /// Time after which a closed loop gives a request up and sends another one.
 const GIVEN_UP_NS: u64 = 100_000_000;
@@ -56,6 +57,7 @@ pub(super) struct Receiving<'a> {
     local: SocketAddr,
     number: u32,
     delay_ns: u64,
+    is_open: bool,
     /// Responses in and outside the window.
     total: u64,
     received: Received,
@@ -64,7 +66,8 @@ pub(super) struct Receiving<'a> {
 impl<'a> Receiving<'a> {
     pub(super) fn new(run: &'a Run<'a>, receiver: XdpReceiver, poller: Poller, local: SocketAddr, number: u32) -> Self {
         let delay_ns = (run.spec.delay_us * 1e3) as u64;
-        Self { run, receiver, poller, local, number, delay_ns, total: 0, received: Received::default() }
+        let is_open = matches!(run.spec.schedule, XdpSchedule::Open { .. });
+        Self { run, receiver, poller, local, number, delay_ns, is_open, total: 0, received: Received::default() }
     }
 
     /// Receives until all requests have their responses, or the time to wait for them is over.
@@ -106,7 +109,7 @@ impl<'a> Receiving<'a> {
     /// after `late_ns`.
     #[inline]
     fn take_batch(&mut self, late_ns: u64) -> u32 {
-        let (mut taken, mut answered) = (0, 0);
+        let (mut taken, mut answered, mut now_ns) = (0, 0, 0);
         while taken < self.run.spec.socket.batch
             && let Some(mut frame) = self.receiver.receive()
         {
@@ -117,7 +120,10 @@ impl<'a> Receiving<'a> {
                 self.received.invalid += 1;
                 continue;
             };
-            let now_ns = monotonic_ns();
+            // A closed loop measures the rate: it reads the clock once per batch.
+            if now_ns == 0 || self.is_open || self.delay_ns > 0 {
+                now_ns = monotonic_ns();
+            }
             let Some(times) = self.run.outstanding.remove(sequence) else {
                 self.received.unexpected += 1;
                 continue;
@@ -127,7 +133,10 @@ impl<'a> Receiving<'a> {
                 self.received.answered += 1;
                 let latency_ns = now_ns.saturating_sub(times.due_ns);
                 self.received.latency.record(latency_ns);
-                self.received.latency_from_send.record(now_ns.saturating_sub(times.sent_ns));
+                // In a closed loop, a request is due when it is sent.
+                if self.is_open {
+                    self.received.latency_from_send.record(now_ns.saturating_sub(times.sent_ns));
+                }
                 self.received.late += u64::from(latency_ns > late_ns);
             }
             work(self.delay_ns);
@@ -159,11 +168,13 @@ pub(super) struct Sending<'a> {
     /// Number of the next request.
     next: u64,
     sent: Sent,
+    /// Requests that were given up for later ones, in and outside the window.
+    displaced: u32,
 }
 
 impl<'a> Sending<'a> {
     pub(super) fn new(run: &'a Run<'a>, sender: XdpSender, frames: Vec<Frame>, request: RequestFrame) -> Self {
-        Self { run, sender, frames, request, next: 0, sent: Sent::default() }
+        Self { run, sender, frames, request, next: 0, sent: Sent::default(), displaced: 0 }
     }
 
     /// Sends until the end of the window. Late requests are sent at once, one after the other.
@@ -212,6 +223,7 @@ impl<'a> Sending<'a> {
         }
         let times = RequestTimes { due_ns, sent_ns: now_ns };
         if let Some(given_up) = self.run.outstanding.enter(self.next, times) {
+            self.displaced += 1;
             self.sent.given_up += u64::from(self.run.is_measured(given_up.due_ns));
         }
         if self.run.is_measured(due_ns) {
@@ -241,6 +253,7 @@ impl ClosedLoop<'_> {
         let mut sent = self.sending.sent;
         // A closed loop has no due times.
         (sent.lateness, sent.on_time) = (LatencyHistogram::new(), 0);
+        self.receiving.received.latency_from_send = self.receiving.received.latency.clone();
         Ok(self.receiving.outcome(sent))
     }
 
@@ -260,6 +273,7 @@ impl ClosedLoop<'_> {
                 outstanding += 1;
                 is_queued = true;
             }
+            outstanding -= std::mem::take(&mut self.sending.displaced);
             if is_queued || self.sending.sender.waiting() > 0 {
                 publish(&self.sending.sender)?;
             }
