@@ -107,7 +107,7 @@ pub fn answer(
 
 fn search_on_command(
     spec: &CommandSpec,
-    mut plan: TunePlan,
+    plan: TunePlan,
     begun: ExperimentResult,
     runner: &mut Runner<'_>,
     follow: &mut Follow<'_>,
@@ -117,11 +117,9 @@ fn search_on_command(
     let has_load = spec.load.is_some() || judges.latency.is_some();
     let mut started = StartedCommand::new(runner, judges.clone(), stopped);
     if judges.latency.is_some() {
-        let (outcome, takes_ms) = started.rehearse(&plan.present, plan.slice_ms, plan.settle_ms)?;
+        let (outcome, _) = started.rehearse(&plan.present, plan.slice_ms, plan.settle_ms)?;
         outcome.without_latency.iter().for_each(|why| follow(SubjectStep::Note(why)));
         metrics::of_command(judges, &outcome.figures).check(&plan)?;
-        plan.slice_takes_ms = Some(takes_ms as u64).filter(|ms| *ms > plan.slice_and_settle_ms());
-        plan.check().map_err(|error| Unanswered::Plan { error, plan: Box::new(plan.clone()) })?;
     }
     started.limit_judges(plan.budget_ms, plan.slice_ms);
     let mut result = search::search(&mut started, plan, follow, stopped)?;
