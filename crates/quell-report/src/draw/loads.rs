@@ -105,6 +105,9 @@ const ROW: f64 = 20.0;
 const LEFT: f64 = 112.0;
 const RIGHT: f64 = WIDTH - 62.0;
 
+/// A mode, and the quartiles of its CPU time in µs.
+type CpuBar<'a> = (&'a ModeStyle, [f64; 3]);
+
 /// Draws the CPU time per request, or per packet, at each load: the median of the slices, and their middle half.
 fn cpu_bars(parts: &[Part<'_>], styles: &[ModeStyle]) -> Option<Chart> {
     let work = parts.first()?.work();
@@ -118,7 +121,7 @@ fn cpu_bars(parts: &[Part<'_>], styles: &[ModeStyle]) -> Option<Chart> {
         let at = |share: f64| values.get(((values.len().max(1) - 1) as f64 * share).round() as usize).copied();
         Some([at(0.25)?, part.experiment.median(mode, &work.name(figures::CPU))?, at(0.75)?])
     };
-    let groups: Vec<(&Part<'_>, Vec<(&ModeStyle, [f64; 3])>)> = parts
+    let groups: Vec<(&Part<'_>, Vec<CpuBar<'_>>)> = parts
         .iter()
         .map(|part| (part, styles.iter().filter_map(|style| Some((style, quartiles(part, &style.name)?))).collect()))
         .filter(|(_, rows): &(_, Vec<_>)| !rows.is_empty())

@@ -80,7 +80,7 @@ fn common_loads<'a>(compared: &'a [Compared<'_>]) -> Vec<&'a str> {
 fn common_modes(parts: &[(usize, &Part<'_>)]) -> Vec<ModeStyle> {
     let of_part = |part: &&Part<'_>| part::styles(std::slice::from_ref(*part));
     let mut modes: Vec<ModeStyle> = Vec::new();
-    for style in parts.iter().flat_map(|(_, part)| of_part(&part)) {
+    for style in parts.iter().flat_map(|(_, part)| of_part(part)) {
         let having = parts.iter().filter(|(_, part)| part.experiment.treatment_names().any(|name| name == style.name));
         if having.count() > 1 && modes.iter().all(|other| other.name != style.name) {
             modes.push(style);
