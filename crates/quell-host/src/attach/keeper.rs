@@ -86,7 +86,7 @@ pub fn keep(
             Ok(Over::OwnerDied)
         }
     };
-    if matches!(waited, Ok(Over::HandedOver)) {
+    if matches!(waited, Ok(Over::Left)) {
         return Ok(KeepingEnded::HandedOver);
     }
     let end = EndRecord::of(owned.history(), waited.as_ref().map_or("its keeper", |over| over.by()));
@@ -102,7 +102,7 @@ pub fn keep(
 enum Over {
     ProgramsExited,
     Signalled,
-    HandedOver,
+    Left,
     QueuesStall,
     OwnerDied,
 }
@@ -112,7 +112,7 @@ impl Over {
     fn by(&self) -> &'static str {
         match self {
             Self::ProgramsExited => "its keeper: the programs exited",
-            Self::HandedOver => "the command that took it over",
+            Self::Left => "the command that took it over",
             Self::Signalled => "`quell detach`, `quell revert` or SIGTERM to its keeper",
             Self::QueuesStall => "its keeper: its queues stalled",
             Self::OwnerDied => "its keeper: the command that made it was killed",
@@ -134,7 +134,7 @@ fn watch_until_over(owned: &OwnedJournal, interruption: &Interruption) -> io::Re
     let mut pause = LOOKED_EVERY;
     loop {
         match ends.wait(sampler.is_some().then(|| Instant::now() + pause))? {
-            Woken::Signalled if interruption.flag().has(HAND_OVER) => return Ok(Over::HandedOver),
+            Woken::Signalled if interruption.flag().has(HAND_OVER) => return Ok(Over::Left),
             Woken::Signalled => return Ok(Over::Signalled),
             Woken::AllEnded => return Ok(Over::ProgramsExited),
             // Without a sampler there is no timeout: the keeper then sleeps until the end.
