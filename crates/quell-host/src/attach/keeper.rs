@@ -87,7 +87,7 @@ pub fn keep(
             Ok(Over::OwnerDied)
         }
     };
-    if matches!(waited, Ok(Over::HandedOver)) {
+    if matches!(waited, Ok(Over::Left)) {
         return Ok(KeepingEnded::HandedOver);
     }
     let by = waited.as_ref().map_or_else(|_| "its keeper".to_owned(), Over::by);
@@ -104,7 +104,7 @@ pub fn keep(
 enum Over {
     ProgramsExited,
     Signalled,
-    HandedOver,
+    Left,
     QueuesStall,
     /// Nobody polls the queues any more, for this reason.
     NotPolled(String),
@@ -116,7 +116,7 @@ impl Over {
     fn by(&self) -> String {
         match self {
             Self::ProgramsExited => "its keeper: the programs exited".to_owned(),
-            Self::HandedOver => "the command that took it over".to_owned(),
+            Self::Left => "the command that took it over".to_owned(),
             Self::Signalled => "`quell detach`, `quell revert` or SIGTERM to its keeper".to_owned(),
             Self::QueuesStall => "its keeper: its queues stalled".to_owned(),
             Self::NotPolled(why) => format!("its keeper: {why}"),
@@ -141,7 +141,7 @@ fn watch_until_over(owned: &OwnedJournal, interruption: &Interruption) -> io::Re
     let mut pause = LOOKED_EVERY;
     loop {
         match ends.wait((sampler.is_some() || poller.is_some()).then(|| Instant::now() + pause))? {
-            Woken::Signalled if interruption.flag().has(HAND_OVER) => return Ok(Over::HandedOver),
+            Woken::Signalled if interruption.flag().has(HAND_OVER) => return Ok(Over::Left),
             Woken::Signalled => return Ok(Over::Signalled),
             Woken::AllEnded => return Ok(Over::ProgramsExited),
             // Without a sampler and a poller there is no timeout: the keeper then sleeps until the end.

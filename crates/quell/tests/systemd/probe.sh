@@ -77,12 +77,14 @@ systemctl start quell-attach@memcached
 settings continued
 wait $during
 kill $looks
-# A newer version has begun a journal of another format: the older program changes nothing.
-sed 's,quell-journal/[0-9]*,quell-journal/99,' /var/lib/quell/journal/attach-*.journal >/var/lib/quell/journal/newer.journal
+# A newer version has begun a journal of another format. The older program leaves it, and undoes its own.
+begin=$(sed -n '1s,^[^ ]* \(.*quell-journal/\)[0-9]*,\199,p' /var/lib/quell/journal/attach-*.journal)
+crc=$(printf %s "$begin" | gzip | tail -c 8 | od -An -tx4 -N4 | tr -d ' ')
+echo "$crc $begin" >/var/lib/quell/journal/newer.journal
 if quell status >newer.log 2>&1; then touch newer-understood; fi
 if quell revert >>newer.log 2>&1; then touch newer-understood; fi
 rm /var/lib/quell/journal/newer.journal
-systemctl start quell
+systemctl restart quell
 systemctl start quell-attach@memcached
 wait_for 20000
 systemctl stop quell-attach@memcached
