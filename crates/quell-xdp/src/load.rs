@@ -283,7 +283,7 @@ fn report(
 ) -> Result<XdpLoadReport, XdpError> {
     let duration_ns = run.until_ns().saturating_sub(run.from_ns).max(1);
     let lost = run.outstanding.all().filter(|times| run.is_measured(times.due_ns)).count() as u64;
-    let threads::Outcome { sent, received } = outcome;
+    let threads::Outcome { sent, received, poller: _ } = outcome;
     Ok(XdpLoadReport {
         queue: attached.describe()?,
         duration_ns,

@@ -22,10 +22,11 @@ use crate::spec::XdpSchedule;
 const GIVEN_UP_NS: u64 = 100_000_000;
 const ON_TIME_NS: u64 = XdpLoadReport::ON_TIME.as_nanos() as u64;
 
-#[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) sent: Sent,
     pub(super) received: Received,
+    /// Its thread exists until the CPU time of all threads has been read.
+    pub(super) poller: Poller,
 }
 
 /// What the sender counts. All numbers are of requests in the measured window.
@@ -102,7 +103,7 @@ impl<'a> Receiving<'a> {
 
     fn outcome(mut self, sent: Sent) -> Outcome {
         self.received.calls = self.poller.take_calls();
-        Outcome { sent, received: self.received }
+        Outcome { sent, received: self.received, poller: self.poller }
     }
 
     /// Takes the responses of a batch. Returns the number of requests that have their response now. A response is late
