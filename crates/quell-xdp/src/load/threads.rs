@@ -48,7 +48,6 @@ pub(super) struct Received {
     pub(super) invalid: u64,
     pub(super) latency: LatencyHistogram,
     pub(super) latency_from_send: LatencyHistogram,
-    pub(super) calls: Option<LatencyHistogram>,
 }
 
 pub(super) struct Receiving<'a> {
@@ -101,8 +100,7 @@ impl<'a> Receiving<'a> {
             || run.is_stopped()
     }
 
-    fn outcome(mut self, sent: Sent) -> Outcome {
-        self.received.calls = self.poller.take_calls();
+    fn outcome(self, sent: Sent) -> Outcome {
         Outcome { sent, received: self.received, poller: self.poller }
     }
 
