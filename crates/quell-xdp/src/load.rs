@@ -283,7 +283,7 @@ fn report(
 ) -> Result<XdpLoadReport, XdpError> {
     let duration_ns = run.until_ns().saturating_sub(run.from_ns).max(1);
     let lost = run.outstanding.all().filter(|times| run.is_measured(times.due_ns)).count() as u64;
-    let threads::Outcome { sent, received } = outcome;
+    let threads::Outcome { sent, received, mut poller } = outcome;
     Ok(XdpLoadReport {
         queue: attached.describe()?,
         duration_ns,
@@ -299,7 +299,7 @@ fn report(
         latency_from_send: received.latency_from_send,
         lateness: sent.lateness,
         on_time: sent.on_time,
-        receive_calls: received.calls,
+        receive_calls: poller.take_calls(),
         cpu: watched.into_iter().filter(|watched| watched.is_known).map(|watched| watched.cpu).collect(),
         polls: window,
         polls_missing: polls.0.err(),

@@ -22,10 +22,11 @@ use crate::spec::XdpSchedule;
 const GIVEN_UP_NS: u64 = 100_000_000;
 const ON_TIME_NS: u64 = XdpLoadReport::ON_TIME.as_nanos() as u64;
 
-#[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) sent: Sent,
     pub(super) received: Received,
+    /// Its thread exists until the CPU time of all threads has been read.
+    pub(super) poller: Poller,
 }
 
 /// What the sender counts. All numbers are of requests in the measured window.
@@ -47,7 +48,6 @@ pub(super) struct Received {
     pub(super) invalid: u64,
     pub(super) latency: LatencyHistogram,
     pub(super) latency_from_send: LatencyHistogram,
-    pub(super) calls: Option<LatencyHistogram>,
 }
 
 pub(super) struct Receiving<'a> {
@@ -100,9 +100,8 @@ impl<'a> Receiving<'a> {
             || run.is_stopped()
     }
 
-    fn outcome(mut self, sent: Sent) -> Outcome {
-        self.received.calls = self.poller.take_calls();
-        Outcome { sent, received: self.received }
+    fn outcome(self, sent: Sent) -> Outcome {
+        Outcome { sent, received: self.received, poller: self.poller }
     }
 
     /// Takes the responses of a batch. Returns the number of requests that have their response now. A response is late
