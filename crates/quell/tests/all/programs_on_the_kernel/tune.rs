@@ -286,7 +286,7 @@ fn a_load_command_is_the_load_and_ends_with_the_search() {
     let load = format!("--load={}", stage.load("--rate 2K --seconds 600"));
     // The number of packets per request depends on the machine.
     let counts = "--latency=echo requests 100";
-    let (code, stdout, stderr) = run(&stage, &["--goal=least cpu", "--budget=30s", "--yes", &load, counts]);
+    let (code, stdout, stderr) = run(&stage, &["--goal=least cpu", "--budget=15s", "--yes", &load, counts]);
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stdout.contains("load: "), "{stdout}");
     assert_eq!(stage.result()["search"]["end"]["kind"], "answered", "{stdout}");
