@@ -98,7 +98,9 @@ fn an_attached_server_has_one_queue_per_worker_and_no_filter_remains() {
         let Some(lab) = ServersLab::raise(QUEUES) else { return };
         let server = lab.serve(program, QUEUES, Launch::Plain).unwrap();
         let pid = server.pid().to_string();
-        lab.quell(&[&["attach", MODE, &pid, "--yes"], program.steering()].concat()).succeeded().unwrap();
+        let attach = [&["attach", MODE, &pid, "--yes"], program.steering()].concat();
+        // Unbound accepts connections before its threads have their epolls.
+        wait_until(|| lab.quell(&attach).succeeded());
         every_worker_has_one_queue(&lab, program, &server, QUEUES as usize);
         lab.quell(&["detach", &pid]).succeeded().unwrap();
         assert_no_filter_remains(&lab, program, &server);
