@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use quell_change::drift::condition;
 use quell_change::journal::Journal;
 use quell_host::attach::Targets;
-use quell_host::attach::attachment::attachments;
+use quell_host::attach::attached::attachments;
 use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge, suspect};
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
 use quell_host::attach::views::with_attachments;

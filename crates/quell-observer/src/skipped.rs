@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use quell_change::change::Change;
-use quell_host::attach::attachment::Attached;
+use quell_host::attach::attached::Attached;
 use quell_host::attach::plan::{AttachRequest, AttachStep, EpollsSetBy, Limitation, plan};
 use quell_host::snapshot::Snapshot;
 use quell_linux::Pid;
@@ -55,7 +55,7 @@ pub(crate) fn skipped(snapshot: &Snapshot, attached: &Attached, mode: DeliveryMo
 mod tests {
     use quell_change::journal::{Journal, Purpose, TargetProgram};
     use quell_change::transaction::Transaction;
-    use quell_host::attach::attachment::attachments;
+    use quell_host::attach::attached::attachments;
     use quell_host::snapshot::Reading;
 
     use super::*;

@@ -10,7 +10,7 @@ use quell_change::target::Targets;
 use quell_change::transaction::Transaction;
 use quell_linux::pidfd::Signal;
 
-use super::attachment::{Attached, in_use};
+use super::attached::{Attached, in_use};
 use super::error::AttachError;
 use super::measured::others;
 use super::plan::{AttachPlan, AttachRequest, AttachStep};

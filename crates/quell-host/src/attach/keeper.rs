@@ -18,7 +18,7 @@ use quell_linux::signal::Interruption;
 use quell_linux::{Pid, clock};
 use tracing::{error_span, info, warn};
 
-use super::attachment::Attached;
+use super::attached::Attached;
 use super::hand_over::HAND_OVER;
 use super::poller::watch::PollerWatch;
 use super::stall::{LOOKED_EVERY, StallWatch, SuspendedQueue, watching_sampler};

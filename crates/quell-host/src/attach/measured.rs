@@ -11,7 +11,7 @@ use quell_change::recovery::is_running;
 use quell_linux::proc::ProcRoot;
 use quell_mode::DeliveryMode;
 
-use super::attachment::{Attached, in_use};
+use super::attached::{Attached, in_use};
 use super::error::AttachError;
 use crate::attach::Targets;
 

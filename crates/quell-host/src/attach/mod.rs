@@ -1,6 +1,7 @@
 //! Applies a delivery mode to running programs. Their epolls, and the queues of their sockets, get the values of the
 //! mode. The journal records the previous values, which are restored when the programs exit.
 //!
+//! - [`attached`] finds the attachments that journals record.
 //! - [`mod@plan`] decides the changes, [`attachment`] makes them, and `ledger` records which remain.
 //! - [`launch`] plans the queues of a program that is not started yet.
 //! - [`placement`] steers connections and binds workers.
@@ -15,6 +16,7 @@
 //!   [`watch`] for followed and launched programs, and [`stall_guard`] during experiments.
 
 pub mod affected_processes;
+pub mod attached;
 pub mod attachment;
 pub mod consequences;
 pub mod effect;
@@ -42,7 +44,8 @@ pub mod views;
 pub mod wait;
 pub mod watch;
 
-pub use attachment::{Attached, Attachment, attachments, observe};
+pub use attached::{Attached, attachments};
+pub use attachment::{Attachment, observe};
 pub use error::AttachError;
 pub use pass::{Pass, describe_step};
 pub use plan::{AttachPlan, AttachRequest, AttachStep, EpollsSetBy, plan};

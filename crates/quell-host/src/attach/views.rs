@@ -9,7 +9,7 @@ use quell_linux::Pid;
 use quell_linux::netns::{Namespace, NamespaceName};
 use quell_linux::proc::ProcRoot;
 
-use super::attachment::{Attached, attachments};
+use super::attached::{Attached, attachments};
 use crate::snapshot::SnapshotScope;
 
 /// Adds the network namespaces of attachments: of all, and of all applied profiles, to the default scope; otherwise of

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use quell_change::journal::{Journal, Keeper};
 use quell_change::recovery::{Found, recover};
 use quell_change::transaction::ChangeStage;
-use quell_host::attach::attachment::{Attached, attachments};
+use quell_host::attach::attached::{Attached, attachments};
 use quell_host::attach::consequences::consequences;
 use quell_host::attach::keeper::{self, Detached};
 use quell_host::attach::watch::AttachmentWatch;

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
-use quell_host::attach::attachment::{Attached, adapt, attachments};
+use quell_host::attach::attached::{Attached, adapt, attachments};
 use quell_host::attach::placement::mark_attached_filters;
 use quell_host::behavior::{self, Behavior};
 use quell_host::findings::{self, FindingsReport, Rule, Severity};

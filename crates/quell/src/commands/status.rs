@@ -8,7 +8,7 @@ use quell_change::drift::{Condition, condition};
 use quell_change::journal::{EndRecord, Journal, ListedJournal, TargetProgram};
 use quell_change::persistent::{self, PersistError, PersistState, Persistent, confirm, give_up, release, salvage};
 use quell_change::recovery::{self, Found, Reverted, recover_except};
-use quell_host::attach::attachment::{Attached, attachments_and_begun_profiles};
+use quell_host::attach::attached::{Attached, attachments_and_begun_profiles};
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::keeper::Detached;
 use quell_host::snapshot::SnapshotScope;

@@ -3,7 +3,7 @@
 use quell_change::journal::JournalError;
 use quell_change::persistent::Salvaged;
 use quell_change::recovery::Reverted;
-use quell_host::attach::attachment::Attached;
+use quell_host::attach::attached::Attached;
 use quell_host::attach::keeper::Detached;
 use quell_linux::visible::{self, counted};
 use schemars::JsonSchema;

@@ -9,7 +9,7 @@ use quell_change::drift::Condition;
 use quell_change::journal::{EndRecord, History, Purpose, StallRecord, TargetProgram};
 use quell_change::persistent::{self, Persistent};
 use quell_change::recovery::waiting_settings;
-use quell_host::attach::attachment::Attached;
+use quell_host::attach::attached::Attached;
 use quell_host::attach::effect::ModeVerdict;
 use quell_linux::visible::{self, agree, counted};
 use quell_linux::{CpuList, Pid};

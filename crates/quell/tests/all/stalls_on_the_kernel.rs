@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::command;
 use quell_change::journal::Journal;
-use quell_host::attach::attachment::attachments;
+use quell_host::attach::attached::attachments;
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::proc::ProcRoot;
 use quell_linux::process::{Child, Spawn};

@@ -20,7 +20,8 @@ use tracing::{debug, info, warn};
 
 use self::bound::{Bound, may_change};
 use self::filters::Filters;
-use super::attachment::{AttachObserver, attachments};
+use super::attached::attachments;
+use super::attachment::AttachObserver;
 use super::error::AttachError;
 use crate::snapshot::{Snapshot, SnapshotScope, TakeError, queues_of, take};
 use crate::steer::{

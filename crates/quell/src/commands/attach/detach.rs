@@ -7,7 +7,7 @@ use clap::Args;
 use quell_change::journal::Journal;
 use quell_change::persistent::PersistError;
 use quell_change::recovery::{Found, recover_one};
-use quell_host::attach::attachment::{Attached, attachments, waiting};
+use quell_host::attach::attached::{Attached, attachments, waiting};
 use quell_host::attach::keeper::{Detached, detach};
 use quell_host::attach::{Selection, TargetError, Targets};
 use quell_linux::{Pid, visible};

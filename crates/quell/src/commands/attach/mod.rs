@@ -19,7 +19,7 @@ use clap::{Args, value_parser};
 use quell_change::journal::{JournalError, StallRecord, Witness};
 use quell_change::recovery::Reverted;
 use quell_change::transaction::{ChangeError, ChangeStage};
-use quell_host::attach::attachment::refuse_what_is_attached;
+use quell_host::attach::attached::refuse_what_is_attached;
 use quell_host::attach::consequences::consequences_observed;
 use quell_host::attach::hand_over::{Earlier, HAND_OVER, find_earlier, recall_values_before};
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause_now};

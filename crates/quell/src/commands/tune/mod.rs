@@ -7,7 +7,7 @@ mod profile;
 
 use std::time::Duration;
 
-use quell_host::attach::attachment::refuse_what_is_attached;
+use quell_host::attach::attached::refuse_what_is_attached;
 use quell_linux::output_file::OutputFile;
 use quell_linux::visible;
 use quell_load::OfferedLoad;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use quell_change::change::Change;
 use quell_change::journal::{Purpose, TargetProgram};
 use quell_change::recovery::Reverted;
-use quell_host::attach::attachment::Attached;
+use quell_host::attach::attached::Attached;
 use quell_host::attach::keeper::Detached;
 use quell_linux::visible::counted;
 use schemars::JsonSchema;

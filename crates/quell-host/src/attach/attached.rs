@@ -1,0 +1,119 @@
+//! Attachments and experiments that journals record.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use quell_change::journal::{History, Journal, Keeper, ListedJournal, Persistence, Purpose, TargetProgram};
+use quell_change::persistent::PersistError;
+use quell_change::recovery::is_running;
+use quell_change::target::Targets;
+use quell_linux::Pid;
+use quell_linux::proc::ProcRoot;
+
+use super::error::AttachError;
+use crate::findings::{Finding, are_attached, are_steered};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attached {
+    pub path: PathBuf,
+    pub history: History,
+    /// Keeper process; absent while the command that began the journal owns it.
+    pub keeper: Option<Keeper>,
+    /// Whether a process holds the journal's lock.
+    pub is_locked: bool,
+}
+
+impl Attached {
+    #[must_use]
+    pub fn purpose(&self) -> &Purpose {
+        &self.history.begin.purpose
+    }
+
+    /// Whether `quell run` made the attachment. Such an attachment ends only when its program exits.
+    #[must_use]
+    pub fn is_launched(&self) -> bool {
+        matches!(self.purpose(), Purpose::Launch { .. })
+    }
+
+    /// Process that undoes the changes on SIGTERM: the keeper, or the command that began the journal.
+    #[must_use]
+    pub fn owner(&self) -> Keeper {
+        self.keeper.unwrap_or(self.history.begin.owner)
+    }
+
+    /// Whether the command that began the journal still makes or switches the changes.
+    #[must_use]
+    pub fn is_in_progress(&self) -> bool {
+        self.is_locked && self.history.persistence == Persistence::WithOwner
+    }
+
+    /// Whether the owner runs, and is visible here.
+    #[must_use]
+    pub fn is_owner_visible(&self) -> bool {
+        let proc = ProcRoot::default();
+        let Keeper { pid, start_time_ticks } = self.owner();
+        proc.boot_id().is_ok_and(|boot_id| is_running(pid, start_time_ticks, boot_id, &proc))
+    }
+}
+
+/// Attachments and experiments on programs that are not reverted, including those that are still being made.
+pub fn attachments(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
+    Ok(in_use(journal)?.into_iter().filter(|attached| attached.purpose().is_of_programs()).collect())
+}
+
+/// Like [`attachments`], with the profiles that are being applied.
+pub fn attachments_and_begun_profiles(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
+    let is_begun = |attached: &Attached| attached.purpose().profile().is_some() && attached.is_in_progress();
+    let is_meant = |attached: &Attached| attached.purpose().is_of_programs() || is_begun(attached);
+    Ok(in_use(journal)?.into_iter().filter(is_meant).collect())
+}
+
+/// Ended attachments with settings that wait for their queues.
+pub fn waiting(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
+    let waits = |attached: &Attached| attached.purpose().is_of_programs() && attached.history.only_waits();
+    Ok(recorded(journal)?.into_iter().filter(waits).collect())
+}
+
+/// Journals that are not reverted.
+pub(super) fn in_use(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
+    Ok(recorded(journal)?.into_iter().filter(|attached| !attached.history.only_waits()).collect())
+}
+
+fn recorded(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
+    let attached = |listed| {
+        let (path, history, is_locked) = match listed {
+            ListedJournal::Running { path, history } => (path, history?, true),
+            // Either the keeper is about to take it over, or the keeper is dead. In the second case, the next command
+            // that recovers journals reverts it.
+            ListedJournal::Abandoned { path, history } => (path, history, false),
+            ListedJournal::Unusable(_) | ListedJournal::Unreadable(_) => return None,
+        };
+        let keeper = match history.persistence {
+            Persistence::MaintainedBy(keeper) => Some(keeper),
+            _ => None,
+        };
+        Some(Attached { path, history, keeper, is_locked })
+    };
+    Ok(journal.list()?.into_iter().filter_map(attached).collect())
+}
+
+/// Adapts the advice of findings to the attachments of the programs. Does nothing if the journals cannot be read.
+pub fn adapt(findings: &mut [Finding], journal: &Journal) {
+    let attached = attachments(journal).unwrap_or_default();
+    let pids = |attached: &mut dyn Iterator<Item = &Attached>| -> BTreeSet<Pid> {
+        attached.flat_map(|one| &one.history.targets).map(|target| target.pid).collect()
+    };
+    are_attached(findings, &pids(&mut attached.iter()));
+    are_steered(findings, &pids(&mut attached.iter().filter(|attached| attached.history.steers())));
+}
+
+/// Checks that none of the programs is attached, takes part in an experiment, or belongs to a lab that measures it.
+pub fn refuse_what_is_attached(journal: &Journal, targets: &Targets) -> Result<(), AttachError> {
+    for attached in in_use(journal)? {
+        let is_living = |target: &&TargetProgram| targets.living().any(|living| living.is_same_process(target));
+        if let Some(target) = attached.history.targets.iter().find(is_living) {
+            return Err(AttachError::AlreadyAttached { pid: target.pid, purpose: attached.history.begin.purpose });
+        }
+    }
+    Ok(())
+}
