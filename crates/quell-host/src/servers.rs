@@ -86,7 +86,7 @@ pub enum NextStep {
         /// The mode.
         mode: DeliveryMode,
     },
-    /// Leave it: a measurement has found no better mode.
+    /// Leave it: a measurement has found no mode that is better without a cost.
     Keep,
     /// Check whether its attached mode is in effect.
     Check,
@@ -98,7 +98,10 @@ pub enum NextStep {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EarlierAnswer {
     Use(DeliveryMode),
-    Keep,
+    Keep {
+        /// Whether connections were steered to the queues of their workers.
+        steered: bool,
+    },
 }
 
 /// Data of `/proc` that snapshots do not have.
@@ -127,8 +130,8 @@ pub struct Known<'a> {
     pub origins: &'a BTreeMap<Pid, ProcessOrigin>,
     /// Modes of attached processes, and whether `quell run` started them.
     pub attached: &'a BTreeMap<Pid, (DeliveryMode, bool)>,
-    /// The newest answer of a measurement for a program of this name.
-    pub measured: &'a BTreeMap<String, EarlierAnswer>,
+    /// The newest answer of a measurement for a process with this PID and name.
+    pub measured: &'a BTreeMap<(Pid, String), EarlierAnswer>,
 }
 
 /// Servers of the host: first those that need a fix, then those that used the most CPU time. Programs that only have
@@ -199,7 +202,9 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let count = |severity| about.iter().filter(|finding| finding.severity == severity).count();
     let cpu_ns = || processes.iter().map(|process| query.cpu_ns(process)).sum::<Option<u64>>();
     let is_unknown = queues.is_empty();
-    let next = match known.measured.get(&first.name).copied() {
+    let mixes = about.iter().any(|finding| finding.id == EPOLL_MIXES_NAPIS);
+    let measured = processes.iter().find_map(|process| known.measured.get(&(process.pid, process.name.clone())));
+    let next = match measured.copied() {
         _ if about.iter().any(|finding| finding.severity >= Severity::Warning) => {
             let worst = about.iter().max_by_key(|finding| finding.severity);
             NextStep::Fix { finding: worst.map_or("", |finding| finding.id) }
@@ -207,9 +212,8 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         _ if attached.is_some() => NextStep::Check,
         _ if is_unknown => NextStep::AwaitClients,
         Some(EarlierAnswer::Use(mode)) => NextStep::Attach { mode },
-        Some(EarlierAnswer::Keep) => NextStep::Keep,
-        None => {
-            let mixes = about.iter().any(|finding| finding.id == EPOLL_MIXES_NAPIS);
+        Some(EarlierAnswer::Keep { steered }) if steered || !mixes => NextStep::Keep,
+        _ => {
             let can_steer = processes.iter().any(|process| has_reuseport_group(query, process));
             match mixes && !can_steer {
                 true => NextStep::Fix { finding: EPOLL_MIXES_NAPIS },

@@ -2,10 +2,10 @@
 //! verdicts, without a measurement.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 
 use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, RatioEstimate, SwitchbackAnalysis, WhyUndecided};
 use quell_host::servers::EarlierAnswer;
+use quell_linux::Pid;
 use quell_linux::kernel::Kernel;
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
@@ -13,6 +13,7 @@ use quell_tune::{Confirmation, TuneAnswer, TuneEnd, TuneMetric};
 
 use crate::ResultDocument;
 use crate::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
+use crate::facts::ProcessFacts;
 use crate::figures;
 use crate::tune::TuneFile;
 
@@ -390,10 +391,10 @@ impl TuneFile {
 }
 
 impl ResultDocument {
-    /// Names of the running programs that were measured on this kernel, and the answer for them. Absent without an
+    /// Running processes that were measured on this kernel, with their names, and the answer for them. Absent without an
     /// answer.
     #[must_use]
-    pub fn answer_for_programs(&self) -> Option<(BTreeSet<String>, EarlierAnswer)> {
+    pub fn answer_for_programs(&self) -> Option<(Vec<(Pid, String)>, EarlierAnswer)> {
         let (host, subject) = match self {
             Self::Experiment(result) => (&result.host, &result.subject),
             Self::Tune(file) => (&file.host, &file.subject),
@@ -410,9 +411,12 @@ impl ResultDocument {
         };
         let answer = match conclusion {
             Conclusion::Use { mode, .. } => EarlierAnswer::Use(mode),
-            Conclusion::Keep { .. } => EarlierAnswer::Keep,
+            Conclusion::Keep { .. } => {
+                EarlierAnswer::Keep { steered: programs.placement.as_ref().is_some_and(|it| !it.steered.is_empty()) }
+            }
             Conclusion::MeasureLonger { .. } => return None,
         };
-        Some((programs.processes.iter().map(|process| process.name.clone()).collect(), answer))
+        let process = |process: &ProcessFacts| Some((Pid::from_kernel(process.pid)?, process.name.clone()));
+        Some((programs.processes.iter().filter_map(process).collect(), answer))
     }
 }

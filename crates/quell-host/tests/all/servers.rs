@@ -23,11 +23,12 @@ fn of(host: &Value, facts: &Facts) -> Vec<HostServer> {
     let (now, earlier) = (snapshot(host), snapshot(&before()));
     let findings: Vec<Finding> = examine(&now, Some(&earlier)).findings;
     let origin = |&(child, parent): &(i32, i32)| (pid(child), ProcessOrigin { parent: Some(pid(parent)), place: None });
+    let name = host["processes"][0]["name"].as_str().unwrap().to_owned();
     let known = Known {
         findings: &findings,
         origins: &facts.parents.iter().map(origin).collect(),
         attached: &facts.attached.iter().map(|&one| (pid(one), ("suspend20".parse().unwrap(), true))).collect(),
-        measured: &facts.measured.iter().map(|answer| ("memcached".to_owned(), *answer)).collect::<BTreeMap<_, _>>(),
+        measured: &facts.measured.iter().map(|answer| ((pid(4242), name.clone()), *answer)).collect::<BTreeMap<_, _>>(),
     };
     servers(&now, Some(&earlier), &known)
 }
@@ -99,7 +100,7 @@ fn the_next_step_is_to_fix_then_to_measure_then_to_attach() {
     assert!(matches!(only(&ill, &answered(better)).next, NextStep::Fix { .. }));
     let next = only(&healthy(), &answered(better)).next;
     assert_eq!(next, NextStep::Attach { mode: "suspend50".parse().unwrap() });
-    assert_eq!(only(&healthy(), &answered(EarlierAnswer::Keep)).next, NextStep::Keep);
+    assert_eq!(only(&healthy(), &answered(EarlierAnswer::Keep { steered: false })).next, NextStep::Keep);
     let attached = Facts { attached: vec![4242], ..answered(better) };
     let server = only(&healthy(), &attached);
     assert_eq!((server.attached.is_some(), server.launched, server.next), (true, true, NextStep::Check));
@@ -109,6 +110,17 @@ fn the_next_step_is_to_fix_then_to_measure_then_to_attach() {
 fn connections_of_several_queues_in_one_epoll_are_fixed_or_steered_before_they_are_measured() {
     assert_eq!(only(&mixing(true), &Facts::default()).next, NextStep::Measure { steered: true });
     assert_eq!(only(&mixing(false), &Facts::default()).next, NextStep::Fix { finding: "epoll-mixes-napis" });
+    let kept = |steered| Facts { measured: Some(EarlierAnswer::Keep { steered }), ..Facts::default() };
+    assert_eq!(only(&mixing(true), &kept(false)).next, NextStep::Measure { steered: true });
+    assert_eq!(only(&mixing(true), &kept(true)).next, NextStep::Keep);
+}
+
+#[test]
+fn an_answer_counts_for_the_measured_process_and_not_for_others_with_its_name() {
+    let mut host = healthy();
+    set(&mut host, "/processes/0/pid", json!(4243));
+    let answered = Facts { measured: Some(EarlierAnswer::Keep { steered: false }), ..Facts::default() };
+    assert_eq!(only(&host, &answered).next, NextStep::Measure { steered: false });
 }
 
 #[test]

@@ -223,6 +223,10 @@ impl<'a> RunningJudge<'a> {
         Ok(Self { judge, prefix, child })
     }
 
+    pub(crate) fn has_exited(&mut self) -> bool {
+        self.child.wait(Duration::ZERO).is_ok_and(|status| status.is_some())
+    }
+
     /// Returns the figures of the judge after it has exited, and `None` while it is running.
     fn output(&mut self) -> Result<Option<JudgeOutput>, JudgeError> {
         let command = || self.judge.command();

@@ -1,6 +1,7 @@
 //! Running programs of this host as a subject: their queues and epolls are switched while they serve their own traffic, or
 //! that of a load.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -28,7 +29,7 @@ use super::search::{refused_kinds, search};
 use super::{Answer, HelperError, LoadSource, Operator, Planned, PlannedSubject, Tools, Unanswered, metrics, placed};
 use crate::experiment::clients::RemoteClients;
 use crate::experiment::figures;
-use crate::experiment::judge::{JudgeOutcome, Judges, PrintedFigures};
+use crate::experiment::judge::{JudgeOutcome, Judges, PrintedFigures, RunningJudge};
 use crate::experiment::program::{Programs, Traffic};
 use crate::experiment::{
     ComparisonError, Preview, compare, criteria, design, programs_facts, server_side, with_enough_blocks,
@@ -360,8 +361,16 @@ impl Measurement<'_> {
         let ProgramsSpec { judges, is_dry_run, .. } = self.spec;
         match preview_with(look, has_load, self.stopped) {
             Err(Unanswered::Switch(SwitchError::NothingToSwitch)) if !has_load && !judges.is_empty() && !is_dry_run => {
-                let _measuring = judges.start(slice_ms)?;
-                preview_with(look, true, self.stopped)
+                let measuring = RefCell::new(judges.start(slice_ms)?);
+                // A run can be over before a snapshot sees its connections.
+                let look = || {
+                    let is_over = measuring.borrow_mut().iter_mut().any(RunningJudge::has_exited);
+                    if is_over {
+                        measuring.replace(judges.start(slice_ms)?);
+                    }
+                    look()
+                };
+                preview_with(&look, true, self.stopped)
             }
             previewed => previewed,
         }

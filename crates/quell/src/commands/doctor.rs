@@ -14,7 +14,7 @@ use quell_host::servers::{self, EarlierAnswer, HostServer, Known};
 use quell_host::snapshot::{self, Snapshot, SnapshotScope};
 use quell_linux::process::is_root;
 use quell_linux::visible::counted;
-use quell_linux::{NapiId, kernel, visible};
+use quell_linux::{NapiId, Pid, kernel, visible};
 use quell_result::store::{self, ResultStore};
 use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
 use schemars::JsonSchema;
@@ -131,7 +131,7 @@ impl Diagnosis {
         Ok(diagnosis)
     }
 
-    fn of(examined: &Examined, attachments: &[Attached], measured: &BTreeMap<String, EarlierAnswer>) -> Self {
+    fn of(examined: &Examined, attachments: &[Attached], measured: &BTreeMap<(Pid, String), EarlierAnswer>) -> Self {
         let Examined { before, now, polls, behavior } = examined;
         let report = findings::examine_observed(now, before.as_ref(), polls, behavior.as_ref());
         let modes = attachments.iter().filter_map(|attached| Some((attached, attached.purpose().mode()?)));
@@ -159,15 +159,15 @@ impl Diagnosis {
     }
 }
 
-/// The newest answer of the newest measurements on running programs of this host, by the name of the program.
-fn earlier_answers(store: &ResultStore) -> BTreeMap<String, EarlierAnswer> {
+/// The newest answer of the newest measurements on processes of this host.
+fn earlier_answers(store: &ResultStore) -> BTreeMap<(Pid, String), EarlierAnswer> {
     let mut stored = store.list().unwrap_or_default();
     stored.sort_by_key(|one| std::cmp::Reverse(one.changed_unix_s()));
     let mut answers = BTreeMap::new();
     for result in stored.iter().take(RESULTS_READ).filter_map(|one| one.read().ok()) {
-        let Some((programs, answer)) = result.answer_for_programs() else { continue };
-        for program in programs {
-            answers.entry(program).or_insert(answer);
+        let Some((processes, answer)) = result.answer_for_programs() else { continue };
+        for process in processes {
+            answers.entry(process).or_insert(answer);
         }
     }
     answers

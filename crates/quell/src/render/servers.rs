@@ -121,7 +121,7 @@ fn next(server: &HostServer, fixes: Fixes) -> String {
         NextStep::Fix { finding } => format!("fix {finding}"),
         NextStep::Measure { .. } => "measure".to_owned(),
         NextStep::Attach { mode } => format!("attach {mode}, measured better"),
-        NextStep::Keep => "keep: measured, nothing is better".to_owned(),
+        NextStep::Keep => "keep, as measured".to_owned(),
         NextStep::Check => "check".to_owned(),
         NextStep::AwaitClients => "no packet through a queue yet".to_owned(),
     };
