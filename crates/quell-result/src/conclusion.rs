@@ -74,8 +74,11 @@ pub enum WhyLonger {
     Unsteady,
     /// The queues received no packets, or too few requests were measured.
     TooFewRequests,
-    /// Other programs used most of the time of the server's CPUs.
-    OtherPrograms,
+    /// Other programs used most of the time of the server's CPUs, so CPU time could not be compared.
+    OtherPrograms {
+        /// Whether other quantities were compared.
+        others_compared: bool,
+    },
     /// The differences are smaller than what the slices can show.
     TooWide,
     /// The search ended for this reason.
@@ -337,9 +340,15 @@ impl ExperimentResult {
             };
             let few = analyses.iter().flat_map(|analysis| &analysis.contrasts).any(has_few);
             let is_foreign = self.experiments.iter().any(LoadExperiment::has_foreign_cpu);
+            let is_compared = |contrast: &ContrastResult| {
+                !matches!(contrast.verdict, ContrastVerdict::Undecided { reason: WhyUndecided::ForeignCpu })
+            };
+            let others_compared = analyses.iter().flat_map(|analysis| &analysis.contrasts).any(is_compared);
             return Some(match (few, is_foreign) {
                 (true, _) => longer(WhyLonger::TooFewRequests),
-                (false, true) => Conclusion::MeasureLonger { because: WhyLonger::OtherPrograms, budget_ms: None },
+                (false, true) => {
+                    Conclusion::MeasureLonger { because: WhyLonger::OtherPrograms { others_compared }, budget_ms: None }
+                }
                 (false, false) => longer(WhyLonger::TooWide),
             });
         }

@@ -105,7 +105,10 @@ pub fn conclusion(conclusion: &Conclusion, left_alone: &[String]) -> String {
             WhyLonger::TooFewRequests => {
                 "measure longer, or under more load, because too little was measured".to_owned()
             }
-            WhyLonger::OtherPrograms => {
+            WhyLonger::OtherPrograms { others_compared: true } => {
+                "measure again when other programs no longer use most of the server's CPUs".to_owned()
+            }
+            WhyLonger::OtherPrograms { others_compared: false } => {
                 "measure again when other programs no longer use most of the server's CPUs, or compare latencies \
                  (--latency)"
                     .to_owned()

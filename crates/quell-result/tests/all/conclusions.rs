@@ -184,7 +184,7 @@ fn verdicts_that_other_programs_prevent_do_not_ask_for_more_time() {
         slice.observation.flags.insert(SliceFlag::ForeignCpu);
     }
     let conclusion = disturbed.conclusion();
-    let because = WhyLonger::OtherPrograms;
+    let because = WhyLonger::OtherPrograms { others_compared: true };
     assert_eq!(conclusion, Some(Conclusion::MeasureLonger { because, budget_ms: None }));
 }
 
