@@ -135,7 +135,7 @@ pub struct Known<'a> {
 }
 
 /// Servers of the host: first those that need a fix, then those that used the most CPU time. Programs that only have
-/// connections of the present SSH session are left out.
+/// connections of the present SSH session, and Quell's own (`quell load`, `export`), are left out.
 #[must_use]
 pub fn servers(now: &Snapshot, before: Option<&Snapshot>, known: &Known<'_>) -> Vec<HostServer> {
     let query = SnapshotQuery::new(now, before);
@@ -147,7 +147,8 @@ pub fn servers(now: &Snapshot, before: Option<&Snapshot>, known: &Known<'_>) -> 
     };
     let of_root = |processes: Vec<&Process>| {
         let is_server = processes.iter().any(|process| sockets(&query, process).any(is_served));
-        (is_server && !is_managed(&processes)).then(|| server(&query, &processes, known))
+        let is_own = processes.iter().all(|process| process.name == "quell");
+        (is_server && !is_own && !is_managed(&processes)).then(|| server(&query, &processes, known))
     };
     let mut servers: Vec<HostServer> = by_root.into_values().filter_map(of_root).collect();
     let order = |server: &HostServer| (server.serious > 0, server.cpus.unwrap_or(0.0));

@@ -425,7 +425,7 @@ fn share(of: u64, polls: u64, by: &str) -> String {
     let polls = counted(polls, "poll");
     match of {
         0 => format!("none of {polls} was {by}"),
-        _ => format!("{of} of {polls} {} {by}", agree(&of, "was", "were")),
+        _ => format!("{} of {polls} {} {by}", thousands(&of.to_string()), agree(&of, "was", "were")),
     }
 }
 

@@ -35,6 +35,9 @@ fn floating(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         let cpus = thread.affinity.known().filter(|cpus| cpus.len() > 1)?;
         let at = epoll.by_napi.keys().find_map(|&id| packet_cpu(query, id));
         let fix = match at {
+            _ if epoll.by_napi.len() > 1 => {
+                Fix::advice("pin it when it polls one queue: `quell attach MODE PID --steer --pin --follow`".to_owned())
+            }
             Some(cpu) => Fix::pin(thread.tid, &only(cpu)),
             None => Fix::advice(format!("pin it to one CPU: taskset -cp CPU {}", thread.tid)),
         };
@@ -77,7 +80,8 @@ static APART: Rule = Rule {
 
 fn apart(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let mut observations = Vec::new();
-    for epoll in query.epolls().filter(|epoll| epoll.polls()) {
+    // No CPU is right for an epoll with several queues, until it has one.
+    for epoll in query.epolls().filter(|epoll| epoll.polls() && epoll.by_napi.len() == 1) {
         let [(thread, _)] = epoll.waiters[..] else { continue };
         let Some(worker) = thread.affinity.known() else { continue };
         for (_, napi) in epoll.by_napi.keys().filter_map(|&id| query.napi(id)) {

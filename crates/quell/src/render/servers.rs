@@ -161,7 +161,7 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) ->
         return conclusion::line("no server is visible to this user; run this as root", None);
     }
     let Some(first) = first else {
-        let text = "no server with an epoll listens here; measure one in a private lab";
+        let text = "no server with an epoll listens in the network namespaces that were examined; measure one in a private lab";
         return conclusion::line(text, Some("quell bench"));
     };
     let (name, pid) = (visible::name(&first.name), first.pid);
@@ -173,7 +173,9 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) ->
             format!("nothing prevents a benefit for {name} {pid}: measure which mode is better{steered}")
         }
         NextStep::Attach { mode } => format!("use {mode} for {name} {pid}: a measurement has found it better"),
-        NextStep::Check => format!("keep the mode of {name} {pid} if it is in effect; `quell detach {pid}` undoes it"),
+        NextStep::Check => format!(
+            "see whether the mode of {name} {pid} is in effect and what it costs; `quell detach {pid}` undoes it"
+        ),
         NextStep::Keep => format!("keep the settings of {name} {pid}: a measurement has found no better mode"),
         NextStep::AwaitClients => format!(
             "{name} {pid} has received nothing through a queue: send requests from another machine (loopback has no \

@@ -219,6 +219,7 @@ fn a_blocking_server_gets_a_poller_until_it_is_detached() {
     let Some(stage) = Stage::raise("ub-attach") else { return };
     let pid = stage.server.pid().to_string();
     assert!(stage.says(5, &["attach", "suspend20", &pid, "--dry-run"]).contains("only epoll polls a queue"));
+    assert!(stage.says(0, &["attach", "userbusy", &pid, "--dry-run"]).contains("1 thread of Quell polls: it uses a CPU"));
     let Some(said) = under_load(&stage.lab, || stage.attach("userbusy")) else { return };
     assert!(said.contains("server0 rx 0: in effect: ") && said.contains("by the poller"), "{said}");
     assert_eq!(stage.settings(), (Some(100), Some(1_000_000)));
@@ -246,11 +247,13 @@ fn a_poller_runs_on_the_cpu_and_in_the_class_of_the_mode() {
 }
 
 #[test]
-fn a_cpu_that_does_not_exist_ends_the_attachment_before_the_queue_defers() {
+fn a_cpu_that_does_not_exist_is_refused_also_by_a_dry_run() {
     let Some(stage) = Stage::raise("ub-cpu") else { return };
     let pid = stage.server.pid().to_string();
-    let said = stage.says(4, &["attach", "userbusy,poller-cpu=8000", &pid, "--yes"]);
-    assert!(said.contains("is not polled"), "{said}");
+    for option in ["--dry-run", "--yes"] {
+        let said = stage.says(5, &["attach", "userbusy,poller-cpu=8000", &pid, option]);
+        assert!(said.contains("CPU 8000 is not online"), "{said}");
+    }
     assert_eq!(stage.settings(), (Some(0), Some(0)));
     stage.is_restored().unwrap();
 }

@@ -16,9 +16,10 @@ use std::io::{self, BufRead as _, BufReader, PipeReader};
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use quell_linux::NapiId;
 use quell_linux::io_uring::{NapiPollError, NapiPoller};
 use quell_linux::sched::SchedError;
+use quell_linux::visible::counted;
+use quell_linux::{CpuList, CpuSetReadError, NapiId, kernel};
 use quell_mode::DeliveryMode;
 
 use super::plan::AttachPlan;
@@ -50,8 +51,23 @@ pub enum PollerError {
     Process(String),
     #[error("the polling process {pid} did not begin to poll NAPI {napi} within {} s", within.as_secs())]
     DidNotBegin { pid: quell_linux::Pid, napi: NapiId, within: Duration },
+    #[error("poller-cpu={first} with {}: CPU {missing} is not online (online: {online})", counted(*queues, "queue"))]
+    NoCpu { first: u32, queues: usize, missing: u32, online: CpuList },
+    #[error("could not read which CPUs are online: {0}")]
+    OnlineCpus(#[from] CpuSetReadError),
     #[error("{0}")]
     Stopped(String),
+}
+
+/// Checks that the polling threads of the mode, one for each of `queues` queues, can have their CPUs.
+pub fn check_cpus(mode: &DeliveryMode, queues: usize) -> Result<(), PollerError> {
+    let Some(first) = mode.poller().and_then(|poller| poller.cpu) else { return Ok(()) };
+    let online = CpuList::online(kernel::sysfs())?;
+    let mut cpus = (first..).take(queues);
+    match cpus.find(|cpu| !online.contains(*cpu)) {
+        Some(missing) => Err(PollerError::NoCpu { first, queues, missing, online }),
+        None => Ok(()),
+    }
 }
 
 /// Checks that this process may poll queues by their NAPI IDs, if the mode needs it.

@@ -294,6 +294,11 @@ fn of_sharing_and_placement() -> Vec<Edit> {
             Warning,
             vec![("/processes/0/threads/1/affinity", json!("0-3")), ("/irqs/0/effective-affinity", json!("0-1"))],
         ),
+        edit(
+            "floating-worker",
+            Warning,
+            vec![("/processes/0/threads/1/affinity", json!("0-3")), ("/sockets/1/napi", json!(8_194))],
+        ),
         edit("irq-away-from-worker", Note, vec![("/processes/0/threads/1/affinity", json!("1"))]),
         edit(
             "queue-leased-to-container",
@@ -400,6 +405,11 @@ pub(crate) fn harmless_edits() -> Vec<HarmlessEdit> {
             "udp-socket-keeps-first-queue",
             "each socket has another queue",
             vec![("/sockets/1", steered_udp(101, 8_193)), ("/sockets/3", steered_udp(103, 8_194))],
+        ),
+        harmless(
+            "irq-away-from-worker",
+            "no CPU is right for a worker of two queues",
+            vec![("/processes/0/threads/1/affinity", json!("1")), ("/sockets/1/napi", json!(8_194))],
         ),
         harmless("epoll-mixes-napis", "a finding of its own is about UDP sockets", vec![("/sockets/1", udp(101))]),
         harmless(

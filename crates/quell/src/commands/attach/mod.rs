@@ -134,7 +134,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         }
     }
     refuse(&report, args)?;
-    poller::check(&mode)?;
+    poller::check(&mode, plan.queues().count())?;
     refuse_under_owners(&journal(), &plan).map_err(failure)?;
     journal().check_writable().map_err(|error| Failure::refused(error).unchanged())?;
     if args.dry_run {
@@ -208,7 +208,7 @@ pub(in crate::commands) fn keep(
     finding_lines(&findings).iter().for_each(|line| output::say(line));
     let report = render::Report::new(&request, targets, &plan, findings, false);
     refuse_impossible(&report)?;
-    poller::check(&mode)?;
+    poller::check(&mode, plan.queues().count())?;
     if !accept_stalls {
         stalls::refuse(&report.findings, "keeps the mode")?;
     }

@@ -24,9 +24,10 @@ pub(crate) struct PollerArgs {
     journal: PathBuf,
 }
 
-/// Fails if the mode needs a poller and this host does not permit one.
-pub(in crate::commands) fn check(mode: &DeliveryMode) -> Result<(), Failure> {
-    poller::check(mode)
+/// Fails if the mode needs a poller for each of `queues` queues, and this host does not permit one.
+pub(in crate::commands) fn check(mode: &DeliveryMode, queues: usize) -> Result<(), Failure> {
+    let possible = poller::check(mode).map_err(PollerError::from).and_then(|()| poller::check_cpus(mode, queues));
+    possible
         .map_err(|error| Failure::new(Exit::NotSupported, format!("{mode} is not possible here: {error}")).unchanged())
 }
 

@@ -54,7 +54,7 @@ pub(super) fn plan(choice: &LaunchChoice, wanted: &Wanted) -> Result<(AttachPlan
 /// Fails if parts of the plan are impossible, before anything is started.
 pub(super) fn refuse_impossible(choice: &LaunchChoice, plan: &AttachPlan) -> Result<(), Failure> {
     if plan.impossible.is_empty() {
-        return poller::check(&choice.mode.value);
+        return poller::check(&choice.mode.value, plan.queues().count());
     }
     let (mode, why) = (choice.mode.value, render::impossible(plan));
     Err(Failure::new(Exit::NotSupported, format!("{mode} is not possible here; nothing was started:\n{why}")))

@@ -7,7 +7,8 @@ use quell_host::attach::no_poll::NoPollCause;
 use quell_host::attach::plan::QueueStep;
 use quell_host::attach::{AttachRequest, Selection};
 use quell_host::findings::Finding;
-use quell_linux::{NapiId, visible};
+use quell_linux::NapiId;
+use quell_linux::visible::{self, counted};
 use quell_mode::DeliveryMode;
 use quell_sampler::SamplerError;
 use schemars::JsonSchema;
@@ -113,10 +114,14 @@ impl Effect {
                 Some(&format!("quell bench {by_option}")),
             ),
             (None, Some(mixed)) => conclusion::line(&unpolled(mode, mixed), None),
-            (None, None) if is(|verdict| matches!(verdict, ModeVerdict::InEffect(_))) => conclusion::line(
-                "keep the mode if it pays, which only a measurement shows",
-                Some(&format!("quell bench {by_option}")),
-            ),
+            (None, None) if is(|verdict| matches!(verdict, ModeVerdict::InEffect(_))) => {
+                let cost = match mode.poller() {
+                    Some(_) => format!("its {} use a whole CPU each: ", counted(queues.len(), "polling thread")),
+                    None => String::new(),
+                };
+                let text = format!("{cost}keep the mode if it pays, which only a measurement shows");
+                conclusion::line(&text, Some(&format!("quell bench {by_option}")))
+            }
             (None, None) => conclusion::line("keep the mode, and look again under load", Some("quell status")),
         }
     }

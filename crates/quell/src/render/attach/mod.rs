@@ -30,6 +30,8 @@ pub(crate) struct Report<'a> {
     programs: Vec<TargetProgram>,
     #[serde(skip)]
     follows: bool,
+    #[serde(skip)]
+    has_poller: bool,
     /// Reuseport filters and their verification; absent if placement was not requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) placement: Option<placement::PlacementReport>,
@@ -54,6 +56,7 @@ impl<'a> Report<'a> {
             mode: request.mode.to_string(),
             programs: targets.living().cloned().collect(),
             follows,
+            has_poller: request.mode.poller().is_some(),
             plan,
             placement: None,
             rings_left_alone: Vec::new(),
@@ -70,6 +73,12 @@ impl fmt::Display for Report<'_> {
         epoll_lines(self.plan).iter().try_for_each(|line| writeln!(f, "  {line}"))?;
         self.plan.sockets().try_for_each(|step| writeln!(f, "  {}", sockets_line(step)))?;
         self.plan.rings().try_for_each(|step| writeln!(f, "  {}", ring_line(step)))?;
+        let polled = self.plan.queues().count();
+        if polled > 0 && self.has_poller {
+            let (threads, each) =
+                (counted(polled, "thread"), agree(&polled, "it uses a CPU", "each uses a CPU of its own"));
+            writeln!(f, "  {threads} of Quell {}: {each}, at any load", agree(&polled, "polls", "poll"))?;
+        }
         self.plan.limitations.iter().try_for_each(|limitation| writeln!(f, "  {}", in_words(limitation)))?;
         if !self.plan.impossible.is_empty() {
             writeln!(f, "not possible here:\n{}", impossible(self.plan))?;
