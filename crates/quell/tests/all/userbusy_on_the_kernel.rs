@@ -219,7 +219,9 @@ fn a_blocking_server_gets_a_poller_until_it_is_detached() {
     let Some(stage) = Stage::raise("ub-attach") else { return };
     let pid = stage.server.pid().to_string();
     assert!(stage.says(5, &["attach", "suspend20", &pid, "--dry-run"]).contains("only epoll polls a queue"));
-    assert!(stage.says(0, &["attach", "userbusy", &pid, "--dry-run"]).contains("1 thread of Quell polls: it uses a CPU"));
+    assert!(
+        stage.says(0, &["attach", "userbusy", &pid, "--dry-run"]).contains("1 thread of Quell polls: it uses a CPU")
+    );
     let Some(said) = under_load(&stage.lab, || stage.attach("userbusy")) else { return };
     assert!(said.contains("server0 rx 0: in effect: ") && said.contains("by the poller"), "{said}");
     assert_eq!(stage.settings(), (Some(100), Some(1_000_000)));
