@@ -143,7 +143,7 @@ pub fn release(journal: &Journal, path: &Path) -> Result<Option<Reverted>, Persi
     Ok(Some(revert(owned, boot_id, &proc)?))
 }
 
-/// Takes a journal that no process holds, or `None` if there is none.
+/// Takes the journal at `path`. `None` if it does not exist, or a process holds it.
 pub(crate) fn take_abandoned(journal: &Journal, path: &Path) -> Result<Option<OwnedJournal>, PersistError> {
     match journal.take_from_strangers(path)? {
         Some(JournalFile::Abandoned(owned)) => Ok(Some(owned)),

@@ -206,16 +206,16 @@ impl AtLoad {
 #[derive(Debug, Default)]
 struct Standing(Vec<AtLoad>);
 
-/// For whom a mode is better.
+/// How a mode compares with the reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Worth {
-    /// For nobody: it saves nothing.
+    /// Saves nothing.
     Nothing,
-    /// For those to whom a quantity is worth more than another one.
+    /// Saves one quantity at the cost of another.
     TradeOff,
-    /// At some loads.
+    /// Pays at some loads, and costs at others.
     SomeLoads,
-    /// At no load it costs much.
+    /// Pays at a load, and costs at none.
     Everybody,
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct Challenger {
 
 impl Race {
     /// The mode that is most worth a comparison with the answer in `left_ms`, of those that look better and probably hold
-    /// the limits. `None` if there is none, or too little time.
+    /// the limits. `None` without such a mode, or with too little time.
     pub(crate) fn challenger(&self, plan: &TunePlan, found: &Found<'_>, left_ms: f64) -> Option<Challenger> {
         let to = self.arm_of(found.answer)?;
         let is_open = |arm: &usize| {

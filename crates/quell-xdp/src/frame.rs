@@ -204,7 +204,7 @@ pub(crate) fn fold(mut sum: u64) -> u16 {
     sum as u16
 }
 
-/// The field for a sum. A computed zero is sent as all ones, because zero means that there is none (RFC 768).
+/// The field for a sum. A sum of zero is sent as all ones, because a field of zero means "no checksum" (RFC 768).
 pub(crate) fn checksum_field(sum: u64) -> u16 {
     match !fold(sum) {
         0 => 0xffff,

@@ -12,6 +12,7 @@ use crate::request::HEADER_BYTES;
 /// Who polls the queue for the frames of an AF_XDP socket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "args", derive(clap::ValueEnum))]
 pub enum PollWay {
     /// Softirq after an interrupt.
     #[default]
@@ -24,10 +25,10 @@ pub enum PollWay {
     NapiThread,
     /// The kernel thread of the queue's NAPI instance, which polls without end (Linux 6.19).
     ThreadedBusyPoll,
-    /// The receiving thread, with an io_uring that polls the queue's NAPI ID: a substitute for `BusyPoll` where the socket
+    /// The receiving thread, with an io_uring that polls the queue's NAPI ID: a substitute for `busy-poll` where the socket
     /// has no NAPI ID.
     IoUring,
-    /// A second thread, with an io_uring that polls the queue's NAPI ID: a substitute for `BusyPollThread`.
+    /// A second thread, with an io_uring that polls the queue's NAPI ID: a substitute for `busy-poll-thread`.
     IoUringThread,
 }
 

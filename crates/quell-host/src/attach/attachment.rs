@@ -131,8 +131,8 @@ impl Attachment {
         self.request.mode.poller().is_some() && self.poller.is_none()
     }
 
-    /// Starts the process that polls the queues of a mode with a poller, before any queue is set. It is told that the
-    /// process may poll by the line `ready` on `output`; another line is the reason why not.
+    /// Starts the process that polls the queues of a mode with a poller, before any queue is set. The process
+    /// writes the line `ready` to `output` when it can poll; another line is the reason why it cannot.
     pub fn start_poller(&mut self, program: Spawn<'_>, output: PipeReader) -> Result<(), AttachError> {
         let command = ["quell".to_owned(), "poller".to_owned()];
         let child = self.transaction.spawn_lasting(&command, program).map_err(AttachError::Begin)?;

@@ -5,8 +5,8 @@
 //! [`XdpReceiver::give`], back by [`XdpReceiver::receive`], to the kernel by [`XdpSender::queue`], back by
 //! [`XdpSender::completed`]. The two halves of a socket can be in different threads.
 //!
-//! `rustix` has the socket options of AF_XDP; the rings are here, because libraries for them hand out pointers into the
-//! umem, and each caller would need `unsafe`.
+//! `rustix` has the socket options of AF_XDP. The rings are here, because each call of `xsk-rs` that moves a frame is
+//! `unsafe`.
 
 mod error;
 mod ring;

@@ -53,7 +53,7 @@ struct PacketLife {
     answered: Option<f64>,
 }
 
-/// What a case comes to.
+/// Latencies and interrupts of a case.
 pub(crate) struct CaseSummary {
     /// Time to the last response to the requests that arrive together, in µs.
     pub(crate) burst_us: f64,

@@ -52,6 +52,18 @@ fn grown(short: &Calls, long: &Calls) -> Calls {
     long.iter().filter_map(more).collect()
 }
 
+/// Runs a short and a long load, by a prefix of the command and a number of requests. Checks that the longer one allocates no
+/// more. Returns the system calls of which it makes more, and how many requests more it sends.
+fn steady(run: impl Fn(&[&str], u64) -> Counted) -> (Calls, u64) {
+    let (short, long) = (run(&[], SHORT), run(&[], LONG));
+    assert!(long.requests > short.requests + MORE, "{short:?} {long:?}");
+    assert!(long.allocations.abs_diff(short.allocations) < NOISE, "{short:?} {long:?}");
+    let dir = tempfile::tempdir().unwrap();
+    let [short_file, long_file] = ["short", "long"].map(|name| dir.path().join(name));
+    let (short, long) = (run(&strace(&short_file), SHORT), run(&strace(&long_file), LONG));
+    (grown(&calls(&short_file), &calls(&long_file)), long.requests.saturating_sub(short.requests))
+}
+
 #[test]
 fn a_load_allocates_nothing_and_makes_the_calls_of_its_way_alone() {
     let Some(lab) = XdpLab::raise("xdp-steady") else { return };
@@ -65,18 +77,7 @@ fn a_load_allocates_nothing_and_makes_the_calls_of_its_way_alone() {
         (PollWay::IoUringThread, &["io_uring_enter", "sendto"]),
     ] {
         let run = |before: &[&str], requests| run_load(&lab.lab.client, before, ADDRESS, way, requests);
-        let (short, long) = (run(&[], SHORT), run(&[], LONG));
-        assert!(long.requests > short.requests + MORE, "{way:?}: {short:?} {long:?}");
-        assert!(long.allocations.abs_diff(short.allocations) < NOISE, "{way:?}: {short:?} {long:?}");
-
-        let dir = std::env::temp_dir().join(format!("quell-xdp-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        let [short_file, long_file] = ["short", "long"].map(|name| dir.join(name));
-        let short = run(&strace(&short_file), SHORT);
-        let long = run(&strace(&long_file), LONG);
-        let grown = grown(&calls(&short_file), &calls(&long_file));
-        std::fs::remove_dir_all(&dir).unwrap();
-        let more = long.requests.saturating_sub(short.requests);
+        let (grown, more) = steady(run);
         // The thread that watches the run sleeps.
         let others = grown.keys().filter(|name| !of_way.contains(&name.as_str()) && *name != "clock_nanosleep");
         assert_eq!(others.count(), 0, "{way:?}: {grown:?} for {more} requests");
@@ -96,17 +97,7 @@ fn a_responder_allocates_nothing_and_makes_the_calls_of_its_way_alone() {
         lab.lab.client.run(|| closed_loop(ADDRESS, PollWay::Interrupts, requests)).unwrap();
         process.end()
     };
-    let (short, long) = (run(&[], SHORT), run(&[], LONG));
-    assert!(long.requests > short.requests + MORE, "{short:?} {long:?}");
-    assert!(long.allocations.abs_diff(short.allocations) < NOISE, "{short:?} {long:?}");
-    let dir = std::env::temp_dir().join(format!("quell-xdp-r-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
-    let [short_file, long_file] = ["short", "long"].map(|name| dir.join(name));
-    let short = run(&strace(&short_file), SHORT);
-    let long = run(&strace(&long_file), LONG);
-    let grown = grown(&calls(&short_file), &calls(&long_file));
-    std::fs::remove_dir_all(&dir).unwrap();
-    let more = long.requests.saturating_sub(short.requests);
+    let (grown, more) = steady(run);
     let others = grown.keys().filter(|name| !["poll", "ppoll", "recvfrom", "sendto"].contains(&name.as_str()));
     assert_eq!(others.count(), 0, "{grown:?} for {more} requests");
 }

@@ -32,8 +32,8 @@ pub(crate) struct XdpArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) queue: u32,
     /// Who polls the queue.
-    #[arg(long, value_name = "WAY", value_enum, default_value_t = Way::Interrupts)]
-    pub(crate) poller: Way,
+    #[arg(long, value_name = "WAY", value_enum, default_value_t = PollWay::Interrupts)]
+    pub(crate) poller: PollWay,
     /// CPU of the thread that polls, for the ways that have one [not pinned]
     #[arg(long, value_name = "CPU")]
     pub(crate) poll_cpu: Option<u32>,
@@ -63,25 +63,6 @@ pub(crate) struct XdpArgs {
     pub(crate) time_calls: bool,
 }
 
-/// Who polls the queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Way {
-    /// Softirq, after an interrupt.
-    Interrupts,
-    /// The receiving thread: SO_PREFER_BUSY_POLL, recvfrom().
-    BusyPoll,
-    /// A second thread: SO_PREFER_BUSY_POLL, recvfrom().
-    BusyPollThread,
-    /// The NAPI thread of the queue.
-    NapiThread,
-    /// The NAPI thread of the queue, without end (Linux 6.19).
-    ThreadedBusyPoll,
-    /// The receiving thread, by the queue's NAPI ID: for sockets without a NAPI ID.
-    IoUring,
-    /// A second thread, by the queue's NAPI ID: for sockets without a NAPI ID.
-    IoUringThread,
-}
-
 /// How frames get into the memory of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Copying {
@@ -105,15 +86,7 @@ impl XdpArgs {
                 Copying::ZeroCopy => CopyMode::ZeroCopy,
             },
             need_wakeup: !self.no_need_wakeup,
-            way: match self.poller {
-                Way::Interrupts => PollWay::Interrupts,
-                Way::BusyPoll => PollWay::BusyPoll,
-                Way::BusyPollThread => PollWay::BusyPollThread,
-                Way::NapiThread => PollWay::NapiThread,
-                Way::ThreadedBusyPoll => PollWay::ThreadedBusyPoll,
-                Way::IoUring => PollWay::IoUring,
-                Way::IoUringThread => PollWay::IoUringThread,
-            },
+            way: self.poller,
             spin: self.spin,
             busy_poll_us: self.busy_poll_us,
             busy_poll_budget: self.busy_poll_budget,
