@@ -152,6 +152,8 @@ pub enum Quantity {
 
 /// Largest factor by which a quantity may get worse under a mode that is recommended for others.
 const COST_MAX: f64 = 1.25;
+/// Least ratio of what a mode saves to what it costs, as sums of the logarithms of its changes.
+const GAIN_PER_COST: f64 = 2.0;
 
 /// What a mode changes at one load, by the decided contrasts.
 #[derive(Debug)]
@@ -194,7 +196,10 @@ impl AtLoad {
     /// Whether the mode saves something here and costs nothing, or little compared with what it saves.
     fn pays(&self) -> bool {
         let is_little = |(_, ratio): &(Quantity, f64)| ratio.max(1.0 / ratio) <= COST_MAX;
-        self.worse.is_empty() && !self.better.is_empty() || self.score() > 0 && self.worse.iter().all(is_little)
+        let sum = |changes: &[(Quantity, f64)]| changes.iter().map(|(_, ratio)| ratio.ln().abs()).sum::<f64>();
+        !self.better.is_empty()
+            && self.worse.iter().all(is_little)
+            && sum(&self.better) >= GAIN_PER_COST * sum(&self.worse)
     }
 
     fn costs(&self) -> bool {

@@ -162,6 +162,14 @@ fn a_mode_that_costs_much_is_not_recommended_for_what_it_saves() {
 }
 
 #[test]
+fn a_mode_that_costs_little_beside_what_it_saves_is_recommended_and_otherwise_is_a_trade() {
+    let small_cost = concluded(&[("napibusy", 11.6, 0.5)], 0.001);
+    assert_eq!(used(&small_cost).as_deref(), Some("napibusy"));
+    let trade = concluded(&[("napibusy", 11.6, 0.8)], 0.001);
+    assert!(matches!(trade, Conclusion::Keep { because: WhyKeep::TradeOff { .. }, .. }), "{trade:?}");
+}
+
+#[test]
 fn equal_modes_have_nothing_to_gain_at_this_load_and_worse_ones_are_worse() {
     let equal = concluded(&[("suspend20", 10.0, 1.0)], 0.001);
     let Conclusion::Keep { because: WhyKeep::NothingToGain { busy, .. }, .. } = equal else { panic!("{equal:?}") };
