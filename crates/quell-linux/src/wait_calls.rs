@@ -14,6 +14,8 @@ pub struct WaitCalls {
     pub io_uring_enter: i64,
     /// Calls that can sleep for the socket of their first argument.
     pub of_sockets: &'static [i64],
+    /// Those of them that read or accept.
+    pub reading: &'static [i64],
     /// Offsets of the first five arguments in `struct pt_regs`, in bytes.
     pub arguments: [u64; 5],
 }
@@ -29,6 +31,8 @@ const OF_SOCKETS: &[i64] = &[
     libc::SYS_recvfrom,
     libc::SYS_recvmsg,
     libc::SYS_recvmmsg,
+    libc::SYS_accept,
+    libc::SYS_accept4,
     libc::SYS_write,
     libc::SYS_writev,
     libc::SYS_sendto,
@@ -37,6 +41,7 @@ const OF_SOCKETS: &[i64] = &[
     libc::SYS_sendfile,
     libc::SYS_connect,
 ];
+const READING: &[i64] = OF_SOCKETS.split_at(7).0;
 
 #[cfg(target_arch = "x86_64")]
 const fn here() -> Option<WaitCalls> {
@@ -54,6 +59,7 @@ const fn here() -> Option<WaitCalls> {
         pselect6: libc::SYS_pselect6,
         io_uring_enter: libc::SYS_io_uring_enter,
         of_sockets: OF_SOCKETS,
+        reading: READING,
         // `user_regs_struct` begins like `pt_regs` (`arch/x86/include/uapi/asm/ptrace.h`).
         arguments: [
             offset_of!(regs, rdi) as u64,
@@ -77,6 +83,7 @@ const fn here() -> Option<WaitCalls> {
         pselect6: libc::SYS_pselect6,
         io_uring_enter: libc::SYS_io_uring_enter,
         of_sockets: OF_SOCKETS,
+        reading: READING,
         // `pt_regs` begins with x0 to x30 (`arch/arm64/include/asm/ptrace.h`).
         arguments: [0, 8, 16, 24, 32],
     })

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * Counts the calls in which the threads of selected programs wait for files: epoll_wait by epoll, its timeouts and what
- * it returned; poll, select and io_uring_enter by thread; calls that slept for a socket by its NAPI instance. It only
- * observes.
+ * it returned; poll, select and io_uring_enter by thread; calls that slept for a socket by its NAPI instance; calls that
+ * read one of the selected files. It only observes.
  *
- * src/waits.rs reads the map. Both files must agree on the layout of struct place and struct calls.
+ * src/waits.rs reads the maps. Both files must agree on the layout of their structs.
  */
 #include "kernel.h"
 #include <bpf/bpf_core_read.h>
@@ -50,10 +50,25 @@ struct {
 	__type(value, struct calls);
 } waits SEC(".maps");
 
+struct descriptor {
+	__u32 tgid;
+	__u32 fd;
+};
+
+/* Calls that read or accepted something, by selected descriptor. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct descriptor);
+	__type(value, __u64);
+} reads SEC(".maps");
+
 struct pending {
 	struct place place;
 	__u32 zero;
 	__u32 files; /* of poll */
+	__u32 is_read;
+	__u32 unused;
 	__u64 sleeps;
 	__u64 polled; /* struct pollfd */
 };
@@ -78,6 +93,8 @@ const volatile __s64 IO_URING_ENTER;
 /* Set by the loader: bit set of the other calls that can sleep for the socket of their first argument. */
 #define CALLS 512
 const volatile __u64 SOCKET_CALLS[CALLS / 64];
+/* Those of them that read or accept. */
+const volatile __u64 READ_CALLS[CALLS / 64];
 /* Set by the loader: offsets of the arguments in struct pt_regs. */
 const volatile __u64 ARGUMENT_0;
 const volatile __u64 ARGUMENT_1;
@@ -181,6 +198,16 @@ static __always_inline void count_file(struct place place, __u32 fd)
 	calls->slept++;
 }
 
+/* Counts a call that read something. */
+static __always_inline void count_read(struct place place)
+{
+	struct descriptor from = { place.tgid, place.of };
+	__u64 *reads_of = bpf_map_lookup_elem(&reads, &from);
+
+	if (reads_of)
+		__sync_fetch_and_add(reads_of, 1);
+}
+
 SEC("raw_tp/sys_enter")
 int quell_enter(__u64 *ctx)
 {
@@ -206,6 +233,7 @@ int quell_enter(__u64 *ctx)
 	if (of_socket) {
 		call.place.kind = SOCKET;
 		call.place.of = (__u32)argument(regs, ARGUMENT_0);
+		call.is_read = READ_CALLS[id / 64] >> (id % 64) & 1;
 		bpf_map_update_elem(&pending, &tid, &call, 0);
 		return 0;
 	}
@@ -257,6 +285,8 @@ int quell_exit(__u64 *ctx)
 	if (call->place.kind == SOCKET) {
 		if (slept)
 			count_file(call->place, call->place.of);
+		if (call->is_read && returned > 0)
+			count_read(call->place);
 		bpf_map_delete_elem(&pending, &tid);
 		return 0;
 	}

@@ -27,7 +27,10 @@ const SOCKET: u32 = 3;
 type Key = [u32; 4];
 type Words = [u64; 6];
 /// `struct pending`.
-type Pending = [u32; 10];
+type Pending = [u32; 12];
+/// `struct descriptor`.
+type Descriptor = [u32; 2];
+const READ_MAX: usize = 16_384;
 const CALL_WORDS: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,6 +76,7 @@ pub type WaitKey = (Pid, Pid, WaitPlace);
 pub struct WaitSampler {
     waits: HashMap<MapData, Key, Words>,
     pending: HashMap<MapData, u32, Pending>,
+    reads: HashMap<MapData, Descriptor, u64>,
     /// Keeps the programs attached.
     _programs: Ebpf,
 }
@@ -84,9 +88,14 @@ impl fmt::Debug for WaitSampler {
 }
 
 impl WaitSampler {
-    /// Counts the calls of these processes from now on. Calls of 32-bit programs are not recognized. The kernel's BTF
-    /// is read below `sys`, normally `/sys`. Fails in a PID namespace whose PIDs are not those of the kernel.
-    pub fn attach(sys: &Path, programs: &BTreeSet<Pid>) -> Result<Self, SamplerError> {
+    /// Counts the calls of these processes from now on, and those of them that read one of these descriptors (at most
+    /// 16,384). Calls of 32-bit programs are not recognized. The kernel's BTF is read below `sys`, normally `/sys`. Fails
+    /// in a PID namespace whose PIDs are not those of the kernel.
+    pub fn attach(
+        sys: &Path,
+        programs: &BTreeSet<Pid>,
+        descriptors: &BTreeSet<(Pid, i32)>,
+    ) -> Result<Self, SamplerError> {
         const ATTACHING: &str = "counting waits";
         let refused = |said: &str| SamplerError::Refused { action: ATTACHING, said: said.to_owned() };
         let calls = WaitCalls::HERE.ok_or_else(|| refused("the registers of this architecture are not known"))?;
@@ -109,13 +118,9 @@ impl WaitSampler {
         let mut loader = EbpfLoader::new();
         loader.btf(Some(&btf));
         numbers.iter().for_each(|(name, number)| _ = loader.override_global(name, number, true));
-        let mut socket_calls = [0_u64; CALL_WORDS];
-        for &call in calls.of_sockets {
-            if let Some(word) = usize::try_from(call / 64).ok().and_then(|word| socket_calls.get_mut(word)) {
-                *word |= 1 << (call % 64);
-            }
-        }
+        let (socket_calls, read_calls) = (bit_set(calls.of_sockets), bit_set(calls.reading));
         loader.override_global("SOCKET_CALLS", socket_calls.as_slice(), true);
+        loader.override_global("READ_CALLS", read_calls.as_slice(), true);
         let [first, second, third, fourth, fifth] = &calls.arguments;
         loader
             .override_global("ARGUMENT_0", first, true)
@@ -127,10 +132,16 @@ impl WaitSampler {
         let map = loaded.take_map("programs").ok_or_else(|| missing("programs"))?;
         let opening = |error: MapError| SamplerError::new("opening the maps", &error);
         let mut selected: HashMap<_, u32, u32> = HashMap::try_from(map).map_err(opening)?;
+        let map = loaded.take_map("reads").ok_or_else(|| missing("reads"))?;
+        let mut reads: HashMap<_, Descriptor, u64> = HashMap::try_from(map).map_err(opening)?;
         // Before the programs are attached, so that they count all processes from one moment on.
         for pid in programs {
             let inserted = selected.insert(pid.get().unsigned_abs(), 1, 0);
             inserted.map_err(|error| SamplerError::new("selecting a process", &error))?;
+        }
+        for &(pid, fd) in descriptors.iter().take(READ_MAX) {
+            let inserted = reads.insert([pid.get().unsigned_abs(), fd.cast_unsigned()], 0, 0);
+            inserted.map_err(|error| SamplerError::new("selecting a descriptor", &error))?;
         }
         let waits = loaded.take_map("waits").ok_or_else(|| missing("waits"))?;
         let waits = HashMap::try_from(waits).map_err(opening)?;
@@ -145,7 +156,7 @@ impl WaitSampler {
             });
             attached.map_err(|error| SamplerError::new(ATTACHING, &error))?;
         }
-        Ok(Self { waits, pending, _programs: loaded })
+        Ok(Self { waits, pending, reads, _programs: loaded })
     }
 
     /// The calls since the beginning. A call counts when it begins; what it returned counts when it ends.
@@ -162,6 +173,16 @@ impl WaitSampler {
         Ok(read)
     }
 
+    /// Those of the descriptors from which a call has read, or accepted a connection.
+    pub fn descriptors_read(&self) -> Result<BTreeSet<(Pid, i32)>, SamplerError> {
+        let mut read = BTreeSet::new();
+        for entry in self.reads.iter() {
+            let ([tgid, fd], calls) = entry.map_err(|error| SamplerError::new("reading the counters", &error))?;
+            read.extend(Pid::from_kernel(tgid).filter(|_| calls > 0).map(|pid| (pid, fd.cast_signed())));
+        }
+        Ok(read)
+    }
+
     /// Epolls in which threads wait now, in calls with a timeout above 0 that began after [`attach`](Self::attach).
     #[must_use]
     pub fn asleep(&self) -> BTreeSet<(Pid, i32)> {
@@ -170,6 +191,16 @@ impl WaitSampler {
         let of_epolls = calls.filter(|&[_, _, kind, _, is_zero, ..]| kind == EPOLL && is_zero == 0);
         of_epolls.filter_map(|[tgid, _, _, fd, ..]| Some((Pid::from_kernel(tgid)?, fd.cast_signed()))).collect()
     }
+}
+
+fn bit_set(calls: &[i64]) -> [u64; CALL_WORDS] {
+    let mut words = [0_u64; CALL_WORDS];
+    for &call in calls {
+        if let Some(word) = usize::try_from(call / 64).ok().and_then(|word| words.get_mut(word)) {
+            *word |= 1 << (call % 64);
+        }
+    }
+    words
 }
 
 fn place_of(kind: u32, of: u32) -> WaitPlace {

@@ -156,7 +156,8 @@ struct Observation {
 
 impl Observation {
     fn begin(snapshot: &Snapshot, programs: &BTreeSet<Pid>, counts: bool) -> Self {
-        let (ready, waiting) = (ReadyObjects::of(snapshot, programs), Waiting::begin(programs, counts));
+        let ready = ReadyObjects::of(snapshot, programs);
+        let waiting = Waiting::begin(programs, &ready.descriptors(), counts);
         // Loading the programs that count calls can take as long as the observation.
         let began = Instant::now();
         let mut observation = Self { programs: programs.clone(), began, samples: 0, ready, waiting };
@@ -180,9 +181,9 @@ impl Observation {
 
     fn end(self) -> Behavior {
         let observed = self.began.elapsed();
-        let (Waits { by_epoll: waits, blocked }, waits_observed, not_counted) = self.waiting.end(observed);
+        let (Waits { by_epoll: waits, blocked, read }, waits_observed, not_counted) = self.waiting.end(observed);
         let Self { programs, samples, ready, .. } = self;
-        let ready = ready.end();
+        let ready = ready.end(&read);
         let behavior = Behavior { programs, observed, samples, ready, waits, blocked, waits_observed, not_counted };
         debug!(?behavior, "observed programs");
         behavior

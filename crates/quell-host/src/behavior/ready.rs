@@ -2,8 +2,9 @@
 //! lists without touching them. Only the few that stay candidates are duplicated, for one `poll(2)` each: an open
 //! duplicate delays the FIN of a connection that its program closes.
 //!
-//! The sockets of a saturated server are ready in most samples, too, but its program reads them: data that stays the same
-//! counts as unread, and a listener whose queue never gets shorter as not accepting.
+//! The sockets of a saturated server are ready in most samples, too, and those of a program that looks at them at regular
+//! times, but their programs read them: data that stays the same counts as unread, and a listener whose queue never gets
+//! shorter as not accepting, if no call read or accepted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -138,6 +139,16 @@ impl Candidate {
         time_since_data(file).is_ok_and(|time| time < UNREAD_FOR)
     }
 
+    /// Whether it is ready only for data or connections, which a program reads or accepts; errors are read separately.
+    fn is_readable_only(&self, processes: &Processes) -> bool {
+        let CandidateFile::Listed { cause: Some(ReadyCause::Unread | ReadyCause::Listener), .. } = self.file else {
+            return false;
+        };
+        let Some(Ok(process)) = processes.get(&self.held.0) else { return false };
+        let Ok(file) = process.duplicate_briefly(self.held.1) else { return false };
+        file.pending(0).is_ok_and(|pending| pending & EPOLLERR == 0)
+    }
+
     /// Whether the file reports a registered event. A descriptor that was reused is another object.
     fn is_ready(&self, processes: &Processes) -> bool {
         let Some(Ok(process)) = processes.get(&self.held.0) else { return false };
@@ -159,6 +170,8 @@ type Processes = HashMap<Pid, Result<PidFd, PidFdError>>;
 pub(super) struct ReadyObjects {
     candidates: Vec<Candidate>,
     processes: Processes,
+    /// All descriptors of sockets in the programs, by inode.
+    descriptors: HashMap<u64, BTreeSet<(Pid, i32)>>,
     diags: HashMap<u64, SockDiag>,
     /// `poll(2)` would busy poll the queues (`net.core.busy_poll`).
     polling_disturbs: bool,
@@ -182,7 +195,22 @@ impl ReadyObjects {
             }
         }
         let diags = diags(snapshot, &candidates);
-        Self { candidates, processes: holders.processes, diags, polling_disturbs, is_confirming: false }
+        let inodes: HashSet<u64> =
+            candidates.iter().filter(|one| one.is_listed()).filter_map(|one| one.inode).collect();
+        let mut descriptors: HashMap<u64, BTreeSet<(Pid, i32)>> = HashMap::new();
+        for process in snapshot.processes.iter().filter(|process| programs.contains(&process.pid)) {
+            for held in process.files.known().into_iter().flat_map(|files| &files.sockets) {
+                if inodes.contains(&held.inode) {
+                    descriptors.entry(held.inode).or_default().insert((process.pid, held.fd));
+                }
+            }
+        }
+        Self { candidates, processes: holders.processes, descriptors, diags, polling_disturbs, is_confirming: false }
+    }
+
+    /// Descriptors of the sockets that were ready at the beginning.
+    pub(super) fn descriptors(&self) -> BTreeSet<(Pid, i32)> {
+        self.descriptors.values().flatten().copied().collect()
     }
 
     /// Drops candidates that are not ready now. `confirms` begins to query the sockets themselves.
@@ -202,8 +230,15 @@ impl ReadyObjects {
         self.candidates.retain(|one| (one.is_listed() && !confirming) || one.is_ready(processes));
     }
 
-    pub(super) fn end(mut self) -> BTreeMap<EpollKey, Vec<ReadyGroup>> {
+    /// The objects that stayed ready, without sockets whose data was read through one of the descriptors `read`.
+    pub(super) fn end(mut self, read: &BTreeSet<(Pid, i32)>) -> BTreeMap<EpollKey, Vec<ReadyGroup>> {
         self.drop_unregistered();
+        let Self { candidates, descriptors, processes, .. } = &mut self;
+        candidates.retain(|one| {
+            let held = one.inode.and_then(|inode| descriptors.get(&inode));
+            let is_read = held.is_some_and(|held| !held.is_disjoint(read));
+            !(is_read && one.is_readable_only(processes))
+        });
         let mut groups: BTreeMap<EpollKey, Vec<ReadyGroup>> = BTreeMap::new();
         for candidate in &self.candidates {
             let Some(cause) = candidate.cause() else { continue };

@@ -25,15 +25,18 @@ pub(super) enum Waiting {
 pub(super) struct Waits {
     pub(super) by_epoll: BTreeMap<EpollKey, EpollWaits>,
     pub(super) blocked: BTreeMap<EpollKey, BTreeMap<NapiId, u64>>,
+    /// Those of the given descriptors from which the programs read, or accepted connections.
+    pub(super) read: BTreeSet<(Pid, i32)>,
 }
 
 impl Waiting {
-    pub(super) fn begin(programs: &BTreeSet<Pid>, counts: bool) -> Self {
+    /// Counts calls of these programs, and those of them that read one of these descriptors.
+    pub(super) fn begin(programs: &BTreeSet<Pid>, descriptors: &BTreeSet<(Pid, i32)>, counts: bool) -> Self {
         let sampled = |why: String| Self::Sampled { why, asleep: BTreeMap::new() };
         if !counts || programs.is_empty() {
             return sampled("not requested".to_owned());
         }
-        WaitSampler::attach(kernel::sysfs(), programs).map_or_else(
+        WaitSampler::attach(kernel::sysfs(), programs, descriptors).map_or_else(
             |error| {
                 info!(%error, "calls of epoll_wait cannot be counted; samples which calls threads sleep in");
                 sampled(error.to_string())
@@ -66,9 +69,11 @@ impl Waiting {
         asleep: &BTreeMap<EpollKey, u32>,
         (busy, elapsed): (&BusyTimes, Duration),
     ) -> Self {
-        match sampler.read() {
-            Ok(counts) => {
+        let counted = sampler.read().and_then(|counts| Ok((counts, sampler.descriptors_read()?)));
+        match counted {
+            Ok((counts, read)) => {
                 let mut waits = by_epoll(&counts, |thread| busy_since(thread, busy).unwrap_or(elapsed));
+                waits.read = read;
                 for (epoll, times) in asleep {
                     waits.by_epoll.entry(*epoll).or_default().is_slept_in = times * SLEEPS_IN_ONE_OF >= samples;
                 }

@@ -27,10 +27,12 @@ static READY_OBJECT: Rule = Rule {
                   peer has closed; a listener with connections that are not accepted; an eventfd, pipe, timerfd, \
                   signalfd, pidfd, inotify, TUN or unix socket that nobody reads. States and queues of sockets come \
                   from sock_diag; poll(2) confirms a few of them. It is a warning if poll(2) must not be called, \
-                  because net.core.busy_poll is set, and if no thread waited on the epoll during the samples. Without \
-                  samples, two snapshots show it: serious for a file, a warning for a socket. Not seen: registrations \
-                  shorter than the interval between samples; errors and urgent data of sockets beyond the first 64 of \
-                  an epoll; a file whose descriptors are all in other processes. Fix: by object, as doctor prints it.",
+                  because net.core.busy_poll is set, and if no thread waited on the epoll during the samples; a note if \
+                  the calls are farther apart than the timeout of the queue. A socket that a call read during the samples \
+                  does not count. Without samples, two snapshots show it: serious for a file, a warning for a socket. \
+                  Not seen: registrations shorter than the interval between samples; errors and urgent data of sockets \
+                  beyond the first 64 of an epoll; a file whose descriptors are all in other processes. Fix: by object, \
+                  as doctor prints it.",
     needs_two: false,
     judges_settings: false,
     stalls: true,
@@ -46,7 +48,16 @@ fn ready_object(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             let waits = waits_on(query, epoll, behavior);
             // A thread that was in the call already is stopped: a ready object would have ended the call.
             let is_waited_on = behavior.may_have_waited(waits);
-            groups.map(|group| of_ready_group(epoll, behavior, is_waited_on, group)).collect()
+            let frames = frames_between_timers(query, epoll, (&waits, behavior));
+            let of = |group: &ReadyGroup| {
+                let mut observation = of_ready_group(epoll, behavior, is_waited_on, group);
+                if let Some(frames) = frames.as_ref().filter(|_| observation.severity == Severity::Serious) {
+                    observation.severity = Severity::Note;
+                    observation.observed.push_str(&format!("; {frames}"));
+                }
+                observation
+            };
+            groups.map(of).collect()
         }
         None => of_snapshots(query, epoll),
     };
@@ -357,29 +368,30 @@ fn of_waits(
         ),
     };
     Some(match cause_of_zero((waits, sleeps_elsewhere), outer, &calls) {
-        ZeroCause::Frames(observed) => of_frames(query, epoll, (waits, behavior.waits_observed), observed),
+        ZeroCause::Frames(observed) => match frames_between_timers(query, epoll, (waits, behavior)) {
+            Some(frames) => (Severity::Note, format!("{observed}; {frames}")),
+            None => (Severity::Serious, observed),
+        },
         ZeroCause::Serious(observed) => (Severity::Serious, observed),
         ZeroCause::Unknown(observed) => (Severity::Warning, observed),
     })
 }
 
-/// Judges a program that looks for packets at regular times. Its calls do not poll, so packets wait for the timer of the
-/// queue. This delays them only if the timer expires after the next call.
-fn of_frames(
+/// Tells of calls that do not poll, and are so far apart that the timer of the queue expires before the next one: then
+/// packets wait for the timer. It delays them if it expires after the next call.
+fn frames_between_timers(
     query: &SnapshotQuery<'_>,
     epoll: &EpollContext<'_>,
-    (waits, observed): (&EpollWaits, Duration),
-    found: String,
-) -> (Severity, String) {
-    let every = observed.div_f64(waits.zero as f64);
-    let timeout = query.longest_unpolled_ns(epoll).map(Duration::from_nanos);
-    match timeout.filter(|timeout| *timeout < every) {
-        Some(timeout) => {
-            let [every, timeout] = [every, timeout].map(duration_text);
-            (Severity::Note, format!("{found}; the calls are {every} apart, and packets wait for up to {timeout}"))
-        }
-        None => (Severity::Serious, found),
+    (waits, behavior): (&EpollWaits, &Behavior),
+) -> Option<String> {
+    let calls = waits.zero.saturating_add(waits.sleeping);
+    if behavior.not_counted.is_some() || calls < CALLS_OF_RESTING_MIN {
+        return None;
     }
+    let every = behavior.waits_observed.div_f64(calls as f64);
+    let timeout = query.longest_unpolled_ns(epoll).map(Duration::from_nanos).filter(|timeout| *timeout < every)?;
+    let [every, timeout] = [every, timeout].map(duration_text);
+    Some(format!("the calls are {every} apart, and packets wait for up to {timeout}"))
 }
 
 /// Why calls have timeout 0, in words.

@@ -1,7 +1,7 @@
 //! Predicts which programs suspension would stall, from an observation of them before anything is set. Each shape has a
 //! neighbour that is harmless. Needs root and Linux 6.13.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::process::Command;
@@ -229,6 +229,31 @@ fn frames_that_are_longer_than_the_suspension_are_not_refused() {
     let [finding] = &findings[..] else { panic!("{findings:#?} {behavior:#?}") };
     assert_eq!((finding.id, finding.severity), (ZERO, Severity::Note), "{finding:#?} {behavior:#?}");
     assert!(finding.observed.ends_with("apart, and packets wait for up to 20 ms"), "{finding:#?}");
+}
+
+/// The socket has data in every sample.
+#[test]
+fn a_socket_that_is_read_at_regular_times_is_not_a_finding() {
+    let Some(mut lab) = TestLab::raise_beside_others("stall-read", 1) else { return };
+    let Some((findings, behavior)) = predicted(&mut lab, "refilled", none) else { return };
+    if behavior.not_counted.is_some() {
+        return skip(Lacks::KernelFeature, "calls cannot be counted");
+    }
+    assert_eq!(behavior.ready, BTreeMap::new(), "{behavior:#?}");
+    assert!(findings.iter().all(|finding| finding.id != READY), "{findings:#?}");
+}
+
+/// A suspension that lasts longer than the pause between two calls ends with its time.
+#[test]
+fn an_object_that_stays_ready_in_a_program_that_looks_rarely_is_a_note() {
+    let Some(mut lab) = TestLab::raise_beside_others("stall-rare", 1) else { return };
+    let Some((findings, behavior)) = predicted(&mut lab, "slow-tick-writable", none) else { return };
+    if behavior.not_counted.is_some() {
+        return skip(Lacks::KernelFeature, "calls cannot be counted");
+    }
+    let ready = findings.iter().find(|finding| finding.id == READY).unwrap_or_else(|| panic!("{findings:#?}"));
+    assert_eq!(ready.severity, Severity::Note, "{ready:#?}");
+    assert!(ready.observed.ends_with("apart, and packets wait for up to 20 ms"), "{ready:#?}");
 }
 
 /// A short wait instead of timeout 0 ends the suspension only if it finds no events.

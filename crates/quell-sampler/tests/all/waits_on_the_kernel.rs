@@ -1,7 +1,9 @@
 //! Counts the waits of this process on the live kernel: which timeouts, and what they returned.
 
-use std::io::Write as _;
-use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd as _, AsRawFd};
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -15,7 +17,15 @@ use quell_test_support::{Lacks, skip};
 const SHORT: Duration = Duration::from_millis(100);
 
 fn sampler_of(pids: impl IntoIterator<Item = Pid>) -> Option<WaitSampler> {
-    match WaitSampler::attach(Path::new("/sys"), &pids.into_iter().collect()) {
+    sampler_with(pids, [])
+}
+
+fn sampler_with(
+    pids: impl IntoIterator<Item = Pid>,
+    descriptors: impl IntoIterator<Item = (Pid, i32)>,
+) -> Option<WaitSampler> {
+    let (pids, descriptors) = (pids.into_iter().collect(), descriptors.into_iter().collect());
+    match WaitSampler::attach(Path::new("/sys"), &pids, &descriptors) {
         Err(error @ (SamplerError::Denied { .. } | SamplerError::Unsupported(_) | SamplerError::Refused { .. })) => {
             skip(Lacks::Root, &error);
             None
@@ -137,6 +147,25 @@ fn a_timeout_of_zero_behind_a_pointer_is_zero() {
     // A ring without completions returns 0 or ETIME.
     let of_ring = at(WaitPlace::IoUring).map(|counts| (counts.calls, counts.zero, counts.sleeping()));
     assert_eq!(of_ring, (has_ring == "1").then_some((3, 2, 1)));
+}
+
+#[test]
+fn only_calls_that_read_or_accept_something_make_a_descriptor_read() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (silent, _sends) = UnixDatagram::pair().unwrap();
+    silent.set_nonblocking(true).unwrap();
+    let of = |file: &dyn AsRawFd| (Pid::of_this_process(), file.as_raw_fd());
+    let selected = [of(&listener), of(&client), of(&silent)];
+    let Some(sampler) = sampler_with([Pid::of_this_process()], selected) else { return };
+    let (mut server, _) = listener.accept().unwrap();
+    client.write_all(b"sent").unwrap();
+    server.read_exact(&mut [0; 4]).unwrap();
+    assert!(silent.recv(&mut [0; 4]).is_err());
+    assert_eq!(sampler.descriptors_read().unwrap(), [of(&listener)].into());
+    server.write_all(b"back").unwrap();
+    client.read_exact(&mut [0; 4]).unwrap();
+    assert_eq!(sampler.descriptors_read().unwrap(), [of(&listener), of(&client)].into());
 }
 
 #[test]

@@ -236,8 +236,23 @@ elif SHAPE in ("inherited", "served-by-child"):
     serve(epoll, None)
 elif SHAPE == "duplicate":
     serve(select.epoll.fromfd(os.dup(epoll.fileno())), None)
-elif SHAPE in ("tick", "slow-tick"):
+elif SHAPE == "refilled":
+    # It reads its own datagram once in each frame, and sends it again.
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    own.bind(("127.0.0.1", 0))
+    own.connect(own.getsockname())
+    own.send(b"?")
+    epoll.register(own, IN)
+    while True:
+        for fd, _ in epoll.poll(0):
+            own.send(own.recv(8)) if fd == own.fileno() else answer(fd)
+        time.sleep(1 / 20)
+elif SHAPE in ("tick", "slow-tick", "slow-tick-writable"):
     # A game server: it looks for packets once in each frame.
+    if SHAPE == "slow-tick-writable":
+        writable = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        epoll.register(writable, OUT)
     while True:
         for fd, _ in epoll.poll(0):
             answer(fd)
