@@ -13,6 +13,9 @@ use crate::findings::{EPOLL_MIXES_NAPIS, Finding, Node, Severity, has_reuseport_
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{FileWait, Files, Process, Snapshot, SnapshotSocket, SocketState};
 
+/// Largest factor between two loads at which the answer of one holds at the other.
+const LOAD_FACTOR_MAX: u64 = 2;
+
 /// A program that receives from queues.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -81,27 +84,66 @@ pub enum NextStep {
         /// Whether its workers can get one queue each, which only `--steer` does.
         steered: bool,
     },
+    /// Compare modes again: the load differs from those of earlier measurements.
+    MeasureAgain {
+        /// Whether its workers can get one queue each, which only `--steer` does.
+        steered: bool,
+        /// The newest of them.
+        measured: EarlierMeasurement,
+        /// Present packets per second.
+        packets_per_s: u64,
+    },
     /// Attach the mode that a measurement has found better.
     Attach {
         /// The mode.
         mode: DeliveryMode,
+        /// The measurement.
+        measured: EarlierMeasurement,
     },
     /// Leave it: a measurement has found no mode that is better without a cost.
-    Keep,
+    Keep {
+        /// The measurement.
+        measured: EarlierMeasurement,
+    },
     /// Check whether its attached mode is in effect.
     Check,
     /// Wait: nothing has arrived through a queue.
     AwaitClients,
 }
 
+/// An earlier measurement of a program at one load.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct EarlierMeasurement {
+    /// Its result, as `quell results show` finds it.
+    pub result: String,
+    /// Its start, in seconds since 1970-01-01 UTC.
+    pub started_unix_s: u64,
+    /// Packets per second from the queues of the program; absent if they were not counted.
+    pub packets_per_s: Option<u64>,
+    /// Rule of a serious finding under the modes on which its answer rests; absent without one.
+    pub problem: Option<String>,
+}
+
+impl EarlierMeasurement {
+    /// Whether its answer holds at this load, in packets per second: it was measured at a similar one, or one of the two
+    /// is unknown.
+    #[must_use]
+    pub fn decides_at(&self, packets_per_s: Option<u64>) -> bool {
+        self.packets_per_s.zip(packets_per_s).is_none_or(|(then, now)| {
+            then.max(now) <= then.min(now).saturating_mul(LOAD_FACTOR_MAX)
+        })
+    }
+}
+
 /// What an earlier measurement says about a program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EarlierAnswer {
-    Use(DeliveryMode),
-    Keep {
-        /// Whether connections were steered to the queues of their workers.
-        steered: bool,
-    },
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EarlierAnswer {
+    pub measured: EarlierMeasurement,
+    /// Mode that was better; absent if none was.
+    pub better: Option<DeliveryMode>,
+    /// Whether connections were steered to the queues of their workers.
+    pub steered: bool,
 }
 
 /// Data of `/proc` that snapshots do not have.
@@ -130,8 +172,10 @@ pub struct Known<'a> {
     pub origins: &'a BTreeMap<Pid, ProcessOrigin>,
     /// Modes of attached processes, and whether `quell run` started them.
     pub attached: &'a BTreeMap<Pid, (DeliveryMode, bool)>,
-    /// The newest answer of a measurement for a process with this PID and name.
-    pub measured: &'a BTreeMap<(Pid, String), EarlierAnswer>,
+    /// Answers of measurements for a process with this PID and name, the newest first.
+    pub measured: &'a BTreeMap<(Pid, String), Vec<EarlierAnswer>>,
+    /// Packets per second of each queue. Empty if polls cannot be sampled.
+    pub packets_per_s: &'a BTreeMap<NapiId, f64>,
 }
 
 /// Servers of the host: first those that need a fix, then those that used the most CPU time. Programs that only have
@@ -204,23 +248,15 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let cpu_ns = || processes.iter().map(|process| query.cpu_ns(process)).sum::<Option<u64>>();
     let is_unknown = queues.is_empty();
     let mixes = about.iter().any(|finding| finding.id == EPOLL_MIXES_NAPIS);
-    let measured = processes.iter().find_map(|process| known.measured.get(&(process.pid, process.name.clone())));
-    let next = match measured.copied() {
-        _ if about.iter().any(|finding| finding.severity >= Severity::Warning) => {
-            let worst = about.iter().max_by_key(|finding| finding.severity);
-            NextStep::Fix { finding: worst.map_or("", |finding| finding.id) }
-        }
-        _ if attached.is_some() => NextStep::Check,
-        _ if is_unknown => NextStep::AwaitClients,
-        Some(EarlierAnswer::Use(mode)) => NextStep::Attach { mode },
-        Some(EarlierAnswer::Keep { steered }) if steered || !mixes => NextStep::Keep,
-        _ => {
-            let can_steer = processes.iter().any(|process| has_reuseport_group(query, process));
-            match mixes && !can_steer {
-                true => NextStep::Fix { finding: EPOLL_MIXES_NAPIS },
-                false => NextStep::Measure { steered: mixes },
-            }
-        }
+    let answers = processes.iter().find_map(|process| known.measured.get(&(process.pid, process.name.clone())));
+    let can_steer = || processes.iter().any(|process| has_reuseport_group(query, process));
+    let rates: Option<Vec<f64>> = queues.iter().map(|napi| known.packets_per_s.get(napi).copied()).collect();
+    let load = rates.map(|rates| rates.iter().sum::<f64>().round() as u64);
+    let next = match about.iter().filter(|finding| finding.severity >= Severity::Warning).max_by_key(|it| it.severity) {
+        Some(worst) => NextStep::Fix { finding: worst.id },
+        None if attached.is_some() => NextStep::Check,
+        None if is_unknown => NextStep::AwaitClients,
+        None => by_answers(answers.map_or(&[], Vec::as_slice), load, mixes, mixes && can_steer()),
     };
     HostServer {
         pid: first.pid,
@@ -238,6 +274,30 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         notes: count(Severity::Note),
         processes: pids.into_iter().collect(),
         next,
+    }
+}
+
+/// The next step for a server without problems that received this many packets per second, by the newest answer that
+/// holds at this load. Answers that were measured with connections of several queues in one epoll do not count if this
+/// has changed or can be changed.
+fn by_answers(answers: &[EarlierAnswer], load: Option<u64>, mixes: bool, can_steer: bool) -> NextStep {
+    let holds = |answer: &&EarlierAnswer| {
+        let was_mixed = answer.measured.problem.as_deref() == Some(EPOLL_MIXES_NAPIS);
+        let is_mixed = mixes && !answer.steered && answer.better.is_none();
+        !is_mixed && !(was_mixed && (can_steer || !mixes))
+    };
+    let mut answers = answers.iter().filter(holds).peekable();
+    let newest = answers.peek().copied();
+    match (answers.find(|answer| answer.measured.decides_at(load)), newest, load) {
+        (Some(EarlierAnswer { better: Some(mode), measured, .. }), ..) => {
+            NextStep::Attach { mode: *mode, measured: measured.clone() }
+        }
+        (Some(EarlierAnswer { measured, .. }), ..) => NextStep::Keep { measured: measured.clone() },
+        (None, Some(EarlierAnswer { measured, .. }), Some(packets_per_s)) => {
+            NextStep::MeasureAgain { steered: can_steer, measured: measured.clone(), packets_per_s }
+        }
+        _ if mixes && !can_steer => NextStep::Fix { finding: EPOLL_MIXES_NAPIS },
+        _ => NextStep::Measure { steered: can_steer },
     }
 }
 

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 
 use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, RatioEstimate, SwitchbackAnalysis, WhyUndecided};
-use quell_host::servers::EarlierAnswer;
+use quell_host::servers::{EarlierAnswer, EarlierMeasurement};
 use quell_linux::Pid;
 use quell_linux::kernel::Kernel;
 use quell_load::OfferedLoad;
@@ -12,8 +12,8 @@ use quell_mode::DeliveryMode;
 use quell_tune::{Confirmation, TuneAnswer, TuneEnd, TuneMetric};
 
 use crate::ResultDocument;
-use crate::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
-use crate::facts::ProcessFacts;
+use crate::experiment::{ExperimentResult, LoadExperiment, SubjectFacts, median};
+use crate::facts::{ProblemFacts, ProcessFacts};
 use crate::figures;
 use crate::tune::TuneFile;
 
@@ -309,7 +309,7 @@ impl ExperimentResult {
             |because| Conclusion::MeasureLonger { because, budget_ms: Some(design.budget_ms.saturating_mul(2)) };
         let standing = |name: &str| {
             let of_load = |(experiment, analysis): (&LoadExperiment, &SwitchbackAnalysis)| {
-                let load = experiment.offered_per_s.map(OfferedLoad::Rate).or(experiment.load);
+                let load = experiment.offered();
                 let contrasts = analysis.contrasts.iter().filter(|contrast| contrast.treatment == name);
                 AtLoad::new(load, contrasts, |of| Quantity::Criterion(of.clone()))
             };
@@ -368,7 +368,25 @@ impl ExperimentResult {
     }
 }
 
+impl ExperimentResult {
+    /// Packets per second from the queues under the reference, by load. Absent if they were not counted.
+    fn packet_rates(&self) -> Vec<(Option<OfferedLoad>, Option<f64>)> {
+        let rate = |of: &LoadExperiment| (of.offered(), of.median(&of.record.design.reference.name, figures::PACKETS));
+        self.experiments.iter().map(rate).collect()
+    }
+}
+
 impl TuneFile {
+    /// Packets per second from the queues, by load. Absent if they were not counted.
+    fn packet_rates(&self) -> Vec<(Option<OfferedLoad>, Option<f64>)> {
+        let rate = |(index, load): (usize, &String)| {
+            let slices = self.search.slices.iter().filter(|slice| slice.load == index);
+            let rates = slices.filter_map(|slice| slice.observation.metric(figures::PACKETS)).collect();
+            (load.parse().ok(), median(rates))
+        };
+        self.search.plan.loads.iter().enumerate().map(rate).collect()
+    }
+
     /// What follows for the reader.
     #[must_use]
     pub fn conclusion(&self) -> Conclusion {
@@ -404,33 +422,56 @@ impl TuneFile {
     }
 }
 
+impl LoadRange {
+    fn contains(&self, load: OfferedLoad) -> bool {
+        match self {
+            Self::From(least) => !is_below(load, *least),
+            Self::UpTo(most) => !is_below(*most, load),
+            Self::At(loads) => loads.contains(&load),
+        }
+    }
+}
+
 impl ResultDocument {
-    /// Running processes that were measured on this kernel, with their names, and the answer for them. Absent without an
-    /// answer.
+    /// Running processes that were measured on this kernel, with their names, and the answer for them at each load. Absent
+    /// without an answer. `name` is that of the result.
     #[must_use]
-    pub fn answer_for_programs(&self) -> Option<(Vec<(Pid, String)>, EarlierAnswer)> {
-        let (host, subject) = match self {
-            Self::Experiment(result) => (&result.host, &result.subject),
-            Self::Tune(file) => (&file.host, &file.subject),
+    pub fn answers_for_programs(&self, name: &str) -> Option<(Vec<(Pid, String)>, Vec<EarlierAnswer>)> {
+        let (host, subject, started_unix_s) = match self {
+            Self::Experiment(result) => (&result.host, &result.subject, result.started_unix_s),
+            Self::Tune(file) => (&file.host, &file.subject, file.started_unix_s),
             _ => return None,
         };
         let SubjectFacts::Programs(programs) = subject else { return None };
         if host.kernel_release != Kernel::running().release {
             return None;
         }
-        let conclusion = match self {
-            Self::Experiment(result) => result.conclusion()?,
-            Self::Tune(file) => file.conclusion(),
+        let (conclusion, loads) = match self {
+            Self::Experiment(result) => (result.conclusion()?, result.packet_rates()),
+            Self::Tune(file) => (file.conclusion(), file.packet_rates()),
             _ => return None,
         };
-        let answer = match conclusion {
-            Conclusion::Use { mode, .. } => EarlierAnswer::Use(mode),
-            Conclusion::Keep { .. } => {
-                EarlierAnswer::Keep { steered: programs.placement.as_ref().is_some_and(|it| !it.steered.is_empty()) }
-            }
-            Conclusion::MeasureLonger { .. } => return None,
+        let at_load = |(load, packets_per_s): (Option<OfferedLoad>, Option<f64>)| {
+            let better = match &conclusion {
+                Conclusion::Use { mode, split, .. } => {
+                    let pays = split.as_ref().zip(load).is_none_or(|(split, load)| split.pays.contains(load));
+                    pays.then_some(*mode)
+                }
+                Conclusion::Keep { .. } => None,
+                Conclusion::MeasureLonger { .. } => return None,
+            };
+            let is_relevant = |problem: &&ProblemFacts| better.is_none_or(|mode| problem.modes.contains(&mode));
+            let measured = EarlierMeasurement {
+                result: name.to_owned(),
+                started_unix_s,
+                packets_per_s: packets_per_s.map(|rate| rate.round() as u64),
+                problem: programs.problems.iter().find(is_relevant).map(|problem| problem.id.clone()),
+            };
+            let steered = programs.placement.as_ref().is_some_and(|it| !it.steered.is_empty());
+            Some(EarlierAnswer { measured, better, steered })
         };
+        let answers: Vec<EarlierAnswer> = loads.into_iter().filter_map(at_load).collect();
         let process = |process: &ProcessFacts| Some((Pid::from_kernel(process.pid)?, process.name.clone()));
-        Some((programs.processes.iter().filter_map(process).collect(), answer))
+        Some((programs.processes.iter().filter_map(process).collect(), answers))
     }
 }

@@ -113,6 +113,12 @@ impl LoadExperiment {
         foreign * 2 > slices.len()
     }
 
+    /// The offered load, as a rate where it is known.
+    #[must_use]
+    pub fn offered(&self) -> Option<OfferedLoad> {
+        self.offered_per_s.map(OfferedLoad::Rate).or(self.load)
+    }
+
     /// Names of the reference and of the treatments.
     pub fn treatment_names(&self) -> impl Iterator<Item = &str> {
         let design = &self.record.design;
@@ -137,14 +143,17 @@ impl LoadExperiment {
     #[must_use]
     pub fn median(&self, treatment: &str, metric: &str) -> Option<f64> {
         let arms = self.arms_of(treatment);
-        let mut values: Vec<f64> = arms.iter().flat_map(|arm| self.record.values(*arm, metric)).flatten().collect();
-        values.sort_by(f64::total_cmp);
-        let middle = values.len() / 2;
-        match values.len() {
-            0 => None,
-            count if count % 2 == 1 => Some(values[middle]),
-            _ => Some((values[middle - 1] + values[middle]) / 2.0),
-        }
+        median(arms.iter().flat_map(|arm| self.record.values(*arm, metric)).flatten().collect())
+    }
+}
+
+pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        count if count % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
     }
 }
 

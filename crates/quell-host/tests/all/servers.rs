@@ -4,15 +4,34 @@ use std::collections::BTreeMap;
 
 use crate::snapshots::{before, healthy, set, snapshot};
 use quell_host::findings::{Finding, examine};
-use quell_host::servers::{EarlierAnswer, HostServer, Known, NextStep, ProcessOrigin, ServerWait, servers};
-use quell_linux::Pid;
+use quell_host::servers::{EarlierAnswer, EarlierMeasurement, HostServer, Known, NextStep, ProcessOrigin, ServerWait, servers};
+use quell_linux::{NapiId, Pid};
 use serde_json::{Value, json};
 
 #[derive(Default)]
 struct Facts {
     parents: Vec<(i32, i32)>,
     attached: Vec<i32>,
-    measured: Option<EarlierAnswer>,
+    /// The newest first.
+    measured: Vec<EarlierAnswer>,
+    packets_per_s: Option<f64>,
+}
+
+/// An answer that was measured at 100,000 packets per second.
+fn answer(better: Option<&str>) -> EarlierAnswer {
+    let measured = EarlierMeasurement {
+        result: "bench-1".to_owned(),
+        started_unix_s: 7,
+        packets_per_s: Some(100_000),
+        problem: None,
+    };
+    EarlierAnswer { measured, better: better.map(|mode| mode.parse().unwrap()), steered: false }
+}
+
+fn with_problem(better: Option<&str>, id: &str) -> EarlierAnswer {
+    let mut answer = answer(better);
+    answer.measured.problem = Some(id.to_owned());
+    answer
 }
 
 fn pid(pid: i32) -> Pid {
@@ -28,7 +47,11 @@ fn of(host: &Value, facts: &Facts) -> Vec<HostServer> {
         findings: &findings,
         origins: &facts.parents.iter().map(origin).collect(),
         attached: &facts.attached.iter().map(|&one| (pid(one), ("suspend20".parse().unwrap(), true))).collect(),
-        measured: &facts.measured.iter().map(|answer| ((pid(4242), name.clone()), *answer)).collect::<BTreeMap<_, _>>(),
+        measured: &BTreeMap::from([((pid(4242), name), facts.measured.clone())]),
+        packets_per_s: &facts
+            .packets_per_s
+            .map(|rate| [8193, 8194].map(|napi| (NapiId::from_kernel(napi).unwrap(), rate / 2.0)).into())
+            .unwrap_or_default(),
     };
     servers(&now, Some(&earlier), &known)
 }
@@ -95,13 +118,13 @@ fn children_of_a_program_with_its_name_belong_to_it() {
 fn the_next_step_is_to_fix_then_to_measure_then_to_attach() {
     let mut ill = healthy();
     set(&mut ill, "/devices/0/napis/0/defer-hard-irqs", json!(0));
-    let answered = |measured| Facts { measured: Some(measured), ..Facts::default() };
-    let better = EarlierAnswer::Use("suspend50".parse().unwrap());
-    assert!(matches!(only(&ill, &answered(better)).next, NextStep::Fix { .. }));
-    let next = only(&healthy(), &answered(better)).next;
-    assert_eq!(next, NextStep::Attach { mode: "suspend50".parse().unwrap() });
-    assert_eq!(only(&healthy(), &answered(EarlierAnswer::Keep { steered: false })).next, NextStep::Keep);
-    let attached = Facts { attached: vec![4242], ..answered(better) };
+    let answered = |measured| Facts { measured: vec![measured], ..Facts::default() };
+    let better = || answered(answer(Some("suspend50")));
+    assert!(matches!(only(&ill, &better()).next, NextStep::Fix { .. }));
+    let next = only(&healthy(), &better()).next;
+    assert!(matches!(next, NextStep::Attach { mode, .. } if mode == "suspend50".parse().unwrap()), "{next:?}");
+    assert!(matches!(only(&healthy(), &answered(answer(None))).next, NextStep::Keep { .. }));
+    let attached = Facts { attached: vec![4242], ..better() };
     let server = only(&healthy(), &attached);
     assert_eq!((server.attached.is_some(), server.launched, server.next), (true, true, NextStep::Check));
 }
@@ -110,16 +133,46 @@ fn the_next_step_is_to_fix_then_to_measure_then_to_attach() {
 fn connections_of_several_queues_in_one_epoll_are_fixed_or_steered_before_they_are_measured() {
     assert_eq!(only(&mixing(true), &Facts::default()).next, NextStep::Measure { steered: true });
     assert_eq!(only(&mixing(false), &Facts::default()).next, NextStep::Fix { finding: "epoll-mixes-napis" });
-    let kept = |steered| Facts { measured: Some(EarlierAnswer::Keep { steered }), ..Facts::default() };
+    let kept =
+        |steered| Facts { measured: vec![EarlierAnswer { steered, ..answer(None) }], ..Facts::default() };
     assert_eq!(only(&mixing(true), &kept(false)).next, NextStep::Measure { steered: true });
-    assert_eq!(only(&mixing(true), &kept(true)).next, NextStep::Keep);
+    assert!(matches!(only(&mixing(true), &kept(true)).next, NextStep::Keep { .. }));
+    let mixed = |better| Facts { measured: vec![with_problem(better, "epoll-mixes-napis")], ..Facts::default() };
+    assert_eq!(only(&mixing(true), &mixed(Some("suspend20"))).next, NextStep::Measure { steered: true });
+    assert_eq!(only(&healthy(), &mixed(None)).next, NextStep::Measure { steered: false });
+}
+
+#[test]
+fn an_answer_decides_at_the_load_at_which_it_was_measured_only() {
+    let next = |measured: Vec<EarlierAnswer>, packets_per_s| {
+        only(&healthy(), &Facts { measured, packets_per_s, ..Facts::default() }).next
+    };
+    let at = |packets_per_s, mode| {
+        let mut answer = answer(mode);
+        answer.measured.packets_per_s = packets_per_s;
+        answer
+    };
+    for load in [50_000.0, 200_000.0] {
+        assert!(matches!(next(vec![answer(None)], Some(load)), NextStep::Keep { .. }), "{load}");
+    }
+    let other = next(vec![answer(None)], Some(2_000.0));
+    let is_again = |measured: &EarlierMeasurement| measured.packets_per_s == Some(100_000);
+    assert!(
+        matches!(&other, NextStep::MeasureAgain { steered: false, measured, packets_per_s: 2_000 } if is_again(measured)),
+        "{other:?}"
+    );
+    let both = || vec![answer(None), at(Some(1_500), Some("suspend50"))];
+    assert!(matches!(next(both(), Some(2_000.0)), NextStep::Attach { .. }), "the older one was at this load");
+    assert!(matches!(next(both(), Some(80_000.0)), NextStep::Keep { .. }));
+    assert!(matches!(next(vec![at(None, None)], Some(2_000.0)), NextStep::Keep { .. }), "an unknown load");
+    assert!(matches!(next(vec![answer(None)], None), NextStep::Keep { .. }));
 }
 
 #[test]
 fn an_answer_counts_for_the_measured_process_and_not_for_others_with_its_name() {
     let mut host = healthy();
     set(&mut host, "/processes/0/pid", json!(4243));
-    let answered = Facts { measured: Some(EarlierAnswer::Keep { steered: false }), ..Facts::default() };
+    let answered = Facts { measured: vec![answer(None)], ..Facts::default() };
     assert_eq!(only(&host, &answered).next, NextStep::Measure { steered: false });
 }
 

@@ -35,6 +35,9 @@ const OVERVIEW_S: u64 = 1;
 /// Number of stored results that are searched for answers about the servers.
 const RESULTS_READ: usize = 20;
 
+/// Answers of measurements for processes, the newest first.
+type EarlierAnswers = BTreeMap<(Pid, String), Vec<EarlierAnswer>>;
+
 /// Options of `quell doctor`.
 #[derive(Debug, Args)]
 #[command(after_help = "Exits with 3 if a finding is serious.")]
@@ -131,18 +134,21 @@ impl Diagnosis {
         Ok(diagnosis)
     }
 
-    fn of(examined: &Examined, attachments: &[Attached], measured: &BTreeMap<(Pid, String), EarlierAnswer>) -> Self {
-        let Examined { before, now, polls, behavior } = examined;
+    fn of(examined: &Examined, attachments: &[Attached], measured: &EarlierAnswers) -> Self {
+        let Examined { before, now, polls, sampled, behavior } = examined;
         let report = findings::examine_observed(now, before.as_ref(), polls, behavior.as_ref());
         let modes = attachments.iter().filter_map(|attached| Some((attached, attached.purpose().mode()?)));
         let attached = modes.flat_map(|(attached, mode)| {
             attached.history.targets.iter().map(move |it| (it.pid, (mode, attached.is_launched())))
         });
+        let seconds = sampled.as_secs_f64();
+        let packets_per_s = polls.iter().map(|(napi, sample)| (*napi, sample.packets as f64 / seconds)).collect();
         let known = Known {
             findings: &report.findings,
             origins: &servers::origins(now),
             attached: &attached.collect(),
             measured,
+            packets_per_s: &packets_per_s,
         };
         let servers = servers::servers(now, before.as_ref(), &known);
         Self { servers, hidden: now.hidden_processes.len(), report }
@@ -159,15 +165,15 @@ impl Diagnosis {
     }
 }
 
-/// The newest answer of the newest measurements on processes of this host.
-fn earlier_answers(store: &ResultStore) -> BTreeMap<(Pid, String), EarlierAnswer> {
+/// Answers of the newest measurements on processes of this host.
+fn earlier_answers(store: &ResultStore) -> EarlierAnswers {
     let mut stored = store.list().unwrap_or_default();
     stored.sort_by_key(|one| std::cmp::Reverse(one.changed_unix_s()));
-    let mut answers = BTreeMap::new();
-    for result in stored.iter().take(RESULTS_READ).filter_map(|one| one.read().ok()) {
-        let Some((processes, answer)) = result.answer_for_programs() else { continue };
+    let mut answers = EarlierAnswers::new();
+    for (result, document) in stored.iter().take(RESULTS_READ).filter_map(|one| Some((one, one.read().ok()?))) {
+        let Some((processes, of_result)) = document.answers_for_programs(&result.id) else { continue };
         for process in processes {
-            answers.entry(process).or_insert(answer);
+            answers.entry(process).or_default().extend(of_result.iter().cloned());
         }
     }
     answers
@@ -190,6 +196,8 @@ struct Examined {
     now: Snapshot,
     /// Polls between the two snapshots. Empty if polls cannot be sampled.
     polls: BTreeMap<NapiId, QueueSample>,
+    /// Time for which they were sampled.
+    sampled: Duration,
     /// What the programs whose epolls suspend interrupts did between the two snapshots; absent without such
     /// programs.
     behavior: Option<Behavior>,
@@ -197,7 +205,7 @@ struct Examined {
 
 impl From<Snapshot> for Examined {
     fn from(now: Snapshot) -> Self {
-        Self { before: None, now, polls: BTreeMap::new(), behavior: None }
+        Self { before: None, now, polls: BTreeMap::new(), sampled: Duration::ZERO, behavior: None }
     }
 }
 
@@ -217,28 +225,30 @@ fn take(scope: &SnapshotScope, seconds: u64) -> Result<Examined, Failure> {
     let programs = behavior::polling_programs(&before);
     let behavior = (!programs.is_empty()).then(|| behavior::observe(&before, &programs, true));
     thread::sleep(Duration::from_secs(seconds).saturating_sub(began.elapsed()));
-    let polls = sampling.and_then(Sampling::end).unwrap_or_else(|error| {
+    let (polls, sampled) = sampling.and_then(Sampling::end).unwrap_or_else(|error| {
         info!(error = %error, "polls cannot be sampled; rules compare counters instead");
-        BTreeMap::new()
+        (BTreeMap::new(), Duration::ZERO)
     });
-    Ok(Examined { before: Some(before), now: look()?, polls, behavior })
+    Ok(Examined { before: Some(before), now: look()?, polls, sampled, behavior })
 }
 
 struct Sampling {
     sampler: Sampler,
     before: BTreeMap<NapiId, PollCounters>,
+    began: Instant,
 }
 
 impl Sampling {
     fn begin(napis: BTreeSet<NapiId>) -> Result<Self, SamplerError> {
         let sampler = Sampler::of(kernel::sysfs(), napis)?;
         let before = sampler.read()?;
-        Ok(Self { sampler, before })
+        Ok(Self { sampler, before, began: Instant::now() })
     }
 
-    fn end(self) -> Result<BTreeMap<NapiId, QueueSample>, SamplerError> {
-        let after = self.sampler.read()?;
-        Ok(after.into_iter().map(|(napi, counters)| (napi, counters.since(self.before.get(&napi)))).collect())
+    fn end(self) -> Result<(BTreeMap<NapiId, QueueSample>, Duration), SamplerError> {
+        let (after, sampled) = (self.sampler.read()?, self.began.elapsed());
+        let since = |(napi, counters): (NapiId, PollCounters)| (napi, counters.since(self.before.get(&napi)));
+        Ok((after.into_iter().map(since).collect(), sampled))
     }
 }
 

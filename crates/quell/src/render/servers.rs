@@ -1,7 +1,9 @@
 //! The servers of a host as a table, one line each, and the conclusion: what to do first.
 
-use quell_host::servers::{HostServer, NextStep, ServerWait};
+use quell_cli::number::short;
+use quell_host::servers::{EarlierMeasurement, HostServer, NextStep, ServerWait};
 use quell_linux::visible::{self, counted};
+use quell_result::store::utc;
 
 use super::conclusion;
 use super::number::ABSENT;
@@ -65,7 +67,7 @@ fn of_epoll(servers: &[&HostServer], terminal: Terminal, fixes: Fixes) -> String
             let narrow = with(true);
             let mut lines = narrow.lines();
             let heading = lines.next().unwrap_or_default();
-            let rows = lines.zip(&steps).map(|(line, step)| format!("{line}\n    {step}\n"));
+            let rows = lines.zip(&steps).map(|(line, step)| format!("{line}\n{}\n", below(step, terminal)));
             format!("{heading}\n{}", rows.collect::<String>())
         }
     };
@@ -73,6 +75,16 @@ fn of_epoll(servers: &[&HostServer], terminal: Terminal, fixes: Fixes) -> String
         out.push_str(&format!("and {}; --json lists all\n", counted(servers.len() - shown, "more server")));
     }
     out
+}
+
+/// The step below its server. A command that does not fit beside its reason is on a line of its own.
+fn below(step: &str, terminal: Terminal) -> String {
+    match step.rsplit_once(": ").filter(|(_, command)| command.starts_with("quell ")) {
+        Some((reason, command)) if !terminal.fits(step.chars().count() + 4) => {
+            format!("{}\n      {command}", terminal.fill(&format!("{reason}:"), "    ", "    "))
+        }
+        _ => terminal.fill(step, "    ", "    "),
+    }
 }
 
 fn cells(server: &HostServer) -> [String; 7] {
@@ -120,12 +132,33 @@ fn next(server: &HostServer, fixes: Fixes) -> String {
     let step = match &server.next {
         NextStep::Fix { finding } => format!("fix {finding}"),
         NextStep::Measure { .. } => "measure".to_owned(),
-        NextStep::Attach { mode } => format!("attach {mode}, measured better"),
-        NextStep::Keep => "keep, as measured".to_owned(),
+        NextStep::MeasureAgain { measured, packets_per_s, .. } => again(measured, *packets_per_s),
+        NextStep::Attach { mode, measured } => format!("attach {mode}, {}", as_measured(measured)),
+        NextStep::Keep { measured } => format!("keep, {}", as_measured(measured)),
         NextStep::Check => "check".to_owned(),
         NextStep::AwaitClients => "no packet through a queue yet".to_owned(),
     };
     command(server, fixes).map_or_else(|| step.clone(), |command| format!("{step}: {command}"))
+}
+
+/// `as measured at 200,000 packets/s on 2026-11-25 (bench-20261125-180405)`.
+fn as_measured(measured: &EarlierMeasurement) -> String {
+    let EarlierMeasurement { result, problem, .. } = measured;
+    let although = problem.as_ref().map(|id| format!(", although with the serious finding {}", visible::name(id)));
+    format!("as measured{} ({}){}", when(measured), visible::name(result), although.unwrap_or_default())
+}
+
+fn again(measured: &EarlierMeasurement, packets_per_s: u64) -> String {
+    let now = if packets_per_s == 0 { "none".to_owned() } else { format!("{}/s", short(packets_per_s as f64)) };
+    let again = if packets_per_s == 0 { "look again under load" } else { "measure again" };
+    format!("measured{} ({}), now {now}: {again}", when(measured), visible::name(&measured.result))
+}
+
+/// ` at 200,000 packets/s on 2026-11-25`.
+fn when(measured: &EarlierMeasurement) -> String {
+    let rate = measured.packets_per_s.map(|rate| format!(" at {} packets/s", short(rate as f64)));
+    let day = utc(measured.started_unix_s).and_then(|time| Some(format!(" on {}", time.split(' ').next()?)));
+    rate.unwrap_or_default() + &day.unwrap_or_default()
 }
 
 /// Command of the next step.
@@ -133,13 +166,21 @@ fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
     let pid = server.pid;
     match &server.next {
         NextStep::Fix { .. } => (fixes == Fixes::ByDoctor).then(|| format!("quell doctor {pid}")),
-        NextStep::Measure { steered } => {
+        NextStep::MeasureAgain { packets_per_s: 0, .. } => None,
+        NextStep::Measure { steered } | NextStep::MeasureAgain { steered, .. } => {
             let steered = if *steered { " --steer --pin" } else { "" };
             Some(format!("quell bench --pid {pid}{steered}"))
         }
-        NextStep::Attach { mode } => Some(format!("quell attach {mode} {pid}")),
+        // Its plan shows whether the problem still exists.
+        NextStep::Attach { mode, measured: EarlierMeasurement { problem: Some(_), .. } } => {
+            Some(format!("quell attach {mode} {pid} --dry-run"))
+        }
+        NextStep::Attach { mode, .. } => Some(format!("quell attach {mode} {pid}")),
         NextStep::Check => Some("quell status".to_owned()),
-        NextStep::Keep | NextStep::AwaitClients => None,
+        NextStep::Keep { measured: EarlierMeasurement { problem: Some(_), result, .. } } => {
+            Some(format!("quell results show {}", visible::name(result)))
+        }
+        NextStep::Keep { .. } | NextStep::AwaitClients => None,
     }
 }
 
@@ -150,10 +191,11 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) ->
     let rank = |step: &NextStep| match step {
         NextStep::Fix { .. } => 0,
         NextStep::Measure { .. } => 1,
-        NextStep::Attach { .. } => 2,
-        NextStep::Check => 3,
-        NextStep::Keep => 4,
-        NextStep::AwaitClients => 5,
+        NextStep::MeasureAgain { .. } => 2,
+        NextStep::Attach { .. } => 3,
+        NextStep::Check => 4,
+        NextStep::Keep { .. } => 5,
+        NextStep::AwaitClients => 6,
     };
     let by_epoll = servers.iter().filter(|server| server.waits == ServerWait::Epoll);
     let first = by_epoll.min_by_key(|server| rank(&server.next));
@@ -165,24 +207,35 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) ->
         return conclusion::line(text, Some("quell bench"));
     };
     let (name, pid) = (visible::name(&first.name), first.pid);
+    let reconnect = |steered: &bool| match steered {
+        true => "; clients have to reconnect to be steered to one queue per worker",
+        false => "",
+    };
     let text = match &first.next {
         NextStep::Fix { finding } => format!("fix first what prevents a benefit for {name} {pid} ({finding})"),
         NextStep::Measure { steered } => {
-            let steered =
-                if *steered { "; clients have to reconnect to be steered to one queue per worker" } else { "" };
+            let steered = reconnect(steered);
             format!("nothing prevents a benefit for {name} {pid}: measure which mode is better{steered}")
         }
-        NextStep::Attach { mode } => format!("use {mode} for {name} {pid}: a measurement has found it better"),
+        NextStep::MeasureAgain { steered, measured, packets_per_s } => {
+            format!("{name} {pid} was {}{}", again(measured, *packets_per_s), reconnect(steered))
+        }
+        NextStep::Attach { mode, measured } => {
+            format!("use {mode} for {name} {pid}, which was better, {}", as_measured(measured))
+        }
         NextStep::Check => format!(
             "see whether the mode of {name} {pid} is in effect and what it costs; `quell detach {pid}` undoes it"
         ),
-        NextStep::Keep => format!("keep the settings of {name} {pid}: a measurement has found no better mode"),
+        NextStep::Keep { measured } => {
+            format!("keep the settings of {name} {pid}: no mode was better, {}", as_measured(measured))
+        }
         NextStep::AwaitClients => format!(
             "{name} {pid} has received nothing through a queue: send requests from another machine (loopback has no \
              queue), then run this again"
         ),
     };
-    let changes = matches!(first.next, NextStep::Measure { .. } | NextStep::Attach { .. });
+    let changes =
+        matches!(first.next, NextStep::Measure { .. } | NextStep::MeasureAgain { .. } | NextStep::Attach { .. });
     let root = if changes && !is_root { " (as root)" } else { "" };
     conclusion::line(&format!("{text}{root}"), command(first, fixes).as_deref())
 }
@@ -229,9 +282,33 @@ mod tests {
         assert_eq!(narrow.lines().nth(2), Some(&*format!("    measure: quell bench --pid {pid}")), "{narrow}");
     }
 
+    fn measured(problem: Option<&str>) -> EarlierMeasurement {
+        EarlierMeasurement {
+            result: "bench-20261125-180405".to_owned(),
+            started_unix_s: 1_795_629_845,
+            packets_per_s: Some(200_000),
+            problem: problem.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn an_earlier_answer_has_its_load_day_and_result_and_its_serious_finding() {
+        let of = |next| conclusion(&[server("nginx", next)], true, Fixes::Above).replace("\n  ", " ");
+        let kept = of(NextStep::Keep { measured: measured(None) });
+        assert!(kept.contains("as measured at 200,000 packets/s on 2026-11-25 (bench-20261125-180405)"), "{kept}");
+        let ill = of(NextStep::Keep { measured: measured(Some("nested-epoll")) });
+        assert!(ill.contains("serious finding nested-epoll") && ill.contains("quell results show bench-"), "{ill}");
+        let again = |packets_per_s| {
+            of(NextStep::MeasureAgain { steered: false, measured: measured(None), packets_per_s })
+        };
+        let (slow, idle) = (again(2_000), again(0));
+        assert!(slow.contains("), now 2,000/s: measure again: quell bench --pid"), "{slow}");
+        assert!(idle.contains("now none: look again under load") && !idle.contains("quell bench"), "{idle}");
+    }
+
     #[test]
     fn the_conclusion_is_to_fix_before_to_measure_before_to_attach() {
-        let attach = || NextStep::Attach { mode: quell_mode::DeliveryMode::default() };
+        let attach = || NextStep::Attach { mode: quell_mode::DeliveryMode::default(), measured: measured(None) };
         let fix = || NextStep::Fix { finding: "stalled-queue" };
         let all = [attach(), NextStep::Measure { steered: false }, fix()].map(|next| server("nginx", next));
         assert!(conclusion(&all, true, Fixes::Above).contains("(stalled-queue)"));
@@ -243,10 +320,22 @@ mod tests {
 
     #[test]
     fn every_next_command_is_valid() {
-        let attach = NextStep::Attach { mode: quell_mode::DeliveryMode::default() };
+        let attach =
+            |problem| NextStep::Attach { mode: quell_mode::DeliveryMode::default(), measured: measured(problem) };
         let measure = |steered| NextStep::Measure { steered };
-        for next in [NextStep::Fix { finding: "nested-epoll" }, measure(true), measure(false), attach, NextStep::Check]
-        {
+        let again = NextStep::MeasureAgain { steered: true, measured: measured(None), packets_per_s: 2_000 };
+        let keep = NextStep::Keep { measured: measured(Some("nested-epoll")) };
+        let fix = NextStep::Fix { finding: "nested-epoll" };
+        for next in [
+            fix,
+            measure(true),
+            measure(false),
+            again,
+            attach(None),
+            attach(Some("nested-epoll")),
+            keep,
+            NextStep::Check,
+        ] {
             let command = command(&server("nginx", next), Fixes::ByDoctor).unwrap_or_default();
             let parsed = crate::cli::command().try_get_matches_from(command.split(' '));
             assert!(parsed.is_ok(), "{command}: {parsed:?}");
