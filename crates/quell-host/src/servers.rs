@@ -6,10 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use quell_linux::proc::{ProcRoot, ProgramPlace};
 use quell_linux::{NapiId, Pid};
 use quell_mode::{DeliveryMode, NapiSettings, PartialNapiSettings};
+use quell_sampler::QueueSample;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::findings::{EPOLL_MIXES_NAPIS, Finding, Node, Severity, has_reuseport_group};
+use crate::attach::effect::{EffectOnQueue, judge};
+use crate::attach::no_poll::cause;
+use crate::attach::payoff::ModePayoff;
+use crate::findings::{EPOLL_MIXES_NAPIS, Finding, Node, Severity, has_reuseport_group, kinds_of};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{FileWait, Files, Process, Snapshot, SnapshotSocket, SocketState};
 
@@ -28,6 +32,8 @@ pub struct HostServer {
     pub processes: Vec<Pid>,
     /// Pod, container or unit; absent if it is in none, or unknown.
     pub place: Option<ProgramPlace>,
+    /// Name, or inode, of its network namespace; absent if that is the one of this command, or unknown.
+    pub netns: Option<String>,
     /// How it waits for packets.
     pub waits: ServerWait,
     /// Mode of its attachment; absent if it is not attached.
@@ -42,12 +48,14 @@ pub struct HostServer {
     pub workers: usize,
     /// CPUs that it used between the snapshots; absent with one snapshot.
     pub cpus: Option<f64>,
-    /// Number of serious findings about it.
+    /// Number of kinds of serious findings about it.
     pub serious: usize,
-    /// Number of warnings about it.
+    /// Number of kinds of warnings about it.
     pub warnings: usize,
-    /// Number of notes about it.
+    /// Number of kinds of notes about it.
     pub notes: usize,
+    /// Whether its attached mode pays; absent if it is not attached, and if polls cannot be sampled.
+    pub payoff: Option<ModePayoff>,
     /// What to do next.
     pub next: NextStep,
 }
@@ -105,7 +113,7 @@ pub enum NextStep {
         /// The measurement.
         measured: EarlierMeasurement,
     },
-    /// Check whether its attached mode is in effect.
+    /// See whether its attached mode pays.
     Check,
     /// Wait: nothing has arrived through a queue.
     AwaitClients,
@@ -130,9 +138,9 @@ impl EarlierMeasurement {
     /// is unknown.
     #[must_use]
     pub fn decides_at(&self, packets_per_s: Option<u64>) -> bool {
-        self.packets_per_s.zip(packets_per_s).is_none_or(|(then, now)| {
-            then.max(now) <= then.min(now).saturating_mul(LOAD_FACTOR_MAX)
-        })
+        self.packets_per_s
+            .zip(packets_per_s)
+            .is_none_or(|(then, now)| then.max(now) <= then.min(now).saturating_mul(LOAD_FACTOR_MAX))
     }
 }
 
@@ -174,8 +182,10 @@ pub struct Known<'a> {
     pub attached: &'a BTreeMap<Pid, (DeliveryMode, bool)>,
     /// Answers of measurements for a process with this PID and name, the newest first.
     pub measured: &'a BTreeMap<(Pid, String), Vec<EarlierAnswer>>,
-    /// Packets per second of each queue. Empty if polls cannot be sampled.
-    pub packets_per_s: &'a BTreeMap<NapiId, f64>,
+    /// Polls of each queue. Empty if they cannot be sampled.
+    pub polls: &'a BTreeMap<NapiId, QueueSample>,
+    /// Time for which they were sampled, in nanoseconds.
+    pub sampled_ns: u64,
 }
 
 /// Servers of the host: first those that need a fix, then those that used the most CPU time. Programs that only have
@@ -192,7 +202,10 @@ pub fn servers(now: &Snapshot, before: Option<&Snapshot>, known: &Known<'_>) -> 
     let of_root = |processes: Vec<&Process>| {
         let is_server = processes.iter().any(|process| sockets(&query, process).any(is_served));
         let is_own = processes.iter().all(|process| process.name == "quell");
-        (is_server && !is_own && !is_managed(&processes)).then(|| server(&query, &processes, known))
+        (is_server && !is_own && !is_managed(&processes)).then(|| {
+            let netns = processes.iter().find_map(|process| other_netns(now, process));
+            HostServer { netns, ..server(&query, &processes, known) }
+        })
     };
     let mut servers: Vec<HostServer> = by_root.into_values().filter_map(of_root).collect();
     let order = |server: &HostServer| (server.serious > 0, server.cpus.unwrap_or(0.0));
@@ -201,6 +214,13 @@ pub fn servers(now: &Snapshot, before: Option<&Snapshot>, known: &Known<'_>) -> 
         other_serious.cmp(&one_serious).then(other_cpus.total_cmp(&one_cpus)).then(one.pid.cmp(&other.pid))
     });
     servers
+}
+
+/// Name of the network namespace of a process, if it is another one than that of this command.
+fn other_netns(now: &Snapshot, process: &Process) -> Option<String> {
+    let inode = process.namespace.known()?;
+    let namespace = now.namespaces.iter().find(|namespace| namespace.inode == *inode && !namespace.is_current)?;
+    Some(namespace.names.first().cloned().unwrap_or_else(|| format!("net:[{inode}]")))
 }
 
 /// Processes of each program by its first process: the last ancestor with the same name.
@@ -244,14 +264,26 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let attached = pids.iter().find_map(|pid| known.attached.get(pid)).copied();
     let about: Vec<&Finding> =
         known.findings.iter().filter(|finding| concerns(query, finding, processes, &queues)).collect();
-    let count = |severity| about.iter().filter(|finding| finding.severity == severity).count();
+    let count = |severity| kinds_of(severity, about.iter().copied());
     let cpu_ns = || processes.iter().map(|process| query.cpu_ns(process)).sum::<Option<u64>>();
     let is_unknown = queues.is_empty();
     let mixes = about.iter().any(|finding| finding.id == EPOLL_MIXES_NAPIS);
     let answers = processes.iter().find_map(|process| known.measured.get(&(process.pid, process.name.clone())));
     let can_steer = || processes.iter().any(|process| has_reuseport_group(query, process));
-    let rates: Option<Vec<f64>> = queues.iter().map(|napi| known.packets_per_s.get(napi).copied()).collect();
-    let load = rates.map(|rates| rates.iter().sum::<f64>().round() as u64);
+    let samples: Vec<(NapiId, &QueueSample)> =
+        queues.iter().filter_map(|&napi| Some((napi, known.polls.get(&napi)?))).collect();
+    let packets: u64 = samples.iter().map(|(_, sample)| sample.packets).sum();
+    let load = (samples.len() == queues.len() && known.sampled_ns > 0)
+        .then(|| (packets as f64 * 1e9 / known.sampled_ns as f64).round() as u64);
+    let payoff = attached.filter(|_| !samples.is_empty()).map(|(mode, _)| {
+        let judged = |(napi, sample): &(NapiId, &QueueSample)| {
+            let seen = EffectOnQueue::of(*napi, known.sampled_ns, sample);
+            (seen, judge(&mode, &seen, || cause(query, &pids, *napi)))
+        };
+        let judged: Vec<_> = samples.iter().map(judged).collect();
+        let fix = about.iter().find(|finding| finding.leaves_queues_unpolled()).map(|finding| finding.first_fix());
+        ModePayoff::of(mode, &judged, fix)
+    });
     let next = match about.iter().filter(|finding| finding.severity >= Severity::Warning).max_by_key(|it| it.severity) {
         Some(worst) => NextStep::Fix { finding: worst.id },
         None if attached.is_some() => NextStep::Check,
@@ -262,6 +294,7 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         pid: first.pid,
         name: first.name.clone(),
         place: known.origins.get(&first.pid).and_then(|origin| origin.place.clone()),
+        netns: None,
         waits,
         attached: attached.map(|(mode, _)| mode),
         launched: attached.is_some_and(|(_, launched)| launched),
@@ -272,6 +305,7 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         serious: count(Severity::Serious),
         warnings: count(Severity::Warning),
         notes: count(Severity::Note),
+        payoff,
         processes: pids.into_iter().collect(),
         next,
     }

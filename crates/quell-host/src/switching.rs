@@ -174,8 +174,8 @@ impl SwitchPlan {
         (0..self.plans.len()).find(is_present)
     }
 
-    /// Current settings of all queues and all epolls as a mode: `base` with overrides. `None` if they differ, or if no
-    /// mode has them.
+    /// Current settings of all queues and all epolls as a mode, under its own name if it has one. `None` if they
+    /// differ, or if no mode has them.
     #[must_use]
     pub fn present_setting(&self) -> Option<DeliveryMode> {
         let queues: Vec<PartialNapiSettings> = self.queues.iter().map(|queue| queue.old).collect();
@@ -225,7 +225,7 @@ fn common_setting(queues: &[PartialNapiSettings], epolls: &[EpollParams]) -> Opt
     let epoll = epolls.first().copied().unwrap_or_default();
     let is_equal = queues.iter().all(|other| other == queue) && epolls.iter().all(|other| *other == epoll);
     let napi = PartialNapiSettings::from(NapiSettings::default()).changed_by(queue).complete()?;
-    is_equal.then(|| DeliveryMode::with_settings(napi, epoll))?
+    is_equal.then(|| DeliveryMode::recognised(napi, epoll))?
 }
 
 /// Sockets cannot be switched under load, because connections inherit busy polling from their listening socket and keep

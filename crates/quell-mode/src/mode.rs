@@ -36,8 +36,7 @@ impl DeliveryMode {
     }
 
     /// `base` with these settings. `None` if no mode has them, because they contradict each other or are out of range.
-    #[must_use]
-    pub fn with_settings(napi: NapiSettings, epoll: EpollParams) -> Option<Self> {
+    fn with_settings(napi: NapiSettings, epoll: EpollParams) -> Option<Self> {
         let (kind, settings) = (ModeKind::Base, Settings { napi, epoll: Some(epoll), poller: None });
         let is_in_range = napi.defer_hard_irqs <= DEFER_HARD_IRQS_MAX && epoll.busy_poll_usecs <= USECS_MAX;
         (is_in_range && check::contradiction(kind, &settings).is_none()).then_some(Self { kind, settings })

@@ -10,7 +10,9 @@ use quell_host::attach::Targets;
 use quell_host::attach::attached::attachments;
 use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge, suspect};
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
+use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::views::with_attachments;
+use quell_host::findings::unpolled_queues;
 use quell_host::snapshot::{self, Device, Files, Process, Snapshot, SnapshotNapi, SnapshotScope, TakeError, queues_of};
 use quell_linux::proc::{ControlGroups, ProcDir, ProcRoot};
 use quell_linux::sysfs::Sysfs;
@@ -232,6 +234,7 @@ impl Observer {
     ) -> Vec<ObservedProgram> {
         let by_napi: BTreeMap<NapiId, &ObservedQueue> = queues.iter().map(|queue| (queue.napi, queue)).collect();
         let modes = modes(&self.journal);
+        let unpolled = if modes.is_empty() { BTreeMap::new() } else { unpolled_queues(&self.snapshot) };
         let index = self.snapshot.index();
         let napis = |process: &Process| -> Option<BTreeSet<NapiId>> {
             let sockets = process.files.known()?.sockets.iter().filter_map(|held| index.socket(held.inode));
@@ -284,6 +287,13 @@ impl Observer {
             let cpu_ns = cpu_ns(&dir, process.start_time_ticks);
             let ControlGroups { pod, container, unit } =
                 if cpu_ns.is_some() { groups } else { ControlGroups::default() };
+            let mode_of = mode.and_then(|mode| mode.parse::<DeliveryMode>().ok());
+            let judged =
+                mode_of.map(|mode| (mode, judged(&mode, of_program, interval_ns, ran_ns, polling, &mut cause)));
+            let fix = unpolled.get(&process.pid).cloned();
+            let payoff = judged.as_ref().filter(|(_, queues)| !queues.is_empty());
+            let payoff = payoff.map(|(mode, queues)| ModePayoff::of(*mode, queues, fix));
+            let effect = judged.and_then(|(_, queues)| worst(queues));
             Some(ObservedProgram {
                 pid: process.pid,
                 name: process.name.clone(),
@@ -293,7 +303,8 @@ impl Observer {
                 cpus: ran.map(|(ran_ns, for_ns)| ran_ns as f64 / for_ns as f64),
                 cpu_ns_per_packet: ran.and_then(|(ran_ns, _)| per_packet(ran_ns, packets(&napis)?)),
                 cpu_ns,
-                effect: mode.and_then(|mode| verdict(mode, of_program, interval_ns, ran_ns, polling, &mut cause)),
+                effect,
+                payoff,
                 drifted: condition.and_then(|condition| condition.drifted),
                 skipped: condition.map(|condition| condition.skipped.clone()),
                 mode: mode.cloned(),
@@ -462,31 +473,35 @@ fn can_poll(process: &Process) -> bool {
     process.files.known().is_none_or(Files::can_poll)
 }
 
-/// Verdict over the queues of a program, which ran for `ran_ns`: the worst one that is certain.
-fn verdict<'a>(
-    mode: &str,
+/// Verdicts on the queues of a program, which ran for `ran_ns`.
+fn judged<'a>(
+    mode: &DeliveryMode,
     queues: impl Iterator<Item = &'a ObservedQueue>,
     for_ns: u64,
     ran_ns: Option<u64>,
     polling: impl Fn(NapiId) -> PollingPrograms,
     mut cause: impl FnMut(NapiId) -> NoPollCause,
-) -> Option<ModeVerdict> {
-    let mode: DeliveryMode = mode.parse().ok()?;
-    let verdicts = queues.filter_map(|queue| {
+) -> Vec<(EffectOnQueue, ModeVerdict)> {
+    let judged = queues.filter_map(|queue| {
         let sample = queue.sample.as_ref()?;
+        let seen = EffectOnQueue::of(queue.napi, for_ns, sample);
         if mode.napi().irq_suspend_timeout_ns > 0
             && let Some(why) = suspect(sample, for_ns, ran_ns)
         {
-            return Some(ModeVerdict::CannotTell(format!("{why}; `quell doctor` looks for the cause")));
+            return Some((seen, ModeVerdict::CannotTell(format!("{why}; `quell doctor` looks for the cause"))));
         }
-        let seen = EffectOnQueue::of(queue.napi, for_ns, sample);
         let PollingPrograms { itself, others } = polling(queue.napi);
         let seen = EffectOnQueue { interrupts: queue.interrupts, programs_cpu_ns: ran_ns, is_shared: others, ..seen };
         let polls_by_epoll = mode.epoll().is_some_and(|epoll| epoll.prefer_busy_poll || epoll.busy_poll_usecs > 0);
         let seen = if itself || !polls_by_epoll { seen } else { seen.without_polls_of_others() };
-        Some(judge(&mode, &seen, || cause(queue.napi)))
+        Some((seen, judge(mode, &seen, || cause(queue.napi))))
     });
-    verdicts.min_by_key(|verdict| match verdict {
+    judged.collect()
+}
+
+/// The worst verdict that is certain.
+fn worst(queues: Vec<(EffectOnQueue, ModeVerdict)>) -> Option<ModeVerdict> {
+    queues.into_iter().map(|(_, verdict)| verdict).min_by_key(|verdict| match verdict {
         ModeVerdict::NotInEffect(_) => 0,
         ModeVerdict::InEffect(_) => 1,
         ModeVerdict::CannotTell(_) => 2,
@@ -521,9 +536,8 @@ mod tests {
         };
         let of = |itself, others| {
             let polling = move |_| PollingPrograms { itself, others };
-            verdict("suspend20", [&queue].into_iter(), 1_000_000_000, Some(90_000_000), polling, |_| {
-                NoPollCause::NoEpoll
-            })
+            let (mode, queues) = ("suspend20".parse().unwrap(), [&queue].into_iter());
+            worst(judged(&mode, queues, 1_000_000_000, Some(90_000_000), polling, |_| NoPollCause::NoEpoll))
         };
         let said = |verdict| match verdict {
             Some(ModeVerdict::InEffect(text)) => text,

@@ -1,6 +1,7 @@
 //! One report of `quell top`: what happened on the queues and in the programs during an interval.
 
 use quell_host::attach::effect::ModeVerdict;
+use quell_host::attach::payoff::ModePayoff;
 use quell_linux::{NapiId, Pid};
 use quell_sampler::{QueueSample, Unsampled};
 use schemars::JsonSchema;
@@ -130,6 +131,9 @@ pub struct ObservedProgram {
     /// Whether that mode is in effect on the program's queues: "not in effect" if it is not on one of them. Null without
     /// a mode or without samples.
     pub effect: Option<ModeVerdict>,
+    /// Whether that mode pays, over the same queues; null likewise.
+    #[serde(default)]
+    pub payoff: Option<ModePayoff>,
     /// Number of settings of that mode that no longer have the applied value, at the latest snapshot. Null without a mode,
     /// and if a setting cannot be read.
     pub drifted: Option<usize>,

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use quell_linux::own_file::{self, NotOwn};
 use quell_linux::visible;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -29,9 +30,10 @@ pub struct StoredKernel {
     dir: PathBuf,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Origin {
+    #[schemars(with = "String")]
     pub name: KernelName,
     /// Package version, such as `6.12.107-1`.
     pub version: String,

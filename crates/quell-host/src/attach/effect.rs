@@ -2,13 +2,12 @@
 //! too low. Correct settings are no evidence here; the transaction has verified them already.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroU64;
 use std::time::Instant;
 
 use quell_linux::proc::ProcRoot;
 use quell_linux::visible::{agree, counted, thousands};
 use quell_linux::{NapiId, Pid, kernel};
-use quell_mode::{DeliveryMode, ModeKind, Threaded};
+use quell_mode::{DeliveryMode, Threaded};
 use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -17,7 +16,7 @@ use super::no_poll::NoPollCause;
 use super::plan::QueueStep;
 
 /// Minimum number of packets for a verdict.
-const PACKETS_TO_JUDGE: u64 = 200;
+pub(super) const PACKETS_TO_JUDGE: u64 = 200;
 /// Of this many polls by a program that receives events, at least one should find its queue suspended. The other polls
 /// belong to calls that return no events.
 const POLLS_PER_SUSPENSION: u64 = 10;
@@ -29,11 +28,6 @@ const PACKETS_PER_INTERRUPT: u64 = 10;
 const PACKETS_PER_POLL_BY_KERNEL: u64 = 10;
 /// Minimum CPU time of a program for each packet that it receives: less than a system call and a copy take.
 const CPU_NS_PER_PACKET: u64 = 1_000;
-
-/// Polls per packet above which a mode costs more than interrupts.
-const POLLS_PER_PACKET_MAX: u64 = 2;
-/// Timeouts that are recommended, in ns. Longer ones delay packets of an idle program too much.
-const TIMEOUTS_NS: [u64; 4] = [50_000, 100_000, 200_000, 500_000];
 
 /// A program that uses less than one part in this number of a CPU is idle.
 const CPU_SHARE_OF_SUSPECT: u64 = 50;
@@ -57,18 +51,12 @@ pub struct EffectOnQueue {
     pub interrupts: Option<u64>,
     /// CPU time of the programs that the mode is for, in nanoseconds; absent if it is unknown.
     pub programs_cpu_ns: Option<u64>,
+    /// 99th percentile of the time that packets can have waited, in nanoseconds; absent if most came by an enabled
+    /// interrupt, so that they have no bound.
+    pub wait_p99_ns: Option<u64>,
     /// Whether other programs can poll the queue, too. Polls are counted for all of them together.
     #[serde(skip)]
     pub is_shared: bool,
-}
-
-/// A mode that is in effect, and costs more polls than the interrupts that it replaces.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub struct CostlyPolls {
-    pub per_packet: u64,
-    /// Mode that needs fewer polls at this packet rate.
-    pub instead: DeliveryMode,
 }
 
 /// Verdict on a mode.
@@ -173,7 +161,7 @@ fn cpu_time_between(before: &BTreeMap<Pid, u64>, after: &BTreeMap<Pid, u64>) -> 
 impl EffectOnQueue {
     #[must_use]
     pub fn of(napi: NapiId, for_ns: u64, sample: &QueueSample) -> Self {
-        let QueueSample { polls, packets, program_found_suspended: found_suspended, .. } = *sample;
+        let QueueSample { polls, packets, program_found_suspended: found_suspended, wait, .. } = *sample;
         Self {
             napi,
             for_ns,
@@ -185,6 +173,7 @@ impl EffectOnQueue {
             by_thread: polls.thread,
             interrupts: None,
             programs_cpu_ns: None,
+            wait_p99_ns: wait.p99_ns.filter(|_| wait.packets >= wait.interrupt_packets),
             is_shared: false,
         }
     }
@@ -200,13 +189,13 @@ impl EffectOnQueue {
         if self.is_shared { "the programs on the queue" } else { "the program" }
     }
 
-    fn by_programs(&self) -> u64 {
+    pub(super) fn by_programs(&self) -> u64 {
         self.by_program.saturating_add(self.by_program_last)
     }
 
     /// Number of polls that the kernel started by itself. A lower bound on kernels without a last poll, where softirqs can
     /// count as last polls.
-    fn by_kernel(&self) -> u64 {
+    pub(super) fn by_kernel(&self) -> u64 {
         self.polls.saturating_sub(self.by_programs())
     }
 
@@ -277,50 +266,10 @@ fn too_few_packets(seen: &EffectOnQueue) -> Option<ModeVerdict> {
         .then(|| ModeVerdict::CannotTell(format!("only {} in {}", counted(packets, "packet"), milliseconds(for_ns))))
 }
 
-/// Whether the polls of a mode cost more than interrupts would. An interrupt needs at most one poll per packet.
-#[must_use]
-pub fn costly_polls(mode: &DeliveryMode, seen: &EffectOnQueue) -> Option<CostlyPolls> {
-    let (napi, epoll) = (mode.napi(), mode.epoll().unwrap_or_default());
-    let polls = match epoll.busy_poll_usecs > 0 || napi.threaded == Threaded::BusyPoll {
-        true => seen.polls,
-        // Polls of epoll_wait without spinning come with the wait, which the program makes in any mode.
-        false => seen.by_kernel(),
-    };
-    if seen.packets < PACKETS_TO_JUDGE || *mode == DeliveryMode::default() {
-        return None;
-    }
-    let per_packet = polls / seen.packets;
-    (per_packet > POLLS_PER_PACKET_MAX).then(|| CostlyPolls { per_packet, instead: with_fewer_polls(mode, seen) })
-}
-
-/// The mode of the same kind whose timer is longer than the mean time between packets, or `base`.
-fn with_fewer_polls(mode: &DeliveryMode, seen: &EffectOnQueue) -> DeliveryMode {
-    let gap_ns = seen.for_ns / seen.packets.max(1);
-    let present_ns = mode.napi().gro_flush_timeout_ns;
-    let polls_by_program = mode.epoll().is_some_and(|epoll| epoll.prefer_busy_poll || epoll.busy_poll_usecs > 0);
-    let suspends = mode.napi().irq_suspend_timeout_ns > 0;
-    let longer = TIMEOUTS_NS.into_iter().find(|&ns| ns >= gap_ns && (ns > present_ns || !suspends && polls_by_program));
-    let kind = longer.and_then(NonZeroU64::new).map(|gro_flush_timeout_ns| match polls_by_program {
-        true => ModeKind::Suspend { gro_flush_timeout_ns },
-        false => ModeKind::Defer { gro_flush_timeout_ns },
-    });
-    kind.map_or_else(DeliveryMode::default, DeliveryMode::from)
-}
-
-/// Judges whether `mode` is in effect on a queue with these observations, and whether it costs more than it gives.
-/// `cause` finds out why the programs never polled; it is called only if they did not, and not because of what they are.
+/// Judges whether `mode` is in effect on a queue with these observations. `cause` finds out why the programs never polled;
+/// it is called only if they did not, and not because of what they are.
 #[must_use]
 pub fn judge(mode: &DeliveryMode, seen: &EffectOnQueue, cause: impl FnOnce() -> NoPollCause) -> ModeVerdict {
-    match (in_effect(mode, seen, cause), costly_polls(mode, seen)) {
-        (ModeVerdict::InEffect(text), Some(CostlyPolls { per_packet, instead })) => ModeVerdict::InEffect(format!(
-            "{text}; at this load it costs more than it gives: {per_packet} polls per packet, where interrupts need at \
-             most one; {instead} needs fewer"
-        )),
-        (verdict, _) => verdict,
-    }
-}
-
-fn in_effect(mode: &DeliveryMode, seen: &EffectOnQueue, cause: impl FnOnce() -> NoPollCause) -> ModeVerdict {
     let EffectOnQueue { packets, polls, by_thread, .. } = *seen;
     let (by_program, whose) = (seen.by_programs(), seen.whose());
     if let Some(too_few) = too_few_packets(seen) {
@@ -450,6 +399,7 @@ mod tests {
             by_thread: 0,
             interrupts: None,
             programs_cpu_ns: None,
+            wait_p99_ns: None,
             is_shared: false,
         }
     }
@@ -598,28 +548,6 @@ mod tests {
         assert_eq!(cpu_time_between(&times(&[(7, 10)]), &times(&[(7, 30), (8, 5)])), None);
         assert_eq!(cpu_time_between(&times(&[(7, 10), (8, 5)]), &times(&[(7, 30)])), None);
         assert_eq!(cpu_time_between(&times(&[]), &times(&[])), None);
-    }
-
-    #[test]
-    fn a_mode_in_effect_at_many_polls_per_packet_costs_more_than_it_gives_and_a_longer_timer_does_not() {
-        // 12 polls by the kernel per packet, 300 µs apart.
-        let seen = |packets: u64| EffectOnQueue {
-            found_suspended: Some(packets),
-            by_program: packets,
-            ..seen(packets, packets * 13, packets)
-        };
-        let ModeVerdict::InEffect(text) = verdict("suspend20", seen(3_300)) else { panic!("it is in effect") };
-        assert!(text.contains("costs more than it gives: 12 polls per packet"), "{text}");
-        assert!(text.ends_with("suspend500 needs fewer"), "{text}");
-        let instead = |mode: &str, seen| costly_polls(&mode.parse().unwrap(), &seen).map(|it| it.instead.to_string());
-        assert_eq!(instead("suspend20", seen(15_000)).as_deref(), Some("suspend100"));
-        assert_eq!(instead("defer20", seen(3_300)).as_deref(), Some("defer500"));
-        assert_eq!(instead("fullbusy", seen(3_300)).as_deref(), Some("suspend500"));
-        assert_eq!(instead("suspend20", seen(300)).as_deref(), Some("base"), "packets are milliseconds apart");
-        assert_eq!(instead("base", seen(3_300)), None);
-        let few = EffectOnQueue { polls: 5_000, ..seen(3_300) };
-        assert_eq!(instead("suspend20", few), None);
-        assert_eq!(instead("suspend20", seen(PACKETS_TO_JUDGE - 1)), None);
     }
 
     #[test]

@@ -31,6 +31,7 @@ pub mod measured;
 pub mod no_poll;
 pub mod owners;
 mod pass;
+pub mod payoff;
 pub mod placement;
 pub mod plan;
 pub mod poller;

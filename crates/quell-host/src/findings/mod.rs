@@ -35,7 +35,8 @@ use crate::snapshot::query::SnapshotQuery;
 pub use fix::Fix;
 pub use markdown::markdown;
 pub use node::Node;
-pub use sorting::{are_attached, are_steered};
+pub use sharing::unpolled_queues;
+pub use sorting::{are_attached, are_placed, are_steered};
 pub(crate) use {sharing::EPOLL_MIXES_NAPIS, sorting::has_reuseport_group};
 
 pub const SCHEMA: &str = "quell-findings/1";
@@ -227,6 +228,11 @@ pub(crate) fn added(
     then
 }
 
+/// Number of kinds of findings of a severity: several places with the same problem are one.
+pub fn kinds_of<'a>(severity: Severity, findings: impl Iterator<Item = &'a Finding>) -> usize {
+    findings.filter(|finding| finding.severity == severity).map(|finding| finding.id).collect::<BTreeSet<_>>().len()
+}
+
 impl Finding {
     /// Whether it concerns queues alone, not the way in which a program waits for them.
     #[must_use]
@@ -238,6 +244,12 @@ impl Finding {
     #[must_use]
     pub fn leaves_queues_unpolled(&self) -> bool {
         self.id == EPOLL_MIXES_NAPIS && self.severity >= Severity::Warning
+    }
+
+    /// Its first fix. Empty without one.
+    #[must_use]
+    pub fn first_fix(&self) -> String {
+        self.fix.first().map_or_else(String::new, ToString::to_string)
     }
 
     /// Whether the program would stall with these settings. Commands refuse to set them.

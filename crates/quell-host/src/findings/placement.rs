@@ -12,8 +12,11 @@ use crate::snapshot::{Device, SnapshotNapi, Thread};
 
 pub(super) const RULES: &[&Rule] = &[&FLOATING, &APART, &OTHER_NODE, &BUSY_THREAD];
 
+/// ID of the rule about workers that are allowed on several CPUs.
+pub(super) const FLOATING_WORKER: &str = "floating-worker";
+
 static FLOATING: Rule = Rule {
-    id: "floating-worker",
+    id: FLOATING_WORKER,
     severity: Severity::Warning,
     title: "a worker floats over several CPUs",
     impact: "The packet work of a polling thread moves with the thread, away from the interrupt and the caches, and \

@@ -4,22 +4,25 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use quell_linux::NapiId;
 use quell_linux::ethtool::Channels;
 use quell_linux::visible::counted;
+use quell_linux::{NapiId, Pid};
 
 use super::fix::Fix;
 use super::sorting::{one_queue_per_worker, opened_connections};
 use super::text::time_text;
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
-use crate::snapshot::{Device, Protocol, RxQueue, SnapshotNapi, SnapshotSocket, SocketState};
+use crate::snapshot::{Device, Protocol, RxQueue, Snapshot, SnapshotNapi, SnapshotSocket, SocketState};
 
 pub(super) const RULES: &[&Rule] =
     &[&MIXED, &UDP_ON_SEVERAL, &UDP_KEEPS_FIRST, &SHARED_QUEUE, &SHARED_EPOLL, &REUSEPORT, &BATCH, &LEASED];
 
 /// ID of the rule about epolls with sockets on several queues.
 pub(crate) const EPOLL_MIXES_NAPIS: &str = "epoll-mixes-napis";
+
+/// ID of the rule about queues that several workers poll.
+pub(super) const SHARED_BY_WORKERS: &str = "napi-shared-by-workers";
 
 static MIXED: Rule = Rule {
     id: EPOLL_MIXES_NAPIS,
@@ -40,7 +43,6 @@ static MIXED: Rule = Rule {
 };
 
 fn mixed(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let mixing = query.epolls().map(|epoll| (epoll, epoll.on_one_queue())).filter(|(_, on)| on.len() > 1);
     let observation = |(epoll, on): (&EpollContext<'_>, BTreeMap<NapiId, usize>)| {
         let suspending = on.keys().any(|&id| query.napi(id).is_some_and(|(_, napi)| napi.suspends()));
         let severity = match (epoll.polls(), suspending) {
@@ -61,7 +63,21 @@ fn mixed(query: &SnapshotQuery<'_>) -> Vec<Observation> {
                 .collect(),
         }
     };
-    mixing.map(observation).collect()
+    mixing(query).map(observation).collect()
+}
+
+/// Epolls with sockets on several queues, and the number of those on each.
+fn mixing<'q>(query: &'q SnapshotQuery<'q>) -> impl Iterator<Item = (&'q EpollContext<'q>, BTreeMap<NapiId, usize>)> {
+    query.epolls().map(|epoll| (epoll, epoll.on_one_queue())).filter(|(_, on)| on.len() > 1)
+}
+
+/// Processes with an epoll that polls and has connections of several queues, of which it polls one, with the advice for
+/// each.
+#[must_use]
+pub fn unpolled_queues(now: &Snapshot) -> BTreeMap<Pid, String> {
+    let query = SnapshotQuery::new(now, None);
+    let polling = mixing(&query).filter(|(epoll, _)| epoll.polls());
+    polling.map(|(epoll, _)| (epoll.process.pid, one_queue_per_worker(&query, epoll.process).into())).collect()
 }
 
 static UDP_ON_SEVERAL: Rule = Rule {
@@ -167,7 +183,7 @@ fn of_first_queue(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option
 }
 
 static SHARED_QUEUE: Rule = Rule {
-    id: "napi-shared-by-workers",
+    id: SHARED_BY_WORKERS,
     severity: Severity::Warning,
     title: "several workers poll one queue",
     impact: "Only one of them can poll at a time, and it receives the packets of all; the others spin. While it handles \

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use quell_linux::Pid;
 use quell_linux::visible::counted;
 
-use super::sharing::EPOLL_MIXES_NAPIS;
+use super::placement::FLOATING_WORKER;
+use super::sharing::{EPOLL_MIXES_NAPIS, SHARED_BY_WORKERS};
 use super::{Finding, Fix, Node};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Process, Protocol, SnapshotSocket, SocketState};
@@ -71,6 +72,27 @@ pub fn are_steered(findings: &mut [Finding], programs: &BTreeSet<Pid>) {
         if let Some(to_steer) = finding.fix.first_mut() {
             *to_steer = Fix::advice(STEERED);
         }
+    }
+}
+
+/// Leaves out findings about workers of these programs that placement removes: several on one queue if their connections
+/// are steered, floating ones if they are pinned.
+pub fn are_placed(findings: &mut Vec<Finding>, programs: &BTreeSet<Pid>, steered: bool, pinned: bool) {
+    let are_theirs = |finding: &Finding| {
+        let mut pids = finding.nodes.iter().filter_map(|node| match node {
+            Node::Epoll { pid, .. } => Some(pid),
+            _ => None,
+        });
+        pids.all(|pid| programs.contains(pid))
+    };
+    let is_removed = |finding: &Finding| match finding.id {
+        SHARED_BY_WORKERS => steered,
+        FLOATING_WORKER => pinned,
+        _ => false,
+    };
+    findings.retain(|finding| !(is_removed(finding) && are_theirs(finding)));
+    if steered {
+        are_steered(findings, programs);
     }
 }
 

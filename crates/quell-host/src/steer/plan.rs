@@ -215,6 +215,11 @@ fn notes(group: &Group, filter: &QueueSteering, snapshot: &Snapshot) -> Vec<Note
 }
 
 impl Steering {
+    /// Removes the note about existing connections.
+    pub fn forget_established(&mut self) {
+        self.notes.retain(|note| !matches!(note, Note::Established { .. }));
+    }
+
     /// Number of NAPI instances that the connections of one worker may use. It is one if there are as many workers as
     /// queues.
     #[must_use]

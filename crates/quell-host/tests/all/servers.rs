@@ -3,9 +3,13 @@
 use std::collections::BTreeMap;
 
 use crate::snapshots::{before, healthy, set, snapshot};
+use quell_host::attach::payoff::DoesItPay;
 use quell_host::findings::{Finding, examine};
-use quell_host::servers::{EarlierAnswer, EarlierMeasurement, HostServer, Known, NextStep, ProcessOrigin, ServerWait, servers};
+use quell_host::servers::{
+    EarlierAnswer, EarlierMeasurement, HostServer, Known, NextStep, ProcessOrigin, ServerWait, servers,
+};
 use quell_linux::{NapiId, Pid};
+use quell_sampler::QueueSample;
 use serde_json::{Value, json};
 
 #[derive(Default)]
@@ -14,7 +18,15 @@ struct Facts {
     attached: Vec<i32>,
     /// The newest first.
     measured: Vec<EarlierAnswer>,
-    packets_per_s: Option<f64>,
+    packets_per_s: Option<u64>,
+}
+
+/// Polls of one second, all of them by the program, in which both queues together received so many packets.
+fn polls(packets: u64) -> BTreeMap<NapiId, QueueSample> {
+    let mut sample = QueueSample { packets: packets / 2, ..QueueSample::default() };
+    sample.program_found_suspended = Some(packets / 2);
+    sample.polls.program = packets / 2;
+    [8193, 8194].map(|napi| (NapiId::from_kernel(napi).unwrap(), sample)).into()
 }
 
 /// An answer that was measured at 100,000 packets per second.
@@ -48,10 +60,8 @@ fn of(host: &Value, facts: &Facts) -> Vec<HostServer> {
         origins: &facts.parents.iter().map(origin).collect(),
         attached: &facts.attached.iter().map(|&one| (pid(one), ("suspend20".parse().unwrap(), true))).collect(),
         measured: &BTreeMap::from([((pid(4242), name), facts.measured.clone())]),
-        packets_per_s: &facts
-            .packets_per_s
-            .map(|rate| [8193, 8194].map(|napi| (NapiId::from_kernel(napi).unwrap(), rate / 2.0)).into())
-            .unwrap_or_default(),
+        polls: &facts.packets_per_s.map(polls).unwrap_or_default(),
+        sampled_ns: 1_000_000_000,
     };
     servers(&now, Some(&earlier), &known)
 }
@@ -127,14 +137,16 @@ fn the_next_step_is_to_fix_then_to_measure_then_to_attach() {
     let attached = Facts { attached: vec![4242], ..better() };
     let server = only(&healthy(), &attached);
     assert_eq!((server.attached.is_some(), server.launched, server.next), (true, true, NextStep::Check));
+    assert_eq!(server.payoff, None, "polls were not sampled");
+    let sampled = only(&healthy(), &Facts { packets_per_s: Some(20_000), ..attached });
+    assert_eq!(sampled.payoff.map(|payoff| payoff.pays), Some(DoesItPay::MeasureToKnow));
 }
 
 #[test]
 fn connections_of_several_queues_in_one_epoll_are_fixed_or_steered_before_they_are_measured() {
     assert_eq!(only(&mixing(true), &Facts::default()).next, NextStep::Measure { steered: true });
     assert_eq!(only(&mixing(false), &Facts::default()).next, NextStep::Fix { finding: "epoll-mixes-napis" });
-    let kept =
-        |steered| Facts { measured: vec![EarlierAnswer { steered, ..answer(None) }], ..Facts::default() };
+    let kept = |steered| Facts { measured: vec![EarlierAnswer { steered, ..answer(None) }], ..Facts::default() };
     assert_eq!(only(&mixing(true), &kept(false)).next, NextStep::Measure { steered: true });
     assert!(matches!(only(&mixing(true), &kept(true)).next, NextStep::Keep { .. }));
     let mixed = |better| Facts { measured: vec![with_problem(better, "epoll-mixes-napis")], ..Facts::default() };
@@ -152,19 +164,19 @@ fn an_answer_decides_at_the_load_at_which_it_was_measured_only() {
         answer.measured.packets_per_s = packets_per_s;
         answer
     };
-    for load in [50_000.0, 200_000.0] {
+    for load in [50_000, 200_000] {
         assert!(matches!(next(vec![answer(None)], Some(load)), NextStep::Keep { .. }), "{load}");
     }
-    let other = next(vec![answer(None)], Some(2_000.0));
+    let other = next(vec![answer(None)], Some(2_000));
     let is_again = |measured: &EarlierMeasurement| measured.packets_per_s == Some(100_000);
     assert!(
         matches!(&other, NextStep::MeasureAgain { steered: false, measured, packets_per_s: 2_000 } if is_again(measured)),
         "{other:?}"
     );
     let both = || vec![answer(None), at(Some(1_500), Some("suspend50"))];
-    assert!(matches!(next(both(), Some(2_000.0)), NextStep::Attach { .. }), "the older one was at this load");
-    assert!(matches!(next(both(), Some(80_000.0)), NextStep::Keep { .. }));
-    assert!(matches!(next(vec![at(None, None)], Some(2_000.0)), NextStep::Keep { .. }), "an unknown load");
+    assert!(matches!(next(both(), Some(2_000)), NextStep::Attach { .. }), "the older one was at this load");
+    assert!(matches!(next(both(), Some(80_000)), NextStep::Keep { .. }));
+    assert!(matches!(next(vec![at(None, None)], Some(2_000)), NextStep::Keep { .. }), "an unknown load");
     assert!(matches!(next(vec![answer(None)], None), NextStep::Keep { .. }));
 }
 
@@ -185,6 +197,17 @@ fn a_server_without_packets_waits_for_clients() {
     }
     let server = only(&host, &Facts::default());
     assert_eq!((server.waits, server.queues, server.next), (ServerWait::Epoll, 0, NextStep::AwaitClients));
+}
+
+#[test]
+fn a_server_in_another_network_namespace_has_its_name() {
+    let mut host = healthy();
+    assert_eq!(only(&host, &Facts::default()).netns, None);
+    set(&mut host, "/namespaces/0/is-current", json!(false));
+    set(&mut host, "/namespaces/0/names", json!(["shop"]));
+    assert_eq!(only(&host, &Facts::default()).netns.as_deref(), Some("shop"));
+    set(&mut host, "/namespaces/0/names", json!([]));
+    assert!(only(&host, &Facts::default()).netns.is_some_and(|name| name.starts_with("net:[")));
 }
 
 #[test]

@@ -303,7 +303,7 @@ fn the_settings_without_the_attachment_are_those_from_before_it() {
         profile.set_napi(&lab.server, napi, &PartialNapiSettings { threaded: None, ..deferral.napi().into() }).unwrap();
     }
     let attachment = attach(&server, &dir, "suspend20");
-    assert_eq!(without().as_deref(), Some("base,defer-hard-irqs=100,gro-flush-timeout=50us"));
+    assert_eq!(without().as_deref(), Some("defer50"));
     attachment.end().unwrap();
     profile.revert().unwrap();
 }

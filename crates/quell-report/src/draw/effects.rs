@@ -145,8 +145,8 @@ fn ends(estimate: RatioEstimate) -> Option<(f64, f64)> {
 }
 
 fn interval(estimate: &RatioEstimate) -> String {
-    let high = estimate.high.map_or_else(|| "∞".to_owned(), words::change);
-    format!("{} to {high}", words::change(estimate.low))
+    let [low, high] = words::change_range(estimate.low, estimate.high.unwrap_or(f64::INFINITY));
+    format!("{low} to {high}")
 }
 
 fn table_row(part: &Part<'_>, name: &str, row: &EffectRow<'_>) -> Vec<String> {

@@ -219,7 +219,7 @@ fn next(conclusion: &Conclusion, subject: &SubjectFacts) -> &'static str {
 }
 
 fn tile(change: &QuantityChange, word: &str) -> Markup {
-    let [low, high] = [change.low, change.high].map(words::change);
+    let [low, high] = words::change_range(change.low, change.high);
     html! {
         li class=(word) {
             b { @if low == high { (low) } @else { (low) span.to { " to " } (high) } }

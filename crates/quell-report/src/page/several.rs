@@ -153,7 +153,7 @@ fn effect(part: &Part<'_>, mode: &str, criterion: &Criterion) -> String {
     let mut contrasts = part.analysis.contrasts.iter();
     let found = contrasts.find(|contrast| contrast.treatment == mode && contrast.criterion == *criterion);
     let interval = |RatioEstimate { ratio, low, high, .. }: RatioEstimate| match high {
-        Some(high) => format!("{} ({} to {})", words::change(ratio), words::change(low), words::change(high)),
+        Some(high) => words::change_with_interval(ratio, low, high),
         None => words::change(ratio),
     };
     found.and_then(|contrast| contrast.estimate).map_or_else(|| ABSENT.to_owned(), interval)

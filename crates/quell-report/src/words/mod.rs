@@ -3,6 +3,7 @@
 mod advice;
 mod command;
 mod published;
+mod rivals;
 mod subject;
 
 use quell_cli::number::{self, ABSENT, short};
@@ -16,6 +17,7 @@ use quell_tune::{ArmState, TuneEnd, TuneMetric};
 pub use advice::{Advice, budget, experiment_advice, placement_options, search_advice};
 pub use command::{repeat_experiment, repeat_search};
 pub use published::{PublishedText, published};
+pub use rivals::{refuted, rivals};
 pub use subject::{command_line, host, placement, problems, short_subject, subject};
 
 /// Short name of a criterion, as in the heading of a column.
@@ -36,15 +38,38 @@ pub fn criterion(criterion: &Criterion) -> String {
     }
 }
 
-/// Formats a ratio as a signed change (`−25 %`), or as a factor if it is at least 3.
+/// Ratio from which a change is a factor.
+const FACTOR_FROM: f64 = 2.0;
+
+/// Formats a ratio as a signed change (`−25 %`), or as a factor from 2 on (`×2.40`).
 #[must_use]
 pub fn change(ratio: f64) -> String {
-    if ratio >= 3.0 { format!("×{}", number::short(ratio)) } else { format!("{} %", percent(ratio)) }
+    if ratio >= FACTOR_FROM { format!("×{}", factor(ratio)) } else { format!("{} %", percent(ratio)) }
+}
+
+/// Formats a ratio with its interval in one unit: `−25 % (−28 to −21)`, or as factors if the upper end is one:
+/// `×4.78 (1.88 to 7.37)`.
+#[must_use]
+pub fn change_with_interval(ratio: f64, low: f64, high: f64) -> String {
+    match high >= FACTOR_FROM {
+        true => format!("×{} ({} to {})", factor(ratio), factor(low), factor(high)),
+        false => format!("{} % ({} to {})", percent(ratio), percent(low), percent(high)),
+    }
+}
+
+/// The ends of a range of ratios in one unit: `+5.0 %` and `+12 %`, or factors if the upper end is one.
+#[must_use]
+pub fn change_range(low: f64, high: f64) -> [String; 2] {
+    let is_factor = low.max(high) >= FACTOR_FROM;
+    [low, high].map(|ratio| if is_factor { format!("×{}", factor(ratio)) } else { change(ratio) })
+}
+
+fn factor(ratio: f64) -> String {
+    if ratio.is_finite() { short(ratio) } else { "∞".to_owned() }
 }
 
 /// The change as a signed number of percent without its unit.
-#[must_use]
-pub fn percent(ratio: f64) -> String {
+fn percent(ratio: f64) -> String {
     if !ratio.is_finite() {
         return "∞".to_owned();
     }
@@ -151,7 +176,7 @@ pub fn quantity(quantity: &Quantity) -> String {
 fn changes(changes: &[QuantityChange], opposite: &[QuantityChange]) -> String {
     let one = |change: &QuantityChange| {
         let name = quantity(&change.quantity);
-        let [low, high] = [change.low, change.high].map(self::change);
+        let [low, high] = change_range(change.low, change.high);
         let change_text = if low == high { format!("{name} {low}") } else { format!("{name} {low} to {high}") };
         match opposite.iter().any(|other| other.quantity == change.quantity) && !change.loads.is_empty() {
             true => format!("{change_text} {}", range(&LoadRange::At(change.loads.clone()))),
@@ -254,8 +279,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ratios_are_signed_changes_below_three_and_factors_from_three_on() {
-        assert_eq!([change(0.75), change(1.0), change(1.049), change(3.2)], ["−25 %", "0 %", "+4.9 %", "×3.20"]);
+    fn ratios_are_signed_changes_below_two_and_factors_from_two_on_in_intervals_too() {
+        assert_eq!([change(0.75), change(1.0), change(1.049), change(2.4)], ["−25 %", "0 %", "+4.9 %", "×2.40"]);
+        assert_eq!(change_with_interval(0.75, 0.72, 0.79), "−25 % (−28 to −21)");
+        assert_eq!(change_with_interval(4.78, 1.88, 7.37), "×4.78 (1.88 to 7.37)");
+        assert_eq!(change_with_interval(1.95, 1.1, 75.5), "×1.95 (1.10 to 75.5)");
+        assert_eq!(change_range(1.05, 1.12), ["+5.0 %", "+12 %"]);
+        assert_eq!(change_range(1.5, 3.0), ["×1.50", "×3.00"]);
         assert_eq!(percent(f64::INFINITY), "∞");
     }
 

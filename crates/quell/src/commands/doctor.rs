@@ -141,14 +141,13 @@ impl Diagnosis {
         let attached = modes.flat_map(|(attached, mode)| {
             attached.history.targets.iter().map(move |it| (it.pid, (mode, attached.is_launched())))
         });
-        let seconds = sampled.as_secs_f64();
-        let packets_per_s = polls.iter().map(|(napi, sample)| (*napi, sample.packets as f64 / seconds)).collect();
         let known = Known {
             findings: &report.findings,
             origins: &servers::origins(now),
             attached: &attached.collect(),
             measured,
-            packets_per_s: &packets_per_s,
+            polls,
+            sampled_ns: u64::try_from(sampled.as_nanos()).unwrap_or(u64::MAX),
         };
         let servers = servers::servers(now, before.as_ref(), &known);
         Self { servers, hidden: now.hidden_processes.len(), report }
@@ -180,8 +179,7 @@ fn earlier_answers(store: &ResultStore) -> EarlierAnswers {
 }
 
 fn verdict(report: &FindingsReport) -> Result<(), Failure> {
-    let serious = report.findings.iter().filter(|finding| finding.severity == Severity::Serious).count();
-    match serious {
+    match findings::kinds_of(Severity::Serious, report.findings.iter()) {
         0 => Ok(()),
         count => Err(Failure::new(Exit::VerifyFailed, counted(count, "serious finding"))),
     }

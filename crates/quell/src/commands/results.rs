@@ -15,7 +15,10 @@ use quell_sim::sweep::in_parallel;
 use schemars::{JsonSchema, schema_for};
 
 use super::doctor::DoctorReport;
-use super::sim;
+use super::lab::LabsReport;
+use super::sim::{self, HostsReport};
+use super::tune::AdviceReport;
+use super::vm::KernelsReport;
 use crate::exit::Failure;
 use crate::output;
 use crate::render::attach::detached::DetachReport;
@@ -27,7 +30,7 @@ use crate::render::terminal::Terminal;
 use crate::render::{attach, document};
 
 /// Documents that commands print and no command reads.
-const REPORTS: [DocumentKind; 8] = [
+const REPORTS: [DocumentKind; 12] = [
     report::<DoctorReport<'_>>(findings::SCHEMA),
     report::<attach::Report<'_>>(attach::Report::SCHEMA),
     report::<DetachReport>(DetachReport::SCHEMA),
@@ -36,6 +39,10 @@ const REPORTS: [DocumentKind; 8] = [
     report::<ConfirmReport>(ConfirmReport::SCHEMA),
     report::<StatusReport>(StatusReport::SCHEMA),
     report::<RevertReport>(RevertReport::SCHEMA),
+    report::<AdviceReport>(AdviceReport::SCHEMA),
+    report::<HostsReport>(HostsReport::SCHEMA),
+    report::<LabsReport>(LabsReport::SCHEMA),
+    report::<KernelsReport>(KernelsReport::SCHEMA),
 ];
 
 const fn report<R: JsonSchema>(schema: &'static str) -> DocumentKind {

@@ -10,6 +10,7 @@ use quell_vm::debian::{Archives, FetchError, FetchStep, Offer, SUITES};
 use quell_vm::machine::{Emulator, Ended, Machine, MachineError, Nic};
 use quell_vm::store::{Store, StoreError, StoredKernel};
 use quell_vm::{Flavour, KernelName, guest};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::exit::{Exit, Failure};
@@ -96,10 +97,15 @@ impl From<NicName> for Nic {
 
 const CPUS: u32 = 2;
 
-#[derive(Debug, Serialize)]
-struct Listed {
+/// Output of `quell vm list --json`.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct KernelsReport {
     schema: &'static str,
     kernels: Vec<quell_vm::store::Origin>,
+}
+
+impl KernelsReport {
+    pub(super) const SCHEMA: &str = "quell-kernels/1";
 }
 
 /// Runs the command.
@@ -174,7 +180,7 @@ fn list(json: bool) -> Result<(), Failure> {
     let kernels = store()?.kernels().map_err(|error| of_store(&error))?;
     if json {
         let kernels = kernels.into_iter().map(|kernel| kernel.origin).collect();
-        return output::json(&Listed { schema: "quell-kernels/1", kernels });
+        return output::json(&KernelsReport { schema: KernelsReport::SCHEMA, kernels });
     }
     if kernels.is_empty() {
         return output::data("no kernels fetched; run `quell vm get`\n");

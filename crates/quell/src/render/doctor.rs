@@ -1,6 +1,6 @@
 //! Findings as text: most severe first, each kind once with its places and fixes.
 
-use quell_host::findings::{Finding, FindingsReport, Fix, Node, Rule, Severity};
+use quell_host::findings::{Finding, FindingsReport, Fix, Node, Rule, Severity, kinds_of};
 use quell_linux::visible::counted;
 
 use super::terminal::Terminal;
@@ -112,7 +112,7 @@ fn summary(report: &FindingsReport) -> String {
 /// Number of findings of each severity. Absent without findings.
 fn counts(report: &FindingsReport) -> Option<String> {
     let severities = [Severity::Serious, Severity::Warning, Severity::Note, Severity::CannotTell];
-    let count = |severity| report.findings.iter().filter(|finding| finding.severity == severity).count();
+    let count = |severity| kinds_of(severity, report.findings.iter());
     let numbers = severities.map(|severity| (count(severity), severity.word()));
     let counts: Vec<String> = numbers
         .iter()

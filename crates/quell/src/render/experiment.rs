@@ -60,7 +60,9 @@ fn details(result: &ExperimentResult) -> String {
     let mut out = String::new();
     for experiment in &result.experiments {
         let analysis = experiment.analyse();
-        out.push_str(&format!("\n{}\n{}", heading(experiment, &analysis), absolute(experiment, &analysis)));
+        // With one load, the heading above is that of this table, too.
+        let of_load = if result.experiments.len() > 1 { load_name(experiment) + ":\n" } else { String::new() };
+        out.push_str(&format!("\n{of_load}{}", absolute(experiment, &analysis)));
     }
     out.push_str(
         "\nCosts are per request, or per packet if the number of requests is unknown.\nLatencies cover all slices of a mode, or are medians of what the command of --latency printed.\n",
@@ -99,7 +101,7 @@ fn wrapped(text: &str) -> String {
     Terminal::of_stdout().fill(text, "", "  ")
 }
 
-fn heading(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
+fn load_name(experiment: &LoadExperiment) -> String {
     let rate = experiment.offered_per_s.map(|per_s| format!(" ({} requests/s)", number::short(per_s)));
     let load = match experiment.load {
         Some(OfferedLoad::Percent(percent)) => format!("{percent}% of {}'s maximum throughput", reference(experiment)),
@@ -107,11 +109,15 @@ fn heading(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String
         Some(OfferedLoad::Rate(_)) => "Open loop".to_owned(),
         None => "Result".to_owned(),
     };
+    load + &rate.unwrap_or_default()
+}
+
+fn heading(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
     let spent_ms: f64 = experiment.record.slices.iter().map(|slice| slice.observation.spent_ms).sum();
     let slices = experiment.record.slices.len();
     format!(
-        "{load}{}: {} of {} slices in {} s",
-        rate.unwrap_or_default(),
+        "{}: {} of {} slices in {} s",
+        load_name(experiment),
         counted(analysis.blocks, "block"),
         if analysis.blocks == 0 { 0 } else { experiment.record.design.arms() - experiment.record.dropped.len() },
         number::short(spent_ms / 1e3)
@@ -192,10 +198,9 @@ fn table(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
 
 /// Renders a ratio with its interval and verdict: `−25 % (−28 to −21) better`.
 fn cell(contrast: &ContrastResult) -> String {
-    let interval = contrast.estimate.filter(|estimate| estimate.high.is_some()).map(|estimate| {
-        let high = estimate.high.unwrap_or(f64::INFINITY);
-        format!("{} ({} to {})", words::change(estimate.ratio), words::percent(estimate.low), words::percent(high))
-    });
+    let interval = contrast
+        .estimate
+        .and_then(|RatioEstimate { ratio, low, high, .. }| Some(words::change_with_interval(ratio, low, high?)));
     if let ContrastVerdict::Undecided { reason: WhyUndecided::ForeignCpu } = contrast.verdict {
         return words::verdict(&contrast.verdict);
     }

@@ -10,6 +10,7 @@ pub(crate) mod explanation;
 mod guest;
 pub(crate) mod launch;
 pub(crate) mod load_report;
+pub(crate) mod payoff;
 pub(crate) mod plan_tree;
 pub(crate) mod published;
 pub(crate) mod results;

@@ -1,12 +1,15 @@
 //! The servers of a host as a table, one line each, and the conclusion: what to do first.
 
 use quell_cli::number::short;
+use quell_host::attach::payoff::DoesItPay;
 use quell_host::servers::{EarlierMeasurement, HostServer, NextStep, ServerWait};
+use quell_linux::proc::ProgramPlace;
 use quell_linux::visible::{self, counted};
 use quell_result::store::utc;
 
 use super::conclusion;
 use super::number::ABSENT;
+use super::payoff::{self, ProgramArguments};
 use super::terminal::Terminal;
 use quell_cli::table::{lines, new_table, set_gap};
 
@@ -104,10 +107,14 @@ fn cells(server: &HostServer) -> [String; 7] {
     let problems: Vec<String> = counts.iter().filter(|(count, _)| *count > 0).map(word).collect();
     let or_absent = |text: String| if text.is_empty() { ABSENT.to_owned() } else { text };
     let place = server.place.as_ref().map(|place| visible::name(&place.to_string()).into_owned());
+    let has_own_netns = matches!(server.place, Some(ProgramPlace::Pod(_) | ProgramPlace::Container(_)));
+    let netns = server.netns.as_ref().filter(|_| !has_own_netns);
+    let netns = netns.map(|netns| format!("netns {}", visible::name(netns)));
+    let place = [place, netns].into_iter().flatten().collect::<Vec<_>>().join(", ");
     [
         visible::name(&server.name).into_owned(),
         server.pid.to_string(),
-        or_absent(place.unwrap_or_default()),
+        or_absent(place),
         mode,
         server.queues.to_string(),
         server.workers.to_string(),
@@ -135,7 +142,7 @@ fn next(server: &HostServer, fixes: Fixes) -> String {
         NextStep::MeasureAgain { measured, packets_per_s, .. } => again(measured, *packets_per_s),
         NextStep::Attach { mode, measured } => format!("attach {mode}, {}", as_measured(measured)),
         NextStep::Keep { measured } => format!("keep, {}", as_measured(measured)),
-        NextStep::Check => "check".to_owned(),
+        NextStep::Check => pays(server).map_or_else(|| "check".to_owned(), |(text, _)| text),
         NextStep::AwaitClients => "no packet through a queue yet".to_owned(),
     };
     command(server, fixes).map_or_else(|| step.clone(), |command| format!("{step}: {command}"))
@@ -161,6 +168,12 @@ fn when(measured: &EarlierMeasurement) -> String {
     rate.unwrap_or_default() + &day.unwrap_or_default()
 }
 
+/// Whether its attached mode pays, and the command that follows.
+fn pays(server: &HostServer) -> Option<(String, Option<String>)> {
+    let programs = ProgramArguments::of_pids(&[server.pid]).launched(server.launched);
+    server.payoff.as_ref().map(|payoff| payoff::advice(payoff, &programs))
+}
+
 /// Command of the next step.
 fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
     let pid = server.pid;
@@ -176,7 +189,7 @@ fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
             Some(format!("quell attach {mode} {pid} --dry-run"))
         }
         NextStep::Attach { mode, .. } => Some(format!("quell attach {mode} {pid}")),
-        NextStep::Check => Some("quell status".to_owned()),
+        NextStep::Check => pays(server).map_or_else(|| Some("quell status".to_owned()), |(_, command)| command),
         NextStep::Keep { measured: EarlierMeasurement { problem: Some(_), result, .. } } => {
             Some(format!("quell results show {}", visible::name(result)))
         }
@@ -188,17 +201,20 @@ fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
 /// can be run.
 #[must_use]
 pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) -> String {
-    let rank = |step: &NextStep| match step {
+    let pays_not =
+        |server: &HostServer| server.payoff.as_ref().is_some_and(|payoff| payoff.pays < DoesItPay::ChangesNothing);
+    let rank = |server: &HostServer| match &server.next {
         NextStep::Fix { .. } => 0,
-        NextStep::Measure { .. } => 1,
-        NextStep::MeasureAgain { .. } => 2,
-        NextStep::Attach { .. } => 3,
-        NextStep::Check => 4,
-        NextStep::Keep { .. } => 5,
-        NextStep::AwaitClients => 6,
+        NextStep::Check if pays_not(server) => 1,
+        NextStep::Measure { .. } => 2,
+        NextStep::MeasureAgain { .. } => 3,
+        NextStep::Attach { .. } => 4,
+        NextStep::Check => 5,
+        NextStep::Keep { .. } => 6,
+        NextStep::AwaitClients => 7,
     };
     let by_epoll = servers.iter().filter(|server| server.waits == ServerWait::Epoll);
-    let first = by_epoll.min_by_key(|server| rank(&server.next));
+    let first = by_epoll.min_by_key(|server| rank(server));
     if first.is_none() && !is_root {
         return conclusion::line("no server is visible to this user; run this as root", None);
     }
@@ -223,9 +239,12 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) ->
         NextStep::Attach { mode, measured } => {
             format!("use {mode} for {name} {pid}, which was better, {}", as_measured(measured))
         }
-        NextStep::Check => format!(
-            "see whether the mode of {name} {pid} is in effect and what it costs; `quell detach {pid}` undoes it"
-        ),
+        NextStep::Check => match pays(first) {
+            Some((text, _)) => format!("{name} {pid}: {text}"),
+            None => format!(
+                "see whether the mode of {name} {pid} is in effect and what it costs; `quell detach {pid}` undoes it"
+            ),
+        },
         NextStep::Keep { measured } => {
             format!("keep the settings of {name} {pid}: no mode was better, {}", as_measured(measured))
         }
@@ -244,7 +263,6 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) ->
 mod tests {
     use super::*;
     use quell_linux::Pid;
-    use quell_linux::proc::ProgramPlace;
 
     const PLAIN: Terminal = Terminal { columns: None, colour: false };
 
@@ -255,6 +273,7 @@ mod tests {
             name: name.to_owned(),
             processes: vec![pid],
             place: Some(ProgramPlace::Unit("nginx.service".to_owned())),
+            netns: None,
             waits: ServerWait::Epoll,
             attached: None,
             launched: false,
@@ -265,6 +284,7 @@ mod tests {
             serious: 0,
             warnings: 1,
             notes: 0,
+            payoff: None,
             next,
         }
     }
@@ -298,9 +318,8 @@ mod tests {
         assert!(kept.contains("as measured at 200,000 packets/s on 2026-11-25 (bench-20261125-180405)"), "{kept}");
         let ill = of(NextStep::Keep { measured: measured(Some("nested-epoll")) });
         assert!(ill.contains("serious finding nested-epoll") && ill.contains("quell results show bench-"), "{ill}");
-        let again = |packets_per_s| {
-            of(NextStep::MeasureAgain { steered: false, measured: measured(None), packets_per_s })
-        };
+        let again =
+            |packets_per_s| of(NextStep::MeasureAgain { steered: false, measured: measured(None), packets_per_s });
         let (slow, idle) = (again(2_000), again(0));
         assert!(slow.contains("), now 2,000/s: measure again: quell bench --pid"), "{slow}");
         assert!(idle.contains("now none: look again under load") && !idle.contains("quell bench"), "{idle}");

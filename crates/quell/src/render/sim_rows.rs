@@ -25,25 +25,44 @@ const LEGEND: &str = "
   poll/s   NAPI polls of one queue       ev/wait    events that epoll_wait returned
 ";
 
-/// Header and table; the table is split in two if the terminal is too narrow.
+/// Header and table with a line for each row.
 #[must_use]
 pub(crate) fn render(setup: &SimulationSetup, rows: &[SweepRow], terminal: Terminal) -> String {
+    of_groups(setup, rows, &rows.chunks(1).collect::<Vec<_>>(), terminal)
+}
+
+/// Header and table with a line for each mode and load: medians over the seeds, p95 and p99 as ranges.
+#[must_use]
+pub(crate) fn summary(setup: &SimulationSetup, rows: &[SweepRow], terminal: Terminal) -> String {
+    let groups: Vec<&[SweepRow]> =
+        rows.chunk_by(|one, other| (one.mode, one.load) == (other.mode, other.load)).collect();
+    of_groups(setup, rows, &groups, terminal)
+}
+
+/// The table is split in two if the terminal is too narrow.
+fn of_groups(setup: &SimulationSetup, rows: &[SweepRow], groups: &[&[SweepRow]], terminal: Terminal) -> String {
     let all = [SEEN_BY_CLIENT, DONE_BY_KERNEL].concat();
-    let whole = grid(setup, rows, &all);
+    let whole = grid(setup, groups, &all);
     let widest = whole.lines().map(|line| line.chars().count()).max().unwrap_or(0);
     let tables = if terminal.fits(widest) {
         whole
     } else {
-        format!("{}\n\n{}", grid(setup, rows, SEEN_BY_CLIENT), grid(setup, rows, DONE_BY_KERNEL))
+        format!("{}\n\n{}", grid(setup, groups, SEEN_BY_CLIENT), grid(setup, groups, DONE_BY_KERNEL))
     };
-    let header = terminal.fill(&header(setup, rows), "", "");
+    let header = terminal.fill(&header(setup, rows, groups), "", "");
     format!("{header}\n\n{tables}\n{}{LEGEND}", notes(setup, rows))
 }
 
-fn header(setup: &SimulationSetup, rows: &[SweepRow]) -> String {
+fn header(setup: &SimulationSetup, rows: &[SweepRow], groups: &[&[SweepRow]]) -> String {
     let SimulationSetup { host, connections, warm_up_ns, measured_ns, .. } = setup;
     let ms = |ns: &u64| *ns as f64 / 1e6;
-    let seed = if one_seed(rows) { rows.first().map(|row| format!(", seed {}", row.seed)) } else { None };
+    let seed = match (rows.first(), rows.last()) {
+        (Some(first), _) if one_seed(rows) => format!(", seed {}", first.seed),
+        (Some(first), Some(last)) if groups.iter().any(|group| group.len() > 1) => {
+            format!("; seeds {}–{}: medians, p95 and p99 as ranges (--seeds N prints each)", first.seed, last.seed)
+        }
+        _ => String::new(),
+    };
     format!(
         "model of {}: {}, {}; {} ms after {} ms of warm-up{}",
         visible::name(host),
@@ -51,7 +70,7 @@ fn header(setup: &SimulationSetup, rows: &[SweepRow]) -> String {
         counted(*connections, "connection"),
         number::plain(ms(measured_ns)),
         number::plain(ms(warm_up_ns)),
-        seed.unwrap_or_default(),
+        seed,
     )
 }
 
@@ -72,19 +91,30 @@ fn one_seed(rows: &[SweepRow]) -> bool {
     rows.windows(2).all(|pair| pair[0].seed == pair[1].seed)
 }
 
-fn grid(setup: &SimulationSetup, rows: &[SweepRow], columns: &[Column]) -> String {
+fn grid(setup: &SimulationSetup, groups: &[&[SweepRow]], columns: &[Column]) -> String {
     let mut grid = new_table();
-    let seeds = !one_seed(rows);
+    let seeds = groups.iter().all(|group| group.len() == 1) && !one_seed(&groups.concat());
     let headings = columns.iter().map(|column| column.short_heading());
     grid.set_header(["mode", "load"].into_iter().chain(seeds.then_some("seed")).chain(headings));
-    for row in rows {
-        let figures = columns.iter().map(|column| number::short(column.of(&row.figures)));
+    for group in groups {
+        let Some(row) = group.iter().find(|row| !is_met(setup, row)).or(group.first()) else { continue };
+        let figures = columns.iter().map(|column| cell(column, group));
         let seed = seeds.then(|| row.seed.to_string());
         grid.add_row([row.mode.to_string(), load(setup, row)].into_iter().chain(seed).chain(figures));
     }
     align_numbers(&mut grid, 1);
     set_gap(&mut grid, 2);
     grid.trim_fmt()
+}
+
+/// Median over seeds, or the range of a tail.
+fn cell(column: &Column, group: &[SweepRow]) -> String {
+    let mut values: Vec<f64> = group.iter().map(|row| column.of(&row.figures)).collect();
+    values.sort_by(f64::total_cmp);
+    match (column, &values[..]) {
+        (Column::P95 | Column::P99, [low, .., high]) => format!("{}–{}", number::short(*low), number::short(*high)),
+        (_, values) => number::short(values.get(values.len() / 2).copied().unwrap_or(f64::NAN)),
+    }
 }
 
 /// The load, marked with `*` if it was not met.
@@ -179,9 +209,9 @@ mod tests {
     fn the_header_counts_all_cpus() {
         let apart = SimulationSetup { irqs_apart: true, ..setup() };
         let rows = [row(Load::Max, 1e6, 1)];
-        assert!(header(&setup(), &rows).contains("8 queues, workers and CPUs,"));
-        assert!(header(&apart, &rows).contains("8 queues and workers, 16 CPUs (8 for"));
-        assert!(header(&SimulationSetup { queues: 1, ..apart.clone() }, &rows).contains("2 CPUs (1 for"));
+        assert!(header(&setup(), &rows, &[&rows]).contains("8 queues, workers and CPUs,"));
+        assert!(header(&apart, &rows, &[&rows]).contains("8 queues and workers, 16 CPUs (8 for"));
+        assert!(header(&SimulationSetup { queues: 1, ..apart.clone() }, &rows, &[&rows]).contains("2 CPUs (1 for"));
     }
 
     #[test]
@@ -195,7 +225,22 @@ mod tests {
     #[test]
     fn several_seeds_get_a_column() {
         let (one, two) = (row(Load::Max, 1e6, 1), row(Load::Max, 1e6, 2));
-        assert!(!grid(&setup(), std::slice::from_ref(&one), &[Column::Qps]).contains("seed"));
-        assert!(grid(&setup(), &[one, two], &[Column::Qps]).contains("seed"));
+        let rows = [one, two];
+        assert!(!grid(&setup(), &[&rows[..1]], &[Column::Qps]).contains("seed"));
+        assert!(grid(&setup(), &[&rows[..1], &rows[1..]], &[Column::Qps]).contains("seed"));
+    }
+
+    #[test]
+    fn a_summary_has_medians_and_the_range_of_the_tail() {
+        let seeded = |seed, qps, p99_us| {
+            let mut row = row(Load::Qps(100e3), qps, seed);
+            row.figures.p99_us = p99_us;
+            row
+        };
+        let rows = [seeded(1, 100e3, 755.0), seeded(2, 101e3, 180.0), seeded(3, 99.9e3, 210.0)];
+        let text = summary(&setup(), &rows, Terminal { columns: None, colour: false });
+        assert!(text.contains("; seeds 1–3: medians") && text.contains("  100,000  "), "{text}");
+        assert!(text.contains("  180–755  "), "{text}");
+        assert_eq!(text.lines().filter(|line| line.starts_with("suspend200")).count(), 1, "{text}");
     }
 }

@@ -11,6 +11,7 @@ use quell_change::persistent::{self, Persistent};
 use quell_change::recovery::waiting_settings;
 use quell_host::attach::attached::Attached;
 use quell_host::attach::effect::ModeVerdict;
+use quell_host::attach::payoff::ModePayoff;
 use quell_linux::visible::{self, agree, counted};
 use quell_linux::{CpuList, Pid};
 use quell_result::store::utc;
@@ -19,6 +20,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::attach::verdict_in_words;
+use super::payoff::{self, ProgramArguments};
 use super::plan_tree;
 use crate::output::on_one_line;
 
@@ -104,6 +106,9 @@ struct ProgramEffect {
     pod: Option<String>,
     #[serde(flatten)]
     effect: LiveEffect,
+    /// Whether the mode pays. Absent if its queues could not be judged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payoff: Option<ModePayoff>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -184,6 +189,15 @@ impl AppliedReport {
         self.programs.iter().filter(move |_| is_meant).map(|program| program.pid)
     }
 
+    /// Whether the mode pays for the program for which it pays least, and the command that follows.
+    fn conclusion(&self) -> Option<(String, Option<String>)> {
+        let payoffs = self.effects.iter().filter_map(|effect| effect.payoff.as_ref());
+        let worst = payoffs.min_by(|one, other| one.pays.cmp(&other.pays))?;
+        let pids: Vec<Pid> = self.attached_pids().collect();
+        let is_launched = matches!(self.state, AppliedState::Launched);
+        Some(payoff::advice(worst, &ProgramArguments::of_pids(&pids).launched(is_launched)))
+    }
+
     pub(crate) fn judge(&mut self, observed: &Result<IntervalReport, String>) {
         let pids: Vec<Pid> = self.attached_pids().collect();
         let programs = self.programs.iter().filter(|program| pids.contains(&program.pid));
@@ -192,8 +206,15 @@ impl AppliedReport {
             name: program.name.clone(),
             pod: observed_program(program.pid, observed).and_then(|program| program.pod.clone()),
             effect: live_effect(program.pid, observed),
+            payoff: observed_program(program.pid, observed).and_then(|program| program.payoff.clone()),
         };
         self.effects = programs.map(effect).collect();
+        let is_received = self.effects.iter().any(|effect| matches!(effect.effect, LiveEffect::Judged(_)));
+        for effect in self.effects.iter_mut().filter(|_| is_received) {
+            if let LiveEffect::ReceivesNothing(why) = &mut effect.effect {
+                *why = "it has no connections of its own, as the parent of workers".to_owned();
+            }
+        }
     }
 }
 
@@ -397,8 +418,9 @@ impl fmt::Display for AppliedReport {
             writeln!(f, "  and {} more; --json lists all", self.set.len() - SET_SHOWN)?;
         }
         self.effects.iter().try_for_each(|effect| effect.fmt(f))?;
-        if let Some(unclear) = self.effects.iter().find(|effect| effect.needs_time()) {
-            writeln!(f, "  for a longer look: quell top {}", unclear.pid)?;
+        if let Some((text, command)) = self.conclusion() {
+            let command = command.map_or_else(String::new, |command| format!(":\n    {command}"));
+            writeln!(f, "  {text}{command}")?;
         }
         self.drifted.iter().try_for_each(|drift| writeln!(f, "  drifted: {}", plan_tree::drift(drift)))
     }
@@ -412,18 +434,16 @@ impl fmt::Display for SetReport {
     }
 }
 
-impl ProgramEffect {
-    /// Whether more packets would decide it.
-    pub(crate) fn needs_time(&self) -> bool {
-        matches!(self.effect, LiveEffect::Judged(ModeVerdict::CannotTell(_)))
-    }
-}
-
 impl fmt::Display for ProgramEffect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let figures = self.payoff.as_ref().map(payoff::figures).filter(|figures| !figures.is_empty());
         let (verdict, why) = match &self.effect {
-            LiveEffect::Judged(verdict) => verdict_in_words(verdict),
-            LiveEffect::ReceivesNothing(why) => ("receives nothing", why.as_str()),
+            LiveEffect::Judged(verdict) => {
+                let (word, why) = verdict_in_words(verdict);
+                let figures = figures.as_deref().filter(|_| matches!(verdict, ModeVerdict::InEffect(_)));
+                (word, figures.unwrap_or(why))
+            }
+            LiveEffect::ReceivesNothing(why) => ("no part in it", why.as_str()),
             LiveEffect::Unknown(why) => ("unknown", why.as_str()),
         };
         let pod = self.pod.as_ref().map(|uid| format!(", pod {uid}")).unwrap_or_default();
@@ -488,6 +508,7 @@ mod tests {
             cpu_ns: None,
             mode: Some("suspend20".to_owned()),
             effect,
+            payoff: None,
             drifted: None,
             skipped: None,
         };
@@ -509,13 +530,13 @@ mod tests {
         let line = |observed: Result<IntervalReport, String>| {
             let pid = Pid::new(42).unwrap();
             let effect = live_effect(pid, &observed);
-            ProgramEffect { pid, name: "me\nm".to_owned(), pod: None, effect }.to_string()
+            ProgramEffect { pid, name: "me\nm".to_owned(), pod: None, effect, payoff: None }.to_string()
         };
         let judged = line(Ok(report(Some(ModeVerdict::NotInEffect("no busy poll".to_owned())), None)));
         assert!(judged.starts_with("  me") && judged.ends_with("m 42: not in effect: no busy poll\n"), "{judged}");
         assert_eq!(judged.lines().count(), 1, "{judged}");
         assert!(line(Ok(report(None, Some("needs CAP_BPF")))).ends_with(" 42: unknown: needs CAP_BPF\n"));
-        assert!(line(Ok(report(None, None))).contains(": receives nothing: none of its sockets"));
+        assert!(line(Ok(report(None, None))).contains(": no part in it: none of its sockets"));
         assert!(line(Err("process 42 does not exist".to_owned())).ends_with(": unknown: process 42 does not exist\n"));
     }
 

@@ -5,19 +5,19 @@ use std::collections::BTreeMap;
 use comfy_table::CellAlignment;
 use quell_experiment::RatioEstimate;
 use quell_linux::visible::{self, agree, counted};
-use quell_mode::{DeliveryMode, Requirement};
+use quell_mode::{DeliveryMode, Requirement, Threaded};
 use quell_report::words;
 use quell_result::experiment::SubjectFacts;
 use quell_result::facts::HostFacts;
 use quell_result::tune::TuneFile;
 use quell_subject::server::ServerCommand;
 use quell_tune::{
-    ArmReport, ArmState, Confirmation, NextTuneSlice, RankedMode, RefusedMode, Rival, TuneAnswer, TuneDirection,
-    TuneMetric, TunePhase, TunePlan, TuneResult, Tuner, WhyNotChosen,
+    ArmReport, ArmState, NextTuneSlice, RankedMode, RefusedMode, TuneAnswer, TuneMetric, TunePhase, TunePlan,
+    TuneResult, Tuner,
 };
 
 use super::experiment;
-use super::number::ABSENT;
+use super::number::{ABSENT, short};
 use super::terminal::Terminal;
 use quell_cli::table::{align_numbers, new_table};
 
@@ -27,8 +27,6 @@ const STANDING: usize = 8;
 
 /// Number of tried modes that the table of a result has.
 const TRIED: usize = 20;
-/// Number of modes in a line, and of lines about undecided modes, after which others are only counted.
-const NAMED: usize = 3;
 
 /// Lists goal, guards, modes, loads and limits of time. `of_time` qualifies the time, unless it is real.
 #[must_use]
@@ -200,22 +198,41 @@ pub(crate) fn advice(host: &str, plan: &TunePlan, ranked: &[RankedMode], program
     )
 }
 
-/// The command that measures the modes that the model expects to be best, and that need no restart of the programs.
+/// The command that measures the modes that are worth it, and that need no restart of the programs: of each kind the one
+/// that the model expects to be best. Suspension comes first, which saves CPU time under load and delays nothing when idle;
+/// modes that poll at any load come last, and not at all if the goal is to save CPU time.
 fn worth_measuring(plan: &TunePlan, ranked: &[RankedMode], programs: &str) -> String {
-    let kind = |mode: &RankedMode| mode.mode.kind().word();
-    let mut best: Vec<&RankedMode> = Vec::new();
-    let runs = |mode: &RankedMode| !mode.mode.requirements().contains(&Requirement::SpinBeforeSleep);
-    for mode in ranked.iter().filter(|mode| mode.meets_limits() && mode.mode != plan.present && runs(mode)) {
-        if best.len() < WORTH_MEASURING && best.iter().all(|other| kind(other) != kind(mode)) {
-            best.push(mode);
+    let saves_cpu = matches!(plan.goal.objective, TuneMetric::Cpu | TuneMetric::Busy);
+    let order = |mode: &DeliveryMode| match mode.epoll() {
+        _ if mode.napi().irq_suspend_timeout_ns > 0 => 0,
+        epoll if epoll.is_some_and(|epoll| epoll.busy_poll_usecs > 0) => 2,
+        _ if mode.napi().threaded == Threaded::BusyPoll => 2,
+        _ => 1,
+    };
+    let runs = |mode: &DeliveryMode| !mode.requirements().contains(&Requirement::SpinBeforeSleep);
+    let mut best: Vec<DeliveryMode> = Vec::new();
+    for RankedMode { mode, .. } in ranked.iter().filter(|mode| mode.meets_limits()) {
+        let is_new = best.iter().all(|other| other.kind().word() != mode.kind().word());
+        if is_new && *mode != plan.present && runs(mode) && !(saves_cpu && order(mode) == 2) {
+            best.push(*mode);
         }
     }
+    best.sort_by_key(order);
+    best.truncate(WORTH_MEASURING);
     if best.is_empty() {
         return "The model knows no other mode that holds the limits at these loads.".to_owned();
     }
-    let names: Vec<String> =
-        std::iter::once(plan.present).chain(best.iter().map(|mode| mode.mode)).map(|mode| mode.to_string()).collect();
-    format!("next: measure them where the server runs: quell bench {programs} --modes {}", names.join(","))
+    let polls: Vec<String> = best.iter().filter(|mode| order(mode) == 2).map(ToString::to_string).collect();
+    let polls = match polls.len() {
+        0 => String::new(),
+        count => format!(
+            "{} {} a whole CPU per worker or queue at any load.\n",
+            polls.join(" and "),
+            agree(&count, "uses", "use")
+        ),
+    };
+    let names: Vec<String> = std::iter::once(&plan.present).chain(&best).map(ToString::to_string).collect();
+    format!("{polls}next: measure them where the server runs: quell bench {programs} --modes {}", names.join(","))
 }
 
 fn unit(metric: &TuneMetric) -> String {
@@ -239,7 +256,7 @@ pub(crate) fn render(file: &TuneFile) -> String {
         "{}\n{}{}\n",
         experiment::subject(&file.subject, &file.host),
         answer(result, left_alone),
-        rivals(result)
+        others(&words::rivals(result))
     ));
     out.push_str(&format!(
         "goal: {}; {:.0} s of slices at {}; seed {}\n",
@@ -330,7 +347,7 @@ fn answer(result: &TuneResult, left_alone: &[String]) -> String {
             });
             let left = abandoned(result);
             let compared = if left.is_empty() { "" } else { " that could be compared" };
-            let refuted = refuted(result);
+            let refuted = others(&words::refuted(result));
             format!("no setting{compared} is better here than {present}, the present one\n{misses}{left}{refuted}")
         }
         TuneAnswer::None => format!("no answer: {}\n", words::search_end(&result.end, left_alone)),
@@ -351,92 +368,13 @@ fn abandoned(result: &TuneResult) -> String {
     by_guard.into_iter().map(line).collect()
 }
 
-fn refuted(result: &TuneResult) -> String {
-    let reason = |holds: bool| if holds { "was not better on fresh slices" } else { NOT_SHOWN };
-    let line = |one: &Confirmation| format!("  {} led the search, but {}\n", one.mode, reason(one.meets_limits));
-    let is_undecided =
-        |one: &Confirmation| result.rivals.iter().any(|rival| rival.mode == one.mode && undecided(rival).is_some());
-    result.confirmations.iter().filter(|one| !is_undecided(one)).map(line).collect()
-}
-
-const NOT_SHOWN: &str = "was not shown to hold all limits and to answer all requests in time";
-
-/// The budget that decides about a mode, if more time can.
-fn undecided(rival: &Rival) -> Option<Option<u64>> {
-    match rival.why {
-        WhyNotChosen::Undecided { budget_ms } | WhyNotChosen::NotCompared { budget_ms } => Some(budget_ms),
-        _ => None,
-    }
-}
-
-/// Why the modes are not the answer that look better in the table.
-fn rivals(result: &TuneResult) -> String {
-    let answer = result.answer.mode().unwrap_or(result.plan.present);
-    // The lines about refuted modes have these.
-    let is_said = |rival: &&Rival| {
-        result.answer == TuneAnswer::NoSettingBetter && result.confirmations.iter().any(|one| one.mode == rival.mode)
-    };
-    let (open, closed): (Vec<&Rival>, Vec<&Rival>) = result
-        .rivals
-        .iter()
-        .filter(|rival| undecided(rival).is_some() || !is_said(rival))
-        .partition(|rival| undecided(rival).is_some());
-    let mut lines: Vec<String> = open.iter().take(NAMED).map(|rival| open_rival(result, rival, answer)).collect();
-    if open.len() > NAMED {
-        let more = open.len() - NAMED;
-        let (modes, look) = (counted(more, "other mode"), agree(&more, "looks", "look"));
-        lines.push(format!("{modes} {look} better, too, and {} not decided", agree(&more, "is", "are")));
-    }
-    let mut by_reason: Vec<(String, Vec<String>)> = Vec::new();
-    for rival in closed {
-        let (reason, mode) = (closed_reason(&rival.why), rival.mode.to_string());
-        match by_reason.iter_mut().find(|(other, _)| *other == reason) {
-            Some((_, modes)) => modes.push(mode),
-            None => by_reason.push((reason, vec![mode])),
-        }
-    }
-    for (reason, modes) in by_reason {
-        let more = modes.len().saturating_sub(NAMED);
-        let others = if more > 0 { format!(" and {}", counted(more, "other")) } else { String::new() };
-        let named = modes[..modes.len() - more].join("; ");
-        lines.push(format!("looks better, but {reason}: {named}{others}"));
-    }
+/// Why other modes are not the answer.
+fn others(lines: &[String]) -> String {
     let options = || {
         let indented = textwrap::Options::new(98).initial_indent("  ").subsequent_indent("    ");
         indented.word_splitter(textwrap::WordSplitter::NoHyphenation)
     };
     lines.iter().map(|line| textwrap::fill(line, options()) + "\n").collect()
-}
-
-fn open_rival(result: &TuneResult, rival: &Rival, answer: DeliveryMode) -> String {
-    let is_lowest = result.plan.goal.direction == TuneDirection::Lowest;
-    let gain = |ratio: f64| ((if is_lowest { 1.0 - ratio } else { ratio - 1.0 }) * 100.0).round() as i64;
-    let percent = |ratio: f64| gain(ratio).to_string().replace('-', "−");
-    let ends = rival.interval.and_then(|of| Some([of.low, of.high?].map(percent)));
-    let interval = ends.map_or_else(String::new, |[low, high]| {
-        let [from, to] = if is_lowest { [high, low] } else { [low, high] };
-        format!(", interval {from} to {to} %")
-    });
-    let ratio = rival.interval.map_or(rival.looks, |interval| interval.ratio);
-    let what = match rival.why {
-        WhyNotChosen::NotCompared { .. } => format!("not compared on fresh slices in {:.0} s", result.spent_ms / 1e3),
-        _ => format!("not decided in {:.0} s", result.spent_ms / 1e3),
-    };
-    let remedy = match undecided(rival).flatten() {
-        Some(ms) => format!("--budget {} probably decides it", words::budget(ms)),
-        None => "an hour is probably not enough".to_owned(),
-    };
-    format!("{} looks {} % better than {answer}{interval}: {what}; {remedy}", rival.mode, percent(ratio))
-}
-
-fn closed_reason(why: &WhyNotChosen) -> String {
-    match why {
-        WhyNotChosen::Excluded { state } => words::arm_state(state),
-        WhyNotChosen::LimitInDoubt { limit } => format!("probably misses {}", visible::name(limit)),
-        WhyNotChosen::LimitsNotShown => NOT_SHOWN.to_owned(),
-        WhyNotChosen::NotBetter => "all slices together show no gain of 3 % or more".to_owned(),
-        WhyNotChosen::Undecided { .. } | WhyNotChosen::NotCompared { .. } => "not decided".to_owned(),
-    }
 }
 
 fn estimate(of: &RatioEstimate) -> String {
@@ -453,9 +391,13 @@ fn preferred(result: &TuneResult) -> String {
     format!("each load alone would prefer (not confirmed): {}\n", of_load.join(", "))
 }
 
-/// Share of a limit; infinite if it is unknown.
+/// Share of a limit, as a factor from 2 on; infinite if it is unknown.
 fn of_limit(ratio: f64) -> String {
-    if ratio.is_finite() { format!("{:.0} %", ratio * 100.0) } else { ABSENT.to_owned() }
+    match ratio {
+        ratio if !ratio.is_finite() => ABSENT.to_owned(),
+        ratio if ratio >= 2.0 => format!("×{}", short(ratio)),
+        ratio => format!("{:.0} %", ratio * 100.0),
+    }
 }
 
 #[cfg(test)]
@@ -518,37 +460,6 @@ mod tests {
         one_unknown[3].limit_ratio = Some(f64::INFINITY);
         let text = advice("a host", &plan, &one_unknown, "--pid 1").replace("\n  ", " ");
         assert!(text.contains("; 1 has too few requests in a slice"), "{text}");
-    }
-
-    #[test]
-    fn every_mode_that_looks_better_than_the_answer_has_its_reason() {
-        let mode = |text: &str| text.parse::<DeliveryMode>().unwrap_or_else(|why| panic!("{why}"));
-        let interval = RatioEstimate { ratio: 0.88, low: 0.73, high: Some(1.03), blocks: 20 };
-        let rival = |name: &str, interval, why| Rival { mode: mode(name), looks: 0.88, interval, why };
-        let misses = || WhyNotChosen::Excluded { state: ArmState::MissesLimit { limit: "p99<=300us".to_owned() } };
-        let rivals_of = |plan: TunePlan, rivals| TuneResult {
-            answer: TuneAnswer::Better { mode: mode("napibusy"), gain: Vec::new(), against_base: Vec::new() },
-            rivals,
-            plan,
-            spent_ms: 60_000.0,
-            ..without_better(Vec::new())
-        };
-        let undecided = WhyNotChosen::Undecided { budget_ms: Some(100_000) };
-        let found = vec![
-            rival("suspend40", Some(interval), undecided.clone()),
-            rival("defer640", None, misses()),
-            rival("defer160", None, misses()),
-        ];
-        assert_eq!(
-            rivals(&rivals_of(without_better(Vec::new()).plan, found)),
-            "  suspend40 looks 12 % better than napibusy, interval −3 to 27 %: not decided in 60 s; --budget\n    \
-             100s probably decides it\n  looks better, but misses p99<=300us: defer640; defer160\n"
-        );
-        let goal = "most requests".parse().unwrap_or_else(|why| panic!("{why}"));
-        let most = TunePlan { goal, ..without_better(Vec::new()).plan };
-        let interval = RatioEstimate { ratio: 1.12, low: 0.97, high: Some(1.27), blocks: 20 };
-        let text = rivals(&rivals_of(most, vec![rival("suspend40", Some(interval), undecided)]));
-        assert!(text.contains("looks 12 % better than napibusy, interval −3 to 27 %"), "{text}");
     }
 
     #[test]

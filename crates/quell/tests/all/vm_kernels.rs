@@ -188,6 +188,8 @@ const MODES_HEAD: &str = "
 
 Quell refuses a mode that the kernel does not support (`no`), and names the nearest setting that works, which was set,
 verified and undone there: deferral or threads of the whole device, by sysfs, which sets all queues to the same value.
+
+`userbusy` needs what `defer20` needs, and io_uring with NAPI tracking (Linux 6.13). It was not set in these guests.
 ";
 
 const COMMANDS_HEAD: &str = "

@@ -117,10 +117,12 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     for finding in &findings {
         info!(id = %finding.id, severity = ?finding.severity, seen = finding.observed, "the mode would cause this finding");
     }
-    let groups = groups(&wanted, &snapshot, &targets, args.follow)?;
+    let mut groups = groups(&wanted, &snapshot, &targets, args.follow)?;
     let is_steered = !groups.steerings.is_empty();
-    if is_steered {
-        findings::are_steered(&mut findings, &targets.pids());
+    findings::are_placed(&mut findings, &targets.pids(), is_steered, args.placement.pins());
+    if earlier.as_ref().is_some_and(|earlier| earlier.history.steers()) {
+        // Their workers were selected by the filters of that attachment.
+        groups.steerings.iter_mut().for_each(Steering::forget_established);
     }
     let mut report = render::Report::new(&request, &targets, &plan, findings, args.follow);
     if args.placement.is_requested() {
@@ -175,11 +177,12 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     };
     let mut is_over = || left.as_mut().is_some_and(|left| !left.is_kept());
     report.effect = effect(&request, &queues, &targets.pids(), time, cause, &mut is_over, &interruption);
+    report.payoff = report.effect.as_ref().and_then(|effect| effect.payoff(mode, &report.findings));
     if is_over() {
         return Err(reverted_after_stall(&targets));
     }
     let printed =
-        if args.json { output::json(&report) } else { show_what_was_set(&report, &groups, &placed, (mode, &targets)) };
+        if args.json { output::json(&report) } else { show_what_was_set(&report, &groups, &placed, &targets) };
     // A closed pipe must not undo the mode.
     if let Some(attachment) = kept {
         follow::follow(attachment, placement, &interruption)?;
@@ -202,9 +205,7 @@ pub(in crate::commands) fn keep(
     let wanted = args.wanted();
     let Observation { snapshot, request, plan, mut findings } = look(targets, request, &wanted)?;
     let groups = groups(&wanted, &snapshot, targets, false)?;
-    if !groups.steerings.is_empty() {
-        findings::are_steered(&mut findings, &targets.pids());
-    }
+    findings::are_placed(&mut findings, &targets.pids(), !groups.steerings.is_empty(), args.pins());
     finding_lines(&findings).iter().for_each(|line| output::say(line));
     let report = render::Report::new(&request, targets, &plan, findings, false);
     refuse_impossible(&report)?;
@@ -234,13 +235,14 @@ fn show_what_was_set(
     report: &render::Report<'_>,
     groups: &Groups,
     placed: &PlacementResult,
-    (mode, targets): (DeliveryMode, &Targets),
+    targets: &Targets,
 ) -> Result<(), Failure> {
     output::prose(&render::rings_left_alone(&report.rings_left_alone))?;
     output::prose(&render::placement::placed(groups, placed))?;
     let Some(effect) = &report.effect else { return Ok(()) };
-    let known = (&report.findings[..], !groups.steerings.is_empty());
-    output::prose(&format!("{effect}{}", effect.conclusion(&mode, targets.selection(), known)))
+    let is_steered = !groups.steerings.is_empty();
+    let conclusion = render::conclusion(report.payoff.as_ref(), targets.selection(), is_steered);
+    output::prose(&format!("{effect}{conclusion}"))
 }
 
 /// Hands the attachment over to its keeper. Returns its journal.

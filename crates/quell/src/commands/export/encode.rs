@@ -347,6 +347,7 @@ mod tests {
             cpu_ns: Some(1_230_000_000),
             mode: Some("suspend200".to_owned()),
             effect: Some(ModeVerdict::NotInEffect("no busy poll".to_owned())),
+            payoff: None,
             drifted: Some(2),
             skipped: Some(vec![
                 SkippedPart { napi: NapiId::from_kernel(8_194), reason: SkipReason::QueueNotSet },

@@ -9,6 +9,7 @@ use quell_change::change::Change;
 use quell_change::journal::{History, ListedJournal, Persistence, Purpose};
 use quell_change::recovery::{Found, recover};
 use quell_linux::{Pid, visible};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 pub(super) use self::up::is_persistent_lab;
@@ -37,21 +38,31 @@ pub(crate) enum LabCommand {
     },
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
+#[schemars(rename = "Lab")]
 struct Entry {
     journal: String,
     state: &'static str,
     purpose: Option<Purpose>,
+    /// Process that owns it.
     pid: Option<Pid>,
+    /// Changes that are in force, as the journal records them; of a lab that was removed, those that were undone.
+    #[schemars(with = "Vec<serde_json::Value>")]
     changes: Vec<Change>,
+    /// Why changes could not be undone, or the journal not read.
     failed: Vec<String>,
 }
 
-#[derive(Debug, Serialize)]
-struct Report {
+/// Output of `quell lab list --json` and `quell lab clean --json`.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct LabsReport {
     schema: &'static str,
     labs: Vec<Entry>,
+}
+
+impl LabsReport {
+    pub(super) const SCHEMA: &str = "quell-labs/1";
 }
 
 pub(crate) fn run(command: &LabCommand) -> Result<(), Failure> {
@@ -129,7 +140,7 @@ fn of_found(found: Found) -> Option<Entry> {
 
 fn show(labs: Vec<Entry>, json: bool) -> Result<(), Failure> {
     if json {
-        return output::json(&Report { schema: "quell-labs/1", labs });
+        return output::json(&LabsReport { schema: LabsReport::SCHEMA, labs });
     }
     if labs.is_empty() {
         return output::data("no labs, and no leftovers of killed runs\n");

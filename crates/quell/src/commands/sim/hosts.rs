@@ -2,6 +2,7 @@
 
 use clap::Args;
 use quell_sim::HostProfile;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::exit::Failure;
@@ -19,20 +20,27 @@ pub(crate) struct HostsArgs {
     json: bool,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
+#[schemars(rename = "Host")]
 struct Entry {
     name: String,
     description: String,
     cpus: usize,
     cpu_ghz: f64,
+    /// Packets per receive queue.
     ring_size: usize,
 }
 
-#[derive(Debug, Serialize)]
-struct Document {
+/// Output of `quell sim hosts --json`.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in crate::commands) struct HostsReport {
     schema: &'static str,
     hosts: Vec<Entry>,
+}
+
+impl HostsReport {
+    pub(in crate::commands) const SCHEMA: &str = "quell-sim-hosts/1";
 }
 
 /// Runs the command.
@@ -46,7 +54,7 @@ pub(super) fn hosts(args: &HostsArgs) -> Result<(), Failure> {
     let hosts = HostProfile::shipped_names().map(HostProfile::shipped).collect::<Result<Vec<_>, _>>();
     let hosts: Vec<Entry> = hosts.map_err(Failure::usage)?.into_iter().map(entry).collect();
     if args.json {
-        return output::json(&Document { schema: "quell-sim-hosts/1", hosts });
+        return output::json(&HostsReport { schema: HostsReport::SCHEMA, hosts });
     }
     let terminal = Terminal::of_stdout();
     let described =

@@ -5,6 +5,8 @@ mod hosts;
 mod run;
 mod sweep_output;
 
+pub(super) use hosts::HostsReport;
+
 use clap::Subcommand;
 pub(crate) use quell_cli::simulation::{
     DEFAULT_HOST, HostArg, measured_ns, not_run, profile, refused_mode, refused_modes, seconds, threads, warm_up_ns,

@@ -54,12 +54,13 @@ pub(crate) struct RunArgs {
     /// Warm-up in virtual time, in seconds.
     #[arg(long, value_name = "S", default_value_t = super::seconds(RunScale::FULL.warm_up_ns))]
     warm_up: f64,
-    /// Seed of the random numbers; the same seed gives the same row on every machine.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
-    /// Simulate every row with N consecutive seeds starting at --seed, to show its spread.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u16).range(1..=1000))]
-    seeds: u16,
+    /// Seed of the random numbers; the same seed gives the same row on every machine [default: 1]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Print a row for each of N consecutive seeds starting at --seed [default: 3 seeds, summarised in one row; 1 with
+    /// --seed, --trace or --timeline]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=1000))]
+    seeds: Option<u16>,
     /// Write a trace of the measured time to this file, for ui.perfetto.dev (one row only).
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -70,6 +71,9 @@ pub(crate) struct RunArgs {
     #[arg(short, long)]
     json: bool,
 }
+
+/// Number of seeds of a row without `--seed` and `--seeds`: a tail differs between seeds by factors.
+const SEEDS: u16 = 3;
 
 const HELP: &str = "\
 Modes: base, deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, eventspinN (N in µs).
@@ -98,8 +102,11 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     }
     let progress = Progress::new();
     progress.doing("finding the maximum load of base");
-    let loads = loads.resolve(&setup, args.seed).map_err(|error| super::not_run(&error))?;
-    let seeds = args.seed..args.seed.saturating_add(args.seeds.into());
+    let first = args.seed.unwrap_or(1);
+    let loads = loads.resolve(&setup, first).map_err(|error| super::not_run(&error))?;
+    let is_single = args.seed.is_some() || args.trace.is_some() || args.timeline.is_some();
+    let count = args.seeds.unwrap_or(if is_single { 1 } else { SEEDS });
+    let seeds = first..first.saturating_add(count.into());
     let mut points = Vec::new();
     for &mode in &modes {
         points.extend(loads.iter().flat_map(|&load| seeds.clone().map(move |seed| Point { mode, load, seed })));
@@ -151,7 +158,11 @@ fn show(args: &RunArgs, setup: &Setup, rows: Vec<SweepRow>, trace: Option<&Trace
     if args.json {
         return output::json(&run);
     }
-    let mut text = sim_rows::render(&run.setup, &run.rows, Terminal::of_stdout());
+    let terminal = Terminal::of_stdout();
+    let mut text = match args.seeds {
+        Some(_) => sim_rows::render(&run.setup, &run.rows, terminal),
+        None => sim_rows::summary(&run.setup, &run.rows, terminal),
+    };
     if let (Some(us), Some(trace)) = (args.timeline, trace) {
         text.push_str(&format!("\n{}", timeline::render(trace, setup.warm_up_ns, us)));
     }

@@ -13,7 +13,9 @@ use quell_subject::counters::Instruments;
 use quell_subject::experiment::judge::Judges;
 use quell_subject::experiment::{Preview, server_side};
 use quell_subject::subjects::programs::{preview, refused_here};
-use quell_tune::{RefusedMode, TunePlan, TuneSpace};
+use quell_tune::{RankedMode, RefusedMode, TunePlan, TuneSpace};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::args::TuneArgs;
 use crate::commands::attach::refuse_every_process;
@@ -21,6 +23,7 @@ use crate::commands::subject::asked;
 use crate::commands::subject::{ModelDefault, Place};
 use crate::exit::{Exit, Failure};
 use crate::output;
+use crate::render::progress::Progress;
 use crate::render::tune as render;
 
 /// Time for which the programs are observed, in ms.
@@ -28,7 +31,7 @@ const OBSERVED_MS: u32 = 1_000;
 
 /// Ranks all modes, with the queues, connections and load of programs if there are any.
 pub(super) fn advise(args: &TuneArgs, targets: Option<&Targets>) -> Result<(), Failure> {
-    let seen = targets.map(see).transpose()?;
+    let seen = targets.map(|targets| Progress::during("observing the programs", || see(targets))).transpose()?;
     let seen_load = seen.as_ref().and_then(Seen::load).map(|load| vec![load]);
     let default = ModelDefault {
         queues: seen.as_ref().map(|seen| seen.queues),
@@ -42,12 +45,34 @@ pub(super) fn advise(args: &TuneArgs, targets: Option<&Targets>) -> Result<(), F
         space: Some(TuneSpace { refused: seen.as_ref().map(|seen| seen.refused.clone()).unwrap_or_default() }),
         ..super::plan(args, Place::Sim)?
     };
-    let ranked = spec.rank(&plan).map_err(asked::failure)?;
+    let ranking = || spec.rank(&plan).map_err(asked::failure);
+    let modes = Progress::during("ranking modes on the model", ranking)?;
     if args.subject.json {
-        return output::json(&ranked);
+        let (host, goal) = (spec.setup.host.name.clone(), plan.goal.to_string());
+        let (schema, loads, present) = (AdviceReport::SCHEMA, plan.loads, plan.present);
+        return output::json(&AdviceReport { schema, host, goal, loads, present, modes });
     }
     let seen = seen.map(|seen| seen.to_string()).unwrap_or_default();
-    output::data(&(seen + &render::advice(&spec.setup.host.name, &plan, &ranked, &args.subject.programs_text())))
+    output::data(&(seen + &render::advice(&spec.setup.host.name, &plan, &modes, &args.subject.programs_text())))
+}
+
+/// Output of `quell tune --advise --json`.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(in crate::commands) struct AdviceReport {
+    schema: &'static str,
+    /// Host of the model. Nothing was measured.
+    host: String,
+    goal: String,
+    loads: Vec<String>,
+    /// Present setting of the programs; `base` without programs.
+    present: DeliveryMode,
+    /// Modes by rank, the best one first.
+    modes: Vec<RankedMode>,
+}
+
+impl AdviceReport {
+    pub(in crate::commands) const SCHEMA: &str = "quell-advice/1";
 }
 
 /// Programs under their present load.

@@ -5,6 +5,8 @@ mod advise;
 mod args;
 mod profile;
 
+pub(super) use advise::AdviceReport;
+
 use std::time::Duration;
 
 use quell_host::attach::attached::refuse_what_is_attached;
@@ -82,6 +84,9 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
         _ => (SubjectSpec::Model(Box::new(subject.of_model(ModelDefault::of_host(loads(args, place)))?)), told(args)),
     };
     let answer = answered(&spec, Question::Search(Box::new(plan)), consent)?;
+    if let Some(file) = profile_file.as_ref().filter(|_| args.dry_run) {
+        output::data(&format!("would write the profile of a better mode to {}\n", visible::path(file.path())))?;
+    }
     let (Some(Answer::Searched(file)), Some(result_file)) = (answer, result_file) else { return Ok(()) };
     finish(args, &file, &result_file, profile_file.as_ref())?;
     match (targets, file.search.answer.mode()) {

@@ -5,12 +5,13 @@ mod effect;
 pub(crate) mod placement;
 mod unassigned_epolls;
 
-pub(crate) use effect::{Effect, verdict_in_words};
+pub(crate) use effect::{Effect, conclusion, verdict_in_words};
 
 use std::fmt::{self, Write as _};
 
 use quell_change::journal::TargetProgram;
 use quell_host::attach::affected_processes::{AffectedProcess, Until};
+use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::plan::{EpollStep, Limitation, QueueStep};
 use quell_host::attach::{AttachPlan, AttachRequest, Attachment, RingStep, SocketsStep, Targets};
 use quell_host::findings::{Finding, Fix, Severity};
@@ -39,6 +40,9 @@ pub(crate) struct Report<'a> {
     pub(crate) plan: &'a AttachPlan,
     pub(crate) findings: Vec<Finding>,
     pub(crate) effect: Option<Effect>,
+    /// Whether the mode pays. Absent if this was not checked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) payoff: Option<ModePayoff>,
 }
 
 impl<'a> Report<'a> {
@@ -62,6 +66,7 @@ impl<'a> Report<'a> {
             rings_left_alone: Vec::new(),
             findings,
             effect: None,
+            payoff: None,
         }
     }
 }

@@ -77,7 +77,9 @@ pub(crate) fn pass(pass: &PlacementPass) -> Vec<String> {
 }
 
 pub(crate) fn unverified(placement: &Placement) -> Vec<String> {
-    placement.unverified().map(|(steering, verification)| steered(steering, verification)).collect()
+    // That no connection has arrived was printed after the filter was attached.
+    let is_news = |(_, verification): &(&Steering, &Verification)| verification.verdict != SteerVerdict::NotYet;
+    placement.unverified().filter(is_news).map(|(steering, verification)| steered(steering, verification)).collect()
 }
 
 fn steered(steering: &Steering, verification: &Verification) -> String {

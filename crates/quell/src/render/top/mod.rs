@@ -3,10 +3,12 @@
 pub(crate) mod screen;
 
 use quell_host::attach::effect::ModeVerdict;
+use quell_host::attach::payoff::DoesItPay;
 use quell_linux::visible::counted;
 use quell_result::top::{IntervalReport, ObservedDevice, ObservedIdleState, ObservedProgram, ObservedQueue};
 
 use super::number::{ABSENT, short};
+use super::payoff::{self, ProgramArguments};
 use super::terminal::Terminal;
 use crate::output::on_one_line;
 use quell_cli::table::{align_numbers, lines, new_table, set_gap};
@@ -33,6 +35,9 @@ const QUEUE_HEADINGS: [&str; 18] = [
     "DEVICE", "RX", "NAPI", "PKT/S", "PKT/POLL", "EMPTY", "FULL", "IRQ", "TIMER", "OTHER", "KSOFT", "THREAD", "PROG",
     "MASKED", "SUSP", "WAIT50", "WAIT99", "CPU",
 ];
+/// Columns that name a queue, and those of its pollers.
+const NAMES: usize = 3;
+const POLLERS: std::ops::Range<usize> = 7..13;
 const PROGRAM_HEADINGS: [&str; 7] = ["PID", "NAME", "QUEUES", "CPU", "US/PKT", "MODE", "EFFECT"];
 
 #[must_use]
@@ -42,8 +47,7 @@ pub(crate) fn text(report: &IntervalReport) -> String {
         Some(why) => format!("polls unknown: {}\n", on_one_line(why)),
         None => String::new(),
     };
-    let queues = report.queues.iter().map(|queue| queue_cells(queue, seconds).to_vec());
-    out.push_str(&table(&QUEUE_HEADINGS, 1, queues));
+    out.push_str(&queue_tables(report, seconds, Terminal::of_stdout()));
     if !report.programs.is_empty() {
         out.push('\n');
         out.push_str(&table(
@@ -62,6 +66,23 @@ pub(crate) fn text(report: &IntervalReport) -> String {
     }
     out.push('\n');
     out
+}
+
+/// The queues in one table. If it is too wide, those who poll are in a table of their own.
+fn queue_tables(report: &IntervalReport, seconds: f64, terminal: Terminal) -> String {
+    let of_columns = |columns: &[usize]| {
+        let headings: Vec<&str> = columns.iter().map(|&column| QUEUE_HEADINGS[column]).collect();
+        let rows = report.queues.iter().map(|queue| queue_cells(queue, seconds));
+        table(&headings, 1, rows.map(|cells| columns.iter().map(|&column| cells[column].clone()).collect()))
+    };
+    let all: Vec<usize> = (0..QUEUE_HEADINGS.len()).collect();
+    let wide = of_columns(&all);
+    if wide.lines().all(|line| terminal.fits(line.chars().count())) {
+        return wide;
+    }
+    let (of_pollers, others): (Vec<usize>, Vec<usize>) = all.into_iter().partition(|column| POLLERS.contains(column));
+    let of_pollers: Vec<usize> = (0..NAMES).chain(of_pollers).collect();
+    format!("{}\n{}", of_columns(&others), of_columns(&of_pollers))
 }
 
 /// Stalled queues, devices that drop packets, and queues that are not sampled although others are. `None` without any.
@@ -201,20 +222,28 @@ fn verdict(effect: &ModeVerdict) -> (&'static str, &str) {
     }
 }
 
+/// Why the mode of a program is in effect or not, and why it does not pay. Absent without a verdict.
+fn why(program: &ObservedProgram) -> Option<String> {
+    let (_, why) = verdict(program.effect.as_ref()?);
+    let pays_not =
+        program.payoff.as_ref().filter(|it| it.pays < DoesItPay::ChangesNothing && it.pays > DoesItPay::NotInEffect);
+    let pays_not = pays_not.map(|it| payoff::advice(it, &ProgramArguments::of_pids(&[program.pid])).0);
+    Some(why.to_owned() + &pays_not.map_or_else(String::new, |text| format!("; {text}")))
+}
+
 /// One paragraph for the programs of one name that differ in figures only: the first with its reason, then the others.
 fn reasons(report: &IntervalReport) -> String {
     let without_figures = |why: &str| why.replace(|letter: char| letter.is_ascii_digit(), "");
-    let mut kinds: Vec<(&ObservedProgram, String, &str, Vec<String>)> = Vec::new();
+    let mut kinds: Vec<(&ObservedProgram, String, String, Vec<String>)> = Vec::new();
     for program in &report.programs {
-        let Some(effect) = &program.effect else { continue };
-        let (_, why) = verdict(effect);
-        let kind = without_figures(why);
+        let Some(why) = why(program) else { continue };
+        let kind = without_figures(&why);
         match kinds.iter_mut().find(|(first, known, ..)| (&first.name, known) == (&program.name, &kind)) {
             Some((.., others)) => others.push(program.pid.to_string()),
             None => kinds.push((program, kind, why, Vec::new())),
         }
     }
-    let paragraph = |(first, _, why, others): &(&ObservedProgram, String, &str, Vec<String>)| {
+    let paragraph = |(first, _, why, others): &(&ObservedProgram, String, String, Vec<String>)| {
         let others = if others.is_empty() { String::new() } else { format!("; similar: {}", others.join(", ")) };
         Terminal::of_stdout().fill(&format!("{}: {}{others}", first.pid, on_one_line(why)), "", "  ") + "\n"
     };
@@ -299,6 +328,7 @@ mod tests {
             skipped: None,
             mode: Some("suspend20".to_owned()),
             effect: Some(ModeVerdict::CannotTell("only 7 packets".to_owned())),
+            payoff: None,
         };
         IntervalReport {
             schema: IntervalReport::SCHEMA.to_owned(),
@@ -350,6 +380,16 @@ mod tests {
         assert!(shown[1].starts_with("me") && shown[1].ends_with("mcached"), "{text}");
         assert_eq!(shown[2..6], ["8193-8194,8196", "0.50", "12.3", "suspend20"]);
         assert!(text.contains("\n42: only 7 packets\n"), "{text}");
+    }
+
+    #[test]
+    fn on_a_narrow_terminal_the_pollers_are_in_a_table_of_their_own() {
+        let report = report(Some(QueueSample { packets: 12_345, ..QueueSample::default() }), None);
+        let of = |columns| queue_tables(&report, 1.0, Terminal { columns, colour: false });
+        assert_eq!(of(None).lines().count(), 2);
+        let narrow = of(Some(80));
+        assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
+        assert!(QUEUE_HEADINGS.iter().all(|heading| narrow.contains(heading)), "{narrow}");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Sparkline, Table, T
 
 use super::{
     ABSENT, LEGEND, PROGRAM_HEADINGS, QUEUE_HEADINGS, cpus, cpus_used, hidden, idle_states, losses, on_one_line,
-    percent, program_cells, queue_cells, rate, verdict,
+    percent, program_cells, queue_cells, rate, verdict, why,
 };
 use crate::commands::top::state::{HistoryPoint, Page, Pane, ProgramOrder, QueueOrder, TopState};
 use crate::render::number::short;
@@ -197,7 +197,7 @@ fn footer(state: &TopState) -> String {
 
 fn tables(frame: &mut Frame<'_>, area: Rect, state: &TopState, palette: Palette) {
     let (queues, programs) = (state.queues(), state.programs());
-    let why = state.selected_program().and_then(|program| program.effect.as_ref()).map(verdict);
+    let why = state.selected_program().and_then(why);
     let why_rows = if why.is_some() { 3 } else { 0 };
     // Each table gets the rows that it needs; programs get at most half of the screen.
     let needed = |rows: usize| u16::try_from(rows + 3).unwrap_or(u16::MAX);
@@ -226,8 +226,8 @@ fn tables(frame: &mut Frame<'_>, area: Rect, state: &TopState, palette: Palette)
     let is_selected = state.pane == Pane::Programs;
     let block = self::block(self::title("Programs", programs.len(), order), is_selected, palette);
     program_table(frame, lower, &programs, block, selected.filter(|_| is_selected), palette);
-    if let (Some((_, why)), Some(program)) = (why, state.selected_program()) {
-        let text = format!("{}: {}", program.pid, on_one_line(why));
+    if let (Some(why), Some(program)) = (why, state.selected_program()) {
+        let text = format!("{}: {}", program.pid, on_one_line(&why));
         frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), reason);
     }
 }
@@ -458,9 +458,9 @@ fn program_details(frame: &mut Frame<'_>, area: Rect, state: &TopState, program:
         lines.push(Line::styled(format!("not applied: {}", parts.join(", ")), palette.bad));
     }
     if let Some(effect) = &program.effect {
-        let (in_effect, why) = verdict(effect);
+        let (in_effect, _) = verdict(effect);
         lines.push(Line::from(vec![Span::raw("in effect: "), Span::styled(in_effect, palette.verdict(Some(effect)))]));
-        lines.push(Line::from(on_one_line(why)));
+        lines.extend(why(program).map(|why| Line::from(on_one_line(&why))));
     }
     let [text, table] = Layout::vertical([Constraint::Length(7), Constraint::Min(0)]).areas(inner);
     frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: true }), text);
@@ -538,6 +538,7 @@ mod tests {
             skipped: None,
             mode: Some("suspend200".to_owned()),
             effect: Some(effect),
+            payoff: None,
         };
         let mut state = TopState::new(Duration::from_secs(1));
         state.report(IntervalReport {

@@ -103,7 +103,7 @@ fn base_is_the_state_from_before_the_attachment() {
     let (code, _, stderr) = end(attached.bench(&["--budget=4s"]));
     assert_eq!(code, Some(0), "{stderr}");
     let reference = &attached.stage.result()["experiments"][0]["record"]["design"]["reference"];
-    assert_eq!(reference["name"], "base,defer-hard-irqs=100,gro-flush-timeout=50us");
+    assert_eq!(reference["name"], "defer50");
     attached.stage.assert_settings_as_before();
     attached.stage.says(0, &["detach", &attached.pid()]);
     let Attached { mut stage, before } = attached;

@@ -1,0 +1,178 @@
+//! Whether a mode pays on the queues of a program, as far as counters show: the one verdict of `quell`, `quell doctor`,
+//! `quell status`, `quell top` and `quell attach`.
+
+use std::num::NonZeroU64;
+
+use quell_mode::{DeliveryMode, ModeKind, Threaded};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::effect::{EffectOnQueue, ModeVerdict, PACKETS_TO_JUDGE};
+
+/// Polls per packet above which a mode costs more than interrupts.
+const POLLS_PER_PACKET_MAX: u64 = 2;
+/// Timeouts that are recommended, in ns. Longer ones delay packets of an idle program too much.
+const TIMEOUTS_NS: [u64; 4] = [50_000, 100_000, 200_000, 500_000];
+
+/// What a mode costs and gives on the queues of a program.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct ModePayoff {
+    pub mode: DeliveryMode,
+    /// Number of its queues that were observed.
+    pub queues: usize,
+    /// Polls of the queues per packet; null without packets.
+    pub polls_per_packet: Option<f64>,
+    /// Share of the polls by programs, 0 to 1; null without polls.
+    pub program_share: Option<f64>,
+    /// 99th percentile of the time that packets can have waited in the queue where it is longest, in nanoseconds. Null if
+    /// most packets came by an enabled interrupt, so that they have no bound.
+    pub wait_p99_ns: Option<u64>,
+    pub pays: DoesItPay,
+}
+
+/// Whether a mode pays, the most serious answer first.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum DoesItPay {
+    /// No: it is not in effect on a queue.
+    NotInEffect,
+    /// No: an epoll polls one queue and has connections of several, so that packets of the others wait.
+    LeavesQueuesUnpolled {
+        /// Advice how to give each epoll one queue.
+        fix: String,
+    },
+    /// No: it polls more often than interrupts would.
+    Costs {
+        /// Mode that needs fewer polls at this packet rate.
+        instead: DeliveryMode,
+    },
+    /// `base` does not change polls.
+    ChangesNothing,
+    /// It is in effect, and only a measurement shows whether it pays.
+    MeasureToKnow,
+    /// The load or the counters do not show whether it is in effect.
+    CannotTell,
+}
+
+impl ModePayoff {
+    /// Judges a mode by its queues. `fix` is the advice for an epoll that polls and has connections of several queues;
+    /// absent without one.
+    #[must_use]
+    pub fn of(mode: DeliveryMode, queues: &[(EffectOnQueue, ModeVerdict)], fix: Option<String>) -> Self {
+        let sum = |of: fn(&EffectOnQueue) -> u64| queues.iter().map(|(seen, _)| of(seen)).sum::<u64>();
+        let ratio = |part: u64, all: u64| (all > 0).then(|| part as f64 / all as f64);
+        let (packets, polls) = (sum(|seen| seen.packets), sum(|seen| seen.polls));
+        let is = |wanted: fn(&ModeVerdict) -> bool| queues.iter().any(|(_, verdict)| wanted(verdict));
+        // Of several queues, the longest timer suits all.
+        let instead = queues.iter().filter_map(|(seen, _)| instead_of_costly(&mode, seen));
+        let instead =
+            instead.max_by_key(|instead| (*instead == DeliveryMode::default(), instead.napi().gro_flush_timeout_ns));
+        let pays = match (instead, fix) {
+            _ if is(|verdict| matches!(verdict, ModeVerdict::NotInEffect(_))) => DoesItPay::NotInEffect,
+            _ if mode == DeliveryMode::default() => DoesItPay::ChangesNothing,
+            (_, Some(fix)) => DoesItPay::LeavesQueuesUnpolled { fix },
+            (Some(instead), None) => DoesItPay::Costs { instead },
+            (None, None) if is(|verdict| matches!(verdict, ModeVerdict::InEffect(_))) => DoesItPay::MeasureToKnow,
+            (None, None) => DoesItPay::CannotTell,
+        };
+        Self {
+            mode,
+            queues: queues.len(),
+            polls_per_packet: ratio(polls, packets),
+            program_share: ratio(sum(EffectOnQueue::by_programs), polls),
+            wait_p99_ns: queues.iter().filter_map(|(seen, _)| seen.wait_p99_ns).max(),
+            pays,
+        }
+    }
+}
+
+/// The mode that needs fewer polls, if those of this one cost more than interrupts would: an interrupt needs at most one
+/// poll per packet.
+fn instead_of_costly(mode: &DeliveryMode, seen: &EffectOnQueue) -> Option<DeliveryMode> {
+    let (napi, epoll) = (mode.napi(), mode.epoll().unwrap_or_default());
+    let polls = match epoll.busy_poll_usecs > 0 || napi.threaded == Threaded::BusyPoll {
+        true => seen.polls,
+        // Polls of epoll_wait without spinning come with the wait, which the program makes in any mode.
+        false => seen.by_kernel(),
+    };
+    let is_costly = seen.packets >= PACKETS_TO_JUDGE && polls / seen.packets > POLLS_PER_PACKET_MAX;
+    (is_costly && *mode != DeliveryMode::default()).then(|| with_fewer_polls(mode, seen))
+}
+
+/// The mode of the same kind whose timer is longer than the mean time between packets, or `base`.
+fn with_fewer_polls(mode: &DeliveryMode, seen: &EffectOnQueue) -> DeliveryMode {
+    let gap_ns = seen.for_ns / seen.packets.max(1);
+    let present_ns = mode.napi().gro_flush_timeout_ns;
+    let polls_by_program = mode.epoll().is_some_and(|epoll| epoll.prefer_busy_poll || epoll.busy_poll_usecs > 0);
+    let suspends = mode.napi().irq_suspend_timeout_ns > 0;
+    let longer = TIMEOUTS_NS.into_iter().find(|&ns| ns >= gap_ns && (ns > present_ns || !suspends && polls_by_program));
+    let kind = longer.and_then(NonZeroU64::new).map(|gro_flush_timeout_ns| match polls_by_program {
+        true => ModeKind::Suspend { gro_flush_timeout_ns },
+        false => ModeKind::Defer { gro_flush_timeout_ns },
+    });
+    kind.map_or_else(DeliveryMode::default, DeliveryMode::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quell_linux::NapiId;
+    use quell_sampler::QueueSample;
+
+    fn seen(packets: u64, polls: u64, by_program: u64) -> EffectOnQueue {
+        let napi = NapiId::from_kernel(9000).unwrap();
+        let found_suspended = Some(by_program);
+        let none = EffectOnQueue::of(napi, 1_000_000_000, &QueueSample::default());
+        EffectOnQueue { packets, polls, by_program, found_suspended, wait_p99_ns: Some(packets), ..none }
+    }
+
+    fn in_effect() -> ModeVerdict {
+        ModeVerdict::InEffect("all polls".to_owned())
+    }
+
+    fn payoff(mode: &str, queues: &[(EffectOnQueue, ModeVerdict)], fix: Option<&str>) -> ModePayoff {
+        ModePayoff::of(mode.parse().unwrap(), queues, fix.map(str::to_owned))
+    }
+
+    #[test]
+    fn a_mode_with_many_polls_per_packet_costs_more_than_it_gives_and_a_longer_timer_does_not() {
+        // 12 polls by the kernel per packet, 300 µs apart.
+        let seen = |packets: u64| seen(packets, packets * 13, packets);
+        let instead = |mode: &str, seen| match payoff(mode, &[(seen, in_effect())], None).pays {
+            DoesItPay::Costs { instead } => Some(instead.to_string()),
+            _ => None,
+        };
+        assert_eq!(instead("suspend20", seen(3_300)).as_deref(), Some("suspend500"));
+        assert_eq!(instead("suspend20", seen(15_000)).as_deref(), Some("suspend100"));
+        assert_eq!(instead("defer20", seen(3_300)).as_deref(), Some("defer500"));
+        assert_eq!(instead("fullbusy", seen(3_300)).as_deref(), Some("suspend500"));
+        assert_eq!(instead("suspend20", seen(300)).as_deref(), Some("base"), "packets are milliseconds apart");
+        assert_eq!(instead("base", seen(3_300)), None);
+        let few = EffectOnQueue { polls: 5_000, ..seen(3_300) };
+        assert_eq!(instead("suspend20", few), None);
+        assert_eq!(instead("suspend20", seen(PACKETS_TO_JUDGE - 1)), None);
+    }
+
+    #[test]
+    fn queues_that_nobody_polls_are_more_serious_than_polls_that_cost() {
+        let costly = [(seen(3_300, 40_000, 3_300), in_effect())];
+        let pays = |mode, fix| payoff(mode, &costly, fix).pays;
+        assert_eq!(pays("suspend20", Some("steer")), DoesItPay::LeavesQueuesUnpolled { fix: "steer".to_owned() });
+        assert!(matches!(pays("suspend20", None), DoesItPay::Costs { .. }));
+        assert_eq!(pays("base", None), DoesItPay::ChangesNothing);
+        let not = [(costly[0].0, ModeVerdict::NotInEffect("none".to_owned()))];
+        assert_eq!(payoff("suspend20", &not, Some("steer")).pays, DoesItPay::NotInEffect);
+    }
+
+    #[test]
+    fn figures_are_those_of_all_queues_and_the_longest_wait() {
+        let queues = [(seen(1_000, 900, 850), in_effect()), (seen(3_000, 1_100, 950), in_effect())];
+        let ModePayoff { queues, polls_per_packet, program_share, wait_p99_ns, pays, .. } =
+            payoff("suspend20", &queues, None);
+        assert_eq!((queues, polls_per_packet, program_share), (2, Some(0.5), Some(0.9)));
+        assert_eq!((wait_p99_ns, pays), (Some(3_000), DoesItPay::MeasureToKnow));
+        let idle = payoff("suspend20", &[(seen(0, 0, 0), ModeVerdict::CannotTell("idle".to_owned()))], None);
+        assert_eq!((idle.polls_per_packet, idle.program_share, idle.pays), (None, None, DoesItPay::CannotTell));
+    }
+}

@@ -1,0 +1,167 @@
+//! Whether a mode pays here, in words: one text for `quell`, doctor, status, top and the end of attach.
+
+use quell_cli::number::{plain, short};
+use quell_host::attach::Selection;
+use quell_host::attach::payoff::{DoesItPay, ModePayoff};
+use quell_linux::Pid;
+use quell_linux::visible::{self, counted};
+use quell_mode::DeliveryMode;
+
+/// Programs as arguments of commands.
+#[derive(Debug, Clone)]
+pub(crate) struct ProgramArguments {
+    /// For `quell attach`, `detach` and `top`.
+    positional: String,
+    /// For `quell bench`.
+    by_option: String,
+    /// Whether `quell run` started them with the mode, which `quell detach` cannot end.
+    launched: bool,
+}
+
+impl ProgramArguments {
+    pub(crate) fn of_pids(pids: &[Pid]) -> Self {
+        let pids = |separator| pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator);
+        Self { positional: pids(" "), by_option: format!("--pid {}", pids(",")), launched: false }
+    }
+
+    pub(crate) fn launched(self, launched: bool) -> Self {
+        Self { launched, ..self }
+    }
+
+    pub(crate) fn of_selection(selection: &Selection) -> Self {
+        match selection {
+            Selection::Processes(pids) => Self::of_pids(&pids.iter().copied().collect::<Vec<_>>()),
+            Selection::Cgroup(cgroup) => {
+                let path = cgroup.path().to_string_lossy();
+                let option = format!("--cgroup {}", visible::name(&shell_words::quote(&path)));
+                Self { positional: option.clone(), by_option: option, launched: false }
+            }
+        }
+    }
+
+    pub(crate) fn top(&self) -> String {
+        format!("quell top {}", self.positional)
+    }
+}
+
+/// `1.2 polls per packet, 98 % of them by the program, packets waited up to 41 µs (p99)`. Empty without polls.
+#[must_use]
+pub(crate) fn figures(payoff: &ModePayoff) -> String {
+    let by = if payoff.mode.poller().is_some() { "the poller" } else { "the program" };
+    let polls = payoff.polls_per_packet.map(|polls| format!("{} polls per packet", short(polls)));
+    let share = payoff.program_share.map(|share| format!("{:.0} % of polls by {by}", share * 100.0));
+    let wait = payoff.wait_p99_ns.map(|ns| format!("packets waited up to {} µs (p99)", short(ns as f64 / 1e3)));
+    [polls, share, wait].into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// What to do with a mode that pays or does not, and the command for it.
+#[must_use]
+pub(crate) fn advice(payoff: &ModePayoff, programs: &ProgramArguments) -> (String, Option<String>) {
+    let ModePayoff { mode, queues, pays, .. } = payoff;
+    let ProgramArguments { positional, by_option, launched } = programs;
+    let figures = figures(payoff);
+    let figures = if figures.is_empty() { figures } else { format!(" ({figures})") };
+    let detach = format!("quell detach {positional}");
+    let measure = || Some(format!("quell bench {by_option}"));
+    let (text, command) = match pays {
+        DoesItPay::NotInEffect => {
+            (format!("{mode} is not in effect{figures}: undo it, or fix the cause"), Some(detach.clone()))
+        }
+        DoesItPay::LeavesQueuesUnpolled { fix } => (unpolled(payoff, fix), None),
+        DoesItPay::Costs { instead } if *instead == DeliveryMode::default() => {
+            (format!("{mode} costs more than it gives at this load{figures}: undo it"), Some(detach.clone()))
+        }
+        DoesItPay::Costs { instead } => (
+            format!("{mode} costs more than it gives at this load{figures}: use {instead} instead"),
+            Some(format!("{detach} && quell attach {instead} {positional}")),
+        ),
+        DoesItPay::ChangesNothing => {
+            (format!("{mode} changes nothing about polls: measure which mode is better"), measure())
+        }
+        DoesItPay::MeasureToKnow => {
+            let cost = match mode.poller() {
+                Some(_) => format!("; its {} use a whole CPU each", counted(*queues, "polling thread")),
+                None => String::new(),
+            };
+            (format!("{mode} is in effect{figures}{cost}; only a measurement shows whether it pays"), measure())
+        }
+        DoesItPay::CannotTell => {
+            (format!("whether {mode} is in effect is unclear{figures}; look again under load"), Some(programs.top()))
+        }
+    };
+    let is_possible = |command: &String| !launched || !command.starts_with(&detach);
+    (text, command.filter(is_possible))
+}
+
+/// What connections on several queues of one epoll mean for the reader.
+fn unpolled(payoff: &ModePayoff, fix: &str) -> String {
+    let napi = payoff.mode.napi();
+    let (timer, ns) = match napi.irq_suspend_timeout_ns {
+        0 => ("gro-flush-timeout", napi.gro_flush_timeout_ns),
+        ns => ("irq-suspend-timeout", ns),
+    };
+    let wait = format!("{} ms ({timer})", plain(ns as f64 / 1e6));
+    let fix = if fix.is_empty() { String::new() } else { format!(": {fix}") };
+    format!(
+        "an epoll polls one queue, and here it has connections of several (epoll-mixes-napis): while it polls one, packets of \
+         the others can wait up to {wait}{fix}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(mode: &str, pays: DoesItPay) -> (String, Option<String>) {
+        let payoff = ModePayoff {
+            mode: mode.parse().unwrap_or_else(|why| panic!("{why}")),
+            queues: 2,
+            polls_per_packet: Some(12.1),
+            program_share: Some(0.08),
+            wait_p99_ns: Some(41_000),
+            pays,
+        };
+        let pid = |pid| Pid::new(pid).unwrap_or_else(|| unreachable!());
+        advice(&payoff, &ProgramArguments::of_pids(&[pid(812), pid(813)]))
+    }
+
+    fn costs(instead: &str) -> DoesItPay {
+        DoesItPay::Costs { instead: instead.parse().unwrap_or_else(|why| panic!("{why}")) }
+    }
+
+    #[test]
+    fn a_verdict_has_polls_per_packet_the_share_of_the_program_and_the_wait() {
+        let (text, command) = said("suspend20", DoesItPay::MeasureToKnow);
+        assert!(
+            text.contains("(12.1 polls per packet, 8 % of polls by the program, packets waited up to 41.0 µs (p99))"),
+            "{text}"
+        );
+        assert!(text.ends_with("only a measurement shows whether it pays"), "{text}");
+        assert_eq!(command.as_deref(), Some("quell bench --pid 812,813"));
+        let (poller, _) = said("userbusy", DoesItPay::MeasureToKnow);
+        assert!(
+            poller.contains("by the poller") && poller.contains("2 polling threads use a whole CPU each"),
+            "{poller}"
+        );
+    }
+
+    #[test]
+    fn a_verdict_against_a_mode_names_what_to_do_instead() {
+        let (text, command) = said("suspend20", costs("suspend500"));
+        assert!(text.contains("costs more than it gives at this load") && text.ends_with("use suspend500 instead"));
+        assert_eq!(command.as_deref(), Some("quell detach 812 813 && quell attach suspend500 812 813"));
+        assert_eq!(said("suspend20", costs("base")).1.as_deref(), Some("quell detach 812 813"));
+        let (not, command) = said("suspend20", DoesItPay::NotInEffect);
+        assert!(not.contains("not in effect") && command.as_deref() == Some("quell detach 812 813"), "{not}");
+        assert_eq!(said("suspend20", DoesItPay::CannotTell).1.as_deref(), Some("quell top 812 813"));
+        assert_eq!(said("base", DoesItPay::ChangesNothing).1.as_deref(), Some("quell bench --pid 812,813"));
+    }
+
+    #[test]
+    fn connections_on_several_queues_of_an_epoll_are_named_with_what_their_packets_wait() {
+        let unpolled = || DoesItPay::LeavesQueuesUnpolled { fix: "add --steer".to_owned() };
+        let (text, command) = said("suspend20", unpolled());
+        assert!(text.contains("up to 20 ms (irq-suspend-timeout): add --steer") && command.is_none(), "{text}");
+        assert!(said("fullbusy", unpolled()).0.contains("up to 5 ms (gro-flush-timeout)"));
+    }
+}
