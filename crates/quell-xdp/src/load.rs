@@ -31,9 +31,21 @@ const DRAIN: Duration = Duration::from_millis(200);
 /// Interval at which the observer is called.
 const TICK: Duration = Duration::from_millis(20);
 
+/// When an observer is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum XdpMoment {
+    /// About every 20 ms.
+    Tick,
+    /// The measured window has begun.
+    WindowBegan,
+    /// The measured window has ended; the threads still exist.
+    WindowEnded,
+}
+
 /// Progress of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct XdpProgress {
+    pub moment: XdpMoment,
     /// Time since the first request.
     pub elapsed: Duration,
     /// Warm-up and measured time.
@@ -81,8 +93,8 @@ impl Run<'_> {
     }
 }
 
-/// Runs a load from the network namespace of the calling thread. `observe` is called about every 20 ms; `Break` ends the
-/// run, whose report then covers the time so far.
+/// Runs a load from the network namespace of the calling thread. `observe` is called about every 20 ms, and at both ends of
+/// the measured window; `Break` ends the run, whose report then covers the time so far.
 pub fn run(
     spec: &XdpLoadSpec,
     observe: &mut dyn FnMut(XdpProgress) -> ControlFlow<()>,
@@ -247,24 +259,28 @@ fn watch(
     polls: &PollsOfQueue,
     observe: &mut dyn FnMut(XdpProgress) -> ControlFlow<()>,
 ) -> Window {
+    let progress = |moment, now_ns: u64| XdpProgress {
+        moment,
+        elapsed: Duration::from_nanos(now_ns.saturating_sub(run.start_ns)),
+        planned: Duration::from_nanos(run.until_ns().saturating_sub(run.start_ns)),
+        answered: run.answered.load(Ordering::Relaxed),
+    };
     let mut before = None;
     loop {
         let now_ns = monotonic_ns();
         let has_begun = now_ns >= run.from_ns;
+        let mut moment = XdpMoment::Tick;
         if has_begun && before.is_none() {
             before = Some(polls.read());
             watched.iter_mut().for_each(Watched::begin);
+            moment = XdpMoment::WindowBegan;
         }
         if now_ns >= run.until_ns() {
             watched.iter_mut().for_each(Watched::end);
+            let _ = observe(progress(XdpMoment::WindowEnded, now_ns));
             return Some(polls.read()?.since(before?.as_ref()).polls);
         }
-        let progress = XdpProgress {
-            elapsed: Duration::from_nanos(now_ns.saturating_sub(run.start_ns)),
-            planned: Duration::from_nanos(run.until_ns() - run.start_ns),
-            answered: run.answered.load(Ordering::Relaxed),
-        };
-        if observe(progress).is_break() {
+        if observe(progress(moment, now_ns)).is_break() {
             run.until_ns.fetch_min(monotonic_ns(), Ordering::Relaxed);
             continue;
         }

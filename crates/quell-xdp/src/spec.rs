@@ -33,6 +33,20 @@ pub enum PollWay {
 }
 
 impl PollWay {
+    /// Name in documents and on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Interrupts => "interrupts",
+            Self::BusyPoll => "busy-poll",
+            Self::BusyPollThread => "busy-poll-thread",
+            Self::NapiThread => "napi-thread",
+            Self::ThreadedBusyPoll => "threaded-busy-poll",
+            Self::IoUring => "io-uring",
+            Self::IoUringThread => "io-uring-thread",
+        }
+    }
+
     /// Whether a thread of this process polls beside the one that receives.
     #[must_use]
     pub fn has_thread(self) -> bool {

@@ -9,7 +9,7 @@ use quell_linux::af_xdp::XdpReceiver;
 use quell_linux::clock::monotonic_ns;
 use quell_linux::udp::UdpSocket;
 
-use super::XdpProgress;
+use super::{XdpMoment, XdpProgress};
 use crate::endpoint::Attached;
 use crate::error::XdpError;
 use crate::frame::UdpFrame;
@@ -39,7 +39,9 @@ pub(super) fn exchange(
     let mut buffer = vec![0; bytes];
     let deadline_ns = monotonic_ns() + WITHIN.as_nanos() as u64;
     while monotonic_ns() < deadline_ns {
-        if observe(XdpProgress { elapsed: Duration::ZERO, planned: Duration::ZERO, answered: 0 }).is_break() {
+        let begins =
+            XdpProgress { moment: XdpMoment::Tick, elapsed: Duration::ZERO, planned: Duration::ZERO, answered: 0 };
+        if observe(begins).is_break() {
             return Err(XdpError::Cancelled);
         }
         // Errors are those of earlier requests, such as a port without a server; the server may still start.
