@@ -133,8 +133,8 @@ impl XdpWay {
     pub fn published(self) -> Option<PollMechanism> {
         match self.poller {
             PollWay::Interrupts if !self.sleeps => Some(PollMechanism::Interrupts),
-            PollWay::BusyPoll | PollWay::IoUring => Some(PollMechanism::Inline),
-            PollWay::BusyPollThread | PollWay::IoUringThread => Some(PollMechanism::Separate),
+            PollWay::BusyPoll | PollWay::UdpBusyPoll | PollWay::IoUring => Some(PollMechanism::Inline),
+            PollWay::BusyPollThread | PollWay::UdpBusyPollThread | PollWay::IoUringThread => Some(PollMechanism::Separate),
             PollWay::ThreadedBusyPoll => Some(PollMechanism::Threaded),
             PollWay::Interrupts | PollWay::NapiThread => None,
         }
@@ -175,6 +175,8 @@ mod tests {
             PollWay::BusyPollThread,
             PollWay::NapiThread,
             PollWay::ThreadedBusyPoll,
+            PollWay::UdpBusyPoll,
+            PollWay::UdpBusyPollThread,
             PollWay::IoUring,
             PollWay::IoUringThread,
         ];

@@ -110,7 +110,8 @@ pub fn run(
     let number = monotonic_ns() as u32;
     let request = handshake::exchange(spec, local, number, &reserved, &mut receiver, &attached, observe)?;
     attached.check_busy_polling()?;
-    let poller = Poller::start(&spec.socket, &attached)?;
+    let udp = spec.socket.way.is_of_udp().then(|| handshake::udp_of_queue(spec, number, &attached, observe));
+    let poller = Poller::start(&spec.socket, &attached, udp.transpose()?)?;
     let polls = PollsOfQueue::start(&attached);
 
     let start_ns = monotonic_ns() + LEAD.as_nanos() as u64;

@@ -72,6 +72,9 @@ impl XdpResponder {
     /// Opens the socket and starts to answer. Nothing stays attached after an error.
     pub fn start(spec: &XdpResponderSpec) -> Result<Self, XdpError> {
         let address = spec.address;
+        if spec.socket.way.is_of_udp() {
+            return Err(XdpError::OnlyLoads { way: spec.socket.way.name() });
+        }
         let reserve = || {
             let socket = UdpSocket::bind(address, false, Blocking::No)?;
             Ok((socket.local_address()?, socket))
@@ -79,7 +82,7 @@ impl XdpResponder {
         let (address, reserved) = reserve().map_err(|source| XdpError::Reserve { address, source })?;
         let Endpoint { receiver, sender, frames: _, attached } = Endpoint::open(&spec.socket, address)?;
         let attached = Arc::new(attached);
-        let poller = Poller::start(&spec.socket, &attached)?;
+        let poller = Poller::start(&spec.socket, &attached, None)?;
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
             answered: AtomicU64::new(0),

@@ -8,6 +8,7 @@ use quell_experiment::{ExperimentSubject, SetFailure, SliceFlag, SliceObservatio
 use quell_linux::Pid;
 use quell_linux::netns::NamespaceError;
 use quell_linux::proc::ProcRoot;
+use quell_linux::sched::{self, Policy, SchedError, Scheduling};
 use quell_load::is_backlog;
 use quell_mode::{NapiSettings, Threaded};
 use quell_result::figures::{POLLS, REQUESTS, Work};
@@ -25,6 +26,8 @@ use crate::lab::veth::VethLab;
 const DEFER_HARD_IRQS: u32 = 100;
 /// `gro_flush_timeout` of the published script, in ns.
 const GRO_FLUSH_TIMEOUT_NS: u64 = 15_000;
+/// Nice value of the client's threads, so that other programs rarely get their CPUs.
+const NICE: i32 = -20;
 /// Payload of a request and of its response, in bytes.
 const BYTES: u32 = 64;
 
@@ -36,6 +39,8 @@ pub enum XdpSubjectError {
     Queue(#[from] QueueError),
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
+    #[error(transparent)]
+    Sched(#[from] SchedError),
     #[error(transparent)]
     Load(#[from] XdpError),
 }
@@ -137,12 +142,15 @@ impl<'a> XdpClient<'a> {
         let report = std::thread::scope(|scope| {
             let namespace = &self.lab.client.namespace;
             let running = scope.spawn(move || {
-                namespace.run(move || {
+                // The threads of the load inherit it. Published: SCHED_FIFO, under which a thread that spins starves others.
+                let scheduling = Scheduling { policy: Policy::Other { nice: NICE }, reset_on_fork: false };
+                sched::set_scheduling(Pid::of_this_thread(), scheduling)?;
+                Ok::<_, XdpSubjectError>(namespace.run(move || {
                     quell_xdp::run(&spec, &mut |now: XdpProgress| {
                         let _ = progress.send(now.moment);
                         answered.recv().unwrap_or(ControlFlow::Break(()))
                     })
-                })
+                })??)
             });
             for moment in asked {
                 if moment != XdpMoment::Tick {
@@ -151,10 +159,10 @@ impl<'a> XdpClient<'a> {
                 let next = if (self.stopped)() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
                 let _ = answer.send(next);
             }
-            running.join().map_err(|_| XdpError::ThreadLost)
-        })??;
+            running.join().unwrap_or(Err(XdpError::ThreadLost.into()))
+        });
         let report = match report {
-            Err(XdpError::Cancelled) => return Ok(None),
+            Err(XdpSubjectError::Load(XdpError::Cancelled)) => return Ok(None),
             report => report?,
         };
         if (self.stopped)() {

@@ -17,6 +17,7 @@ use quell_result::published_xdp::{AbsentWay, PublishedXdpRun, XdpPlacement, XdpP
 use quell_xdp::{PollWay, XdpResponder, XdpResponderSpec, XdpSpec};
 
 use super::PORT;
+use crate::extent::Extent;
 use crate::experiment::xdp::{XdpClient, XdpSubjectError};
 use crate::experiment::{ComparisonError, compare, design};
 use crate::lab::veth::{CLIENT_DEVICE, LabError, VethLab};
@@ -47,43 +48,49 @@ impl XdpReplay {
     ///
     /// # Errors
     /// When the published data is malformed.
-    pub fn published(cpus: usize, timing: Timing, insist: bool) -> Result<Self, PublishedError> {
+    pub fn published(cpus: usize, timing: Timing, extent: Extent, insist: bool) -> Result<Self, PublishedError> {
         let mut points: Vec<(f64, f64)> = Vec::new();
         for row in threaded_napi_rows()? {
             if !points.contains(&(row.rate_kpps, row.delay_us)) {
                 points.push((row.rate_kpps, row.delay_us));
             }
         }
-        let (ways, absent) = ways(cpus, insist);
+        let (ways, absent) = ways(cpus, extent, insist);
         Ok(Self { points, ways, absent, timing, insist })
     }
 }
 
 /// Ways to poll on a machine with this number of CPUs, and the absent ones.
-fn ways(cpus: usize, insist: bool) -> (Vec<XdpWay>, Vec<AbsentWay>) {
+fn ways(cpus: usize, extent: Extent, insist: bool) -> (Vec<XdpWay>, Vec<AbsentWay>) {
     let shared = |poller| XdpWay { poller, sleeps: false, own_cpu: false };
     let apart = |poller| XdpWay { poller, sleeps: false, own_cpu: true };
     let sleeping = XdpWay { sleeps: true, ..shared(PollWay::Interrupts) };
-    let mut ways = vec![shared(PollWay::Interrupts), sleeping, shared(PollWay::IoUring), shared(PollWay::NapiThread)];
-    let with_cpu = [PollWay::IoUringThread, PollWay::NapiThread, PollWay::ThreadedBusyPoll].map(apart);
-    let absent = |ways: String, why: String| AbsentWay { ways, why };
+    let absent = |ways: String, why: &str| AbsentWay { ways, why: why.to_owned() };
+    let both = |one: PollWay, other: PollWay| format!("{}, {}", one.name(), other.name());
     let mut not_here = vec![absent(
-        format!("{}, {}", PollWay::BusyPoll.name(), PollWay::BusyPollThread.name()),
-        "an AF_XDP socket of a veth has no NAPI ID, so SO_BUSY_POLL polls nothing; an io_uring with the queue's NAPI ID polls \
-         the same queue instead, and each of its calls costs more"
-            .to_owned(),
+        both(PollWay::BusyPoll, PollWay::BusyPollThread),
+        "an AF_XDP socket of a veth has no NAPI ID, so SO_BUSY_POLL polls nothing; the ways udp-busy-poll poll the same queue by \
+         the same kind of call, of a UDP socket",
     )];
+    let mut ways = vec![shared(PollWay::Interrupts), sleeping, shared(PollWay::UdpBusyPoll), shared(PollWay::NapiThread)];
+    let mut with_cpu = [PollWay::UdpBusyPollThread, PollWay::NapiThread, PollWay::ThreadedBusyPoll].map(apart).to_vec();
+    if extent == Extent::Quick {
+        not_here.push(absent(both(PollWay::IoUring, PollWay::IoUringThread), "left out by --quick"));
+    } else {
+        ways.push(shared(PollWay::IoUring));
+        with_cpu.push(apart(PollWay::IoUringThread));
+    }
     if cpus > CPUS_SHARED || insist {
         ways.extend(with_cpu);
-    } else {
-        let why = format!(
-            "the receiver, the sender and the thread that polls need a CPU each, and this process may use {}",
-            counted(cpus, "CPU")
-        );
-        for way in with_cpu {
-            let kernel = if way.poller == PollWay::ThreadedBusyPoll { "; it also needs Linux 6.19" } else { "" };
-            not_here.push(absent(way.to_string(), format!("{why}{kernel}")));
-        }
+        return (ways, not_here);
+    }
+    let why = format!(
+        "the receiver, the sender and the thread that polls need a CPU each, and this process may use {}",
+        counted(cpus, "CPU")
+    );
+    for way in with_cpu {
+        let kernel = if way.poller == PollWay::ThreadedBusyPoll { "; it also needs Linux 6.19" } else { "" };
+        not_here.push(absent(way.to_string(), &format!("{why}{kernel}")));
     }
     (ways, not_here)
 }
@@ -151,7 +158,7 @@ fn measure(
     let load = (Some(OfferedLoad::Rate(rate_per_s)), Some(rate_per_s));
     let design = xdp_design(&replay.ways, replay.timing);
     point.result = Some(compare(client, design, load, &mut watch, stopped)?);
-    for way in replay.ways.iter().filter(|way| way.poller == PollWay::IoUring) {
+    for way in replay.ways.iter().filter(|way| way.poller.is_inline()) {
         let calls = client.receive_calls(*way, replay.timing.slice_ms);
         // They are no part of the comparison.
         if let Ok(Some(calls)) = calls {
@@ -208,31 +215,34 @@ fn lab_spec(quell: &str, insist: bool) -> LabSpec {
 mod tests {
     use super::*;
 
-    fn played(cpus: usize, insist: bool) -> XdpReplay {
+    fn played(cpus: usize, extent: Extent, insist: bool) -> XdpReplay {
         let timing = Timing { budget_ms: 60_000, slice_ms: 200, settle_ms: 30, margin: 0.05, seed: 1 };
-        XdpReplay::published(cpus, timing, insist).unwrap()
-    }
-
-    fn names(replay: &XdpReplay) -> Vec<String> {
-        replay.ways.iter().map(ToString::to_string).collect()
+        XdpReplay::published(cpus, timing, extent, insist).unwrap()
     }
 
     #[test]
     fn two_cpus_play_the_ways_without_a_cpu_for_the_poller_and_name_the_others() {
-        let replay = played(2, false);
+        let replay = played(2, Extent::Quick, false);
         assert_eq!(replay.points, [(12.0, 0.0), (32.0, 30.0), (125.0, 6.0), (12.0, 78.0), (25.0, 38.0)]);
-        assert_eq!(names(&replay), ["interrupts", "interrupts-sleeping", "io-uring", "napi-thread"]);
+        let names: Vec<String> = replay.ways.iter().map(ToString::to_string).collect();
+        assert_eq!(names, ["interrupts", "interrupts-sleeping", "udp-busy-poll", "napi-thread"]);
         let absent: Vec<&str> = replay.absent.iter().map(|absent| absent.ways.as_str()).collect();
-        let expected = ["busy-poll, busy-poll-thread", "io-uring-thread", "napi-thread-own-cpu", "threaded-busy-poll"];
+        let expected = [
+            "busy-poll, busy-poll-thread",
+            "io-uring, io-uring-thread",
+            "udp-busy-poll-thread",
+            "napi-thread-own-cpu",
+            "threaded-busy-poll",
+        ];
         assert_eq!(absent, expected);
-        assert!(replay.absent[1].why.contains("this process may use 2 CPUs"), "{:?}", replay.absent);
-        assert!(replay.absent[3].why.contains("Linux 6.19"), "{:?}", replay.absent);
+        assert!(replay.absent[2].why.contains("this process may use 2 CPUs"), "{:?}", replay.absent);
+        assert!(replay.absent[4].why.contains("Linux 6.19"), "{:?}", replay.absent);
     }
 
     #[test]
     fn a_third_cpu_gives_the_poller_a_cpu_and_each_way_has_a_name_of_its_own() {
-        for replay in [played(3, false), played(2, true)] {
-            assert_eq!((replay.ways.len(), replay.absent.len()), (7, 1));
+        for replay in [played(3, Extent::Standard, false), played(2, Extent::Standard, true)] {
+            assert_eq!((replay.ways.len(), replay.absent.len()), (9, 1));
             assert!(xdp_design(&replay.ways, replay.timing).check().is_ok());
         }
     }

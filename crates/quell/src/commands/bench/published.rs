@@ -52,7 +52,7 @@ pub(super) fn run(args: &BenchArgs, experiment: Experiment) -> Result<Played, Fa
         return Ok(Played::Servers(Box::new(played.map_err(asked::of_lab_run)?)));
     }
     let cpus = HostFacts::read(&ProcRoot::default()).map_err(Failure::refused)?.cpus.len();
-    let mut replay = XdpReplay::published(cpus, timing, insist).map_err(Failure::usage)?;
+    let mut replay = XdpReplay::published(cpus, timing, super::extent(args), insist).map_err(Failure::usage)?;
     replay.timing = of_part(args, timing, experiment, replay.points.len());
     let mut shown = shown();
     let played = play_xdp(&replay, &quell, &journal, &mut |step| shown.show(step), &stopped);
