@@ -65,8 +65,8 @@ pub enum XdpError {
     Option(#[from] SocketOptionError),
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    #[error("could not pin a thread: {0}")]
-    Pin(#[from] SchedError),
+    #[error("could not place a thread: {0}")]
+    Place(#[from] SchedError),
     #[error("could not {action}: {source}")]
     System { action: &'static str, source: io::Error },
     #[error("a thread exited unexpectedly")]

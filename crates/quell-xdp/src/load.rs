@@ -20,7 +20,7 @@ use self::threads::{ClosedLoop, Receiving, Sending};
 use crate::endpoint::{Attached, Endpoint};
 use crate::error::XdpError;
 use crate::outstanding::{OPEN_LOOP, Outstanding};
-use crate::polling::{Poller, pin};
+use crate::polling::{Poller, place};
 use crate::report::{XdpCpu, XdpLoadReport};
 use crate::spec::{XdpLoadSpec, XdpSchedule};
 
@@ -147,7 +147,7 @@ pub fn run(
             let (told, cpu, run) = (told.clone(), spec.socket.cpu(at), &run);
             move || {
                 let _ = told.send((name, cpu, Pid::of_this_thread()));
-                pin(cpu).inspect_err(|_| run.stop())
+                place(cpu, spec.socket.fifo_priority).inspect_err(|_| run.stop())
             }
         };
         let (receiver, sender) = match spec.schedule {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use quell_linux::af_xdp::{XdpReceiver, XdpSender, XdpSocketError};
 use quell_linux::clock::monotonic_ns;
 use quell_linux::io_uring::NapiPoller;
-use quell_linux::sched::set_affinity;
+use quell_linux::sched::{Policy, Scheduling, set_affinity, set_scheduling};
 use quell_linux::udp::UdpSocket;
 use quell_linux::{CpuList, Pid};
 use quell_stats::LatencyHistogram;
@@ -57,17 +57,17 @@ impl Poller {
             PollWay::IoUring => of_receiver = Some(ring()?),
             PollWay::IoUringThread => {
                 let ring = ring()?;
-                thread = Some(PollThread::start(spec.poll_cpu, move || ring.poll().map_err(XdpError::from))?);
+                thread = Some(PollThread::start(spec, move || ring.poll().map_err(XdpError::from))?);
             }
             PollWay::UdpBusyPollThread => {
                 let udp = udp.take();
                 let poll = move || udp.as_ref().map_or(Ok(()), poll_udp);
-                thread = Some(PollThread::start(spec.poll_cpu, poll)?);
+                thread = Some(PollThread::start(spec, poll)?);
             }
             PollWay::BusyPollThread => {
                 let (handle, device) = (attached.handle.clone(), attached.device().to_owned());
                 let poll = move || or_down(handle.kick()).map_err(XdpError::socket(&device));
-                thread = Some(PollThread::start(spec.poll_cpu, poll)?);
+                thread = Some(PollThread::start(spec, poll)?);
             }
             PollWay::UdpBusyPoll
             | PollWay::Interrupts
@@ -224,16 +224,17 @@ struct PollThread {
 
 impl PollThread {
     fn start(
-        cpu: Option<u32>,
+        spec: &XdpSpec,
         mut poll: impl FnMut() -> Result<(), XdpError> + Send + 'static,
     ) -> Result<Self, XdpError> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let (sender, started) = channel();
+        let (cpu, fifo_priority) = (spec.poll_cpu, spec.fifo_priority);
         let handle = std::thread::Builder::new()
             .name("quell-xdp-poll".to_owned())
             .spawn(move || {
-                let _ = sender.send(pin(cpu).map(|()| Pid::of_this_thread()));
+                let _ = sender.send(place(cpu, fifo_priority).map(|()| Pid::of_this_thread()));
                 while !stopped.load(Ordering::Relaxed) {
                     poll()?;
                 }
@@ -260,8 +261,12 @@ impl Drop for PollThread {
     }
 }
 
-/// Pins the calling thread.
-pub(crate) fn pin(cpu: Option<u32>) -> Result<(), XdpError> {
-    let pinned = cpu.map(|cpu| set_affinity(Pid::of_this_thread(), &CpuList::from_iter([cpu])));
+/// Pins the calling thread, and sets its priority.
+pub(crate) fn place(cpu: Option<u32>, fifo_priority: Option<u32>) -> Result<(), XdpError> {
+    let this = Pid::of_this_thread();
+    if let Some(priority) = fifo_priority {
+        set_scheduling(this, Scheduling { policy: Policy::Fifo { priority }, reset_on_fork: false })?;
+    }
+    let pinned = cpu.map(|cpu| set_affinity(this, &CpuList::from_iter([cpu])));
     Ok(pinned.transpose().map(drop)?)
 }

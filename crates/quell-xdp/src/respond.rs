@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::endpoint::{Attached, Endpoint};
 use crate::error::XdpError;
 use crate::frame::UdpFrame;
-use crate::polling::{PollFailure, Poller, pin, publish};
+use crate::polling::{PollFailure, Poller, place, publish};
 use crate::report::XdpQueue;
 use crate::spec::XdpSpec;
 
@@ -101,11 +101,11 @@ impl XdpResponder {
             attached: Arc::clone(&attached),
         };
         let (started, tid) = std::sync::mpsc::channel();
-        let cpu = spec.socket.cpu(0);
+        let (cpu, fifo_priority) = (spec.socket.cpu(0), spec.socket.fifo_priority);
         let thread = std::thread::Builder::new()
             .name("quell-xdp".to_owned())
             .spawn(move || {
-                let _ = started.send(pin(cpu).map(|()| Pid::of_this_thread()));
+                let _ = started.send(place(cpu, fifo_priority).map(|()| Pid::of_this_thread()));
                 serving.run()
             })
             .map_err(XdpError::system("start a responder thread"))?;

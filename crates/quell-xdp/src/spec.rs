@@ -110,6 +110,10 @@ pub struct XdpSpec {
     /// CPUs of the other threads: the receiver's, then the sender's. If there are fewer, the list repeats. Empty: not
     /// pinned.
     pub cpus: Vec<u32>,
+    /// Priority of the threads under `SCHED_FIFO`, 1 to 99. Null: the class and priority of the caller. Other programs get
+    /// little of a CPU on which such a thread spins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fifo_priority: Option<u32>,
     /// Measure each receive call of the ways in which the receiving thread polls ([`PollWay::is_inline`]).
     pub time_calls: bool,
 }
@@ -130,6 +134,7 @@ impl Default for XdpSpec {
             busy_poll_budget: 64,
             poll_cpu: None,
             cpus: Vec::new(),
+            fifo_priority: None,
             time_calls: false,
         }
     }
@@ -146,6 +151,9 @@ impl XdpSpec {
             );
         }
         within("batch", self.batch, 1, self.ring_entries)?;
+        if let Some(priority) = self.fifo_priority {
+            within("fifo-priority", priority, 1, 99)?;
+        }
         within("busy-poll-us", self.busy_poll_us, 1, i32::MAX as u32)?;
         within("busy-poll-budget", self.busy_poll_budget.into(), 1, 64)?;
         if self.spin && !self.way.is_the_kernels() {

@@ -8,7 +8,6 @@ use quell_experiment::{ExperimentSubject, SetFailure, SliceFlag, SliceObservatio
 use quell_linux::Pid;
 use quell_linux::netns::NamespaceError;
 use quell_linux::proc::ProcRoot;
-use quell_linux::sched::{self, Policy, SchedError, Scheduling};
 use quell_load::is_backlog;
 use quell_mode::{NapiSettings, Threaded};
 use quell_result::figures::{POLLS, REQUESTS, Work};
@@ -26,8 +25,9 @@ use crate::lab::veth::VethLab;
 const DEFER_HARD_IRQS: u32 = 100;
 /// `gro_flush_timeout` of the published script, in ns.
 const GRO_FLUSH_TIMEOUT_NS: u64 = 15_000;
-/// Nice value of the client's threads, so that other programs rarely get their CPUs.
-const NICE: i32 = -20;
+/// Priority of the client's threads under `SCHED_FIFO`, which the publication used, too: below that of NAPI threads and of
+/// the responder, which share their CPUs.
+const LOAD_PRIORITY: u32 = 10;
 /// Payload of a request and of its response, in bytes.
 const BYTES: u32 = 64;
 
@@ -39,8 +39,6 @@ pub enum XdpSubjectError {
     Queue(#[from] QueueError),
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    #[error(transparent)]
-    Sched(#[from] SchedError),
     #[error(transparent)]
     Load(#[from] XdpError),
 }
@@ -112,6 +110,7 @@ impl<'a> XdpClient<'a> {
             poll_cpu: poller.filter(|_| way.has_thread()),
             cpus: vec![receiver, sender],
             time_calls,
+            fifo_priority: Some(LOAD_PRIORITY),
             ..XdpSpec::default()
         };
         XdpLoadSpec {
@@ -142,9 +141,6 @@ impl<'a> XdpClient<'a> {
         let report = std::thread::scope(|scope| {
             let namespace = &self.lab.client.namespace;
             let running = scope.spawn(move || {
-                // The threads of the load inherit it. Published: SCHED_FIFO, under which a thread that spins starves others.
-                let scheduling = Scheduling { policy: Policy::Other { nice: NICE }, reset_on_fork: false };
-                sched::set_scheduling(Pid::of_this_thread(), scheduling)?;
                 Ok::<_, XdpSubjectError>(namespace.run(move || {
                     quell_xdp::run(&spec, &mut |now: XdpProgress| {
                         let _ = progress.send(now.moment);

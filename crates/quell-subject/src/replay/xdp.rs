@@ -7,7 +7,8 @@ use std::net::SocketAddr;
 use quell_change::journal::Journal;
 use quell_experiment::{ContrastSet, Criterion, ExperimentDesign, SliceStage};
 use quell_linux::InterfaceName;
-use quell_linux::sched::{self, Policy, Scheduling};
+use quell_linux::Pid;
+use quell_linux::sched::{self, Policy, SchedError, Scheduling};
 use quell_linux::visible::counted;
 use quell_load::OfferedLoad;
 use quell_published::{PublishedError, threaded_napi_rows};
@@ -27,6 +28,8 @@ use crate::server::ServerCommand;
 
 /// Real-time priority of the responder, which must answer at once on the CPU on which the sender spins.
 const RESPONDER_PRIORITY: u32 = 50;
+/// Real-time priority of the thread that observes. It sleeps nearly always.
+const OBSERVER_PRIORITY: u32 = 60;
 
 /// The published AF_XDP experiment as a lab can play it.
 #[derive(Debug, Clone)]
@@ -117,6 +120,7 @@ pub fn play_xdp(
             is_shared.then(|| "the thread that polls shares the sender's CPU".to_owned())
         });
         unthread(lab)?;
+        let _observes = ObservesInTime::begin()?;
         let responder = start_responder(lab, placement)?;
         for (index, &(rate_kpps, delay_us)) in replay.points.iter().enumerate() {
             let name = format!("{rate_kpps} Kpkt/s, {delay_us} µs");
@@ -188,14 +192,34 @@ fn unthread(lab: &mut VethLab) -> Result<(), LabRunError> {
     Ok(())
 }
 
+/// Gives the calling thread, which reads counters on a CPU on which others spin, a higher priority than theirs until the
+/// value is dropped. Threads that it starts inherit it.
+struct ObservesInTime {
+    before: Scheduling,
+}
+
+impl ObservesInTime {
+    fn begin() -> Result<Self, SchedError> {
+        let before = sched::scheduling(Pid::of_this_thread())?;
+        let policy = Policy::Fifo { priority: OBSERVER_PRIORITY };
+        sched::set_scheduling(Pid::of_this_thread(), Scheduling { policy, reset_on_fork: false })?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for ObservesInTime {
+    fn drop(&mut self) {
+        // It had this class before, so setting it should succeed.
+        let _ = sched::set_scheduling(Pid::of_this_thread(), self.before);
+    }
+}
+
 fn start_responder(lab: &VethLab, placement: XdpPlacement) -> Result<XdpResponder, LabRunError> {
-    let socket = XdpSpec { cpus: vec![placement.sender], ..XdpSpec::default() };
+    let fifo_priority = Some(RESPONDER_PRIORITY);
+    let socket = XdpSpec { cpus: vec![placement.sender], fifo_priority, ..XdpSpec::default() };
     let spec = XdpResponderSpec { address: SocketAddr::new(lab.server.address, PORT), socket, work_us: 0.0 };
     let started = lab.server.namespace.run(|| XdpResponder::start(&spec)).map_err(XdpSubjectError::from);
-    let responder = started.and_then(|started| Ok(started?)).map_err(ComparisonError::from)?;
-    let policy = Policy::Fifo { priority: RESPONDER_PRIORITY };
-    sched::set_scheduling(responder.tid(), Scheduling { policy, reset_on_fork: false })?;
-    Ok(responder)
+    Ok(started.and_then(|started| Ok(started?)).map_err(ComparisonError::from)?)
 }
 
 /// A lab with one queue on each side, which softirqs poll.
