@@ -99,6 +99,15 @@ pub fn run(
     spec: &XdpLoadSpec,
     observe: &mut dyn FnMut(XdpProgress) -> ControlFlow<()>,
 ) -> Result<XdpLoadReport, XdpError> {
+    run_sampled(spec, &mut XdpSampler::attach(), observe)
+}
+
+/// As [`run`], with a sampler of polls that serves several runs: to attach one takes as long as a short run.
+pub fn run_sampled(
+    spec: &XdpLoadSpec,
+    sampler: &mut XdpSampler,
+    observe: &mut dyn FnMut(XdpProgress) -> ControlFlow<()>,
+) -> Result<XdpLoadReport, XdpError> {
     spec.check()?;
     let server = spec.server;
     let reserve = || {
@@ -112,7 +121,7 @@ pub fn run(
     attached.check_busy_polling()?;
     let udp = spec.socket.way.is_of_udp().then(|| handshake::udp_of_queue(spec, number, &attached, observe));
     let poller = Poller::start(&spec.socket, &attached, udp.transpose()?)?;
-    let polls = PollsOfQueue::start(&attached);
+    let polls = PollsOfQueue(sampler.select(&attached));
 
     let start_ns = monotonic_ns() + LEAD.as_nanos() as u64;
     let from_ns = start_ns + u64::from(spec.warm_up_ms) * 1_000_000;
@@ -229,21 +238,29 @@ impl Watched {
     }
 }
 
-/// The sampler of the queue's polls, or why there is none.
-struct PollsOfQueue(Result<(Sampler, NapiId), String>);
+/// Samples the polls of a load's queue.
+pub struct XdpSampler(Result<Sampler, String>);
 
-impl PollsOfQueue {
-    fn start(attached: &Attached) -> Self {
-        let sampler = || {
-            let napi = attached.napi().map_err(|error| error.to_string())?;
-            let napi = napi.ok_or("the NAPI instance of the queue is unknown")?.id;
-            let mut sampler = Sampler::attach(Sysfs::default().path()).map_err(|error| error.to_string())?;
-            sampler.select_all([napi].into()).map_err(|error| error.to_string())?;
-            Ok((sampler, napi))
-        };
-        Self(sampler())
+impl XdpSampler {
+    /// Attaches a sampler. If the kernel refuses it, the reason is in the reports.
+    #[must_use]
+    pub fn attach() -> Self {
+        Self(Sampler::attach(Sysfs::default().path()).map_err(|error| error.to_string()))
     }
 
+    fn select(&mut self, attached: &Attached) -> Result<(&Sampler, NapiId), String> {
+        let napi = attached.napi().map_err(|error| error.to_string())?;
+        let napi = napi.ok_or("the NAPI instance of the queue is unknown")?.id;
+        let sampler = self.0.as_mut().map_err(|why| why.clone())?;
+        sampler.select_all([napi].into()).map_err(|error| error.to_string())?;
+        Ok((sampler, napi))
+    }
+}
+
+/// The sampler of the queue's polls, or why there is none.
+struct PollsOfQueue<'a>(Result<(&'a Sampler, NapiId), String>);
+
+impl PollsOfQueue<'_> {
     fn read(&self) -> Option<PollCounters> {
         let (sampler, napi) = self.0.as_ref().ok()?;
         sampler.read().ok()?.remove(napi)
@@ -257,7 +274,7 @@ type Window = Option<PollsByPoller>;
 fn watch(
     run: &Run<'_>,
     watched: &mut [Watched],
-    polls: &PollsOfQueue,
+    polls: &PollsOfQueue<'_>,
     observe: &mut dyn FnMut(XdpProgress) -> ControlFlow<()>,
 ) -> Window {
     let progress = |moment, now_ns: u64| XdpProgress {
@@ -296,7 +313,7 @@ fn report(
     outcome: threads::Outcome,
     watched: Vec<Watched>,
     window: Window,
-    polls: PollsOfQueue,
+    polls: PollsOfQueue<'_>,
 ) -> Result<XdpLoadReport, XdpError> {
     let duration_ns = run.until_ns().saturating_sub(run.from_ns).max(1);
     let lost = run.outstanding.all().filter(|times| run.is_measured(times.due_ns)).count() as u64;

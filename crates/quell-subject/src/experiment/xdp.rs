@@ -16,7 +16,7 @@ use quell_result::published_xdp::{
     poll_share,
 };
 use quell_stats::LatencyHistogram;
-use quell_xdp::{PollWay, XdpError, XdpLoadReport, XdpLoadSpec, XdpMoment, XdpProgress, XdpSchedule, XdpSpec};
+use quell_xdp::{PollWay, XdpError, XdpLoadReport, XdpLoadSpec, XdpMoment, XdpProgress, XdpSampler, XdpSchedule, XdpSpec};
 
 use crate::lab::napi::QueueError;
 use crate::lab::veth::VethLab;
@@ -64,6 +64,7 @@ pub(crate) struct XdpClient<'a> {
     pub(crate) rate_kpps: f64,
     pub(crate) delay_us: f64,
     pub(crate) stopped: &'a dyn Fn() -> bool,
+    sampler: XdpSampler,
     way: XdpWay,
     napi_threads: Vec<Pid>,
     settle_ms: u32,
@@ -94,6 +95,7 @@ impl<'a> XdpClient<'a> {
             rate_kpps,
             delay_us,
             stopped,
+            sampler: XdpSampler::attach(),
             way,
             napi_threads,
             settle_ms: 0,
@@ -125,7 +127,7 @@ impl<'a> XdpClient<'a> {
     }
 
     /// Runs the load. `None` if it was stopped before its end.
-    fn run(&self, slice_ms: u32, time_calls: bool) -> Result<Option<ObservedRun>, XdpSubjectError> {
+    fn run(&mut self, slice_ms: u32, time_calls: bool) -> Result<Option<ObservedRun>, XdpSubjectError> {
         let spec = self.spec(slice_ms, time_calls);
         let (responder, napi_threads) = (self.responder, self.napi_threads.clone());
         let run_ns = || {
@@ -139,10 +141,10 @@ impl<'a> XdpClient<'a> {
         let (answer, answered) = std::sync::mpsc::channel();
         // The load runs in a thread of the namespace; this one may ask `stopped`, which is not `Sync`.
         let report = std::thread::scope(|scope| {
-            let namespace = &self.lab.client.namespace;
+            let (namespace, sampler) = (&self.lab.client.namespace, &mut self.sampler);
             let running = scope.spawn(move || {
                 Ok::<_, XdpSubjectError>(namespace.run(move || {
-                    quell_xdp::run(&spec, &mut |now: XdpProgress| {
+                    quell_xdp::run_sampled(&spec, sampler, &mut |now: XdpProgress| {
                         let _ = progress.send(now.moment);
                         answered.recv().unwrap_or(ControlFlow::Break(()))
                     })

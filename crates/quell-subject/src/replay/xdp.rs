@@ -112,6 +112,7 @@ pub fn play_xdp(
     follow: &mut Follow<'_>,
     stopped: &dyn Fn() -> bool,
 ) -> Result<PublishedXdpRun, LabRunError> {
+    xdp_design(&replay.ways, replay.timing).check().map_err(ComparisonError::from)?;
     in_empty_lab(&lab_spec(quell, replay.insist), journal, follow, |host, lab, follow| {
         let placement = placement(host, lab, replay.insist);
         let mut run = PublishedXdpRun::begin(placement, replay.absent.clone())?;
