@@ -5,7 +5,7 @@ use quell_cli::number::{ABSENT, short};
 use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, RatioEstimate, SwitchbackAnalysis};
 use quell_linux::visible;
 use quell_published::{
-    Experiment, PollMechanism, PublishedError, RECEIVE_CALLS, RECEIVE_CALLS_AT, ThreadedNapiRow, threaded_napi_rows,
+    Experiment, PublishedError, RECEIVE_CALLS, RECEIVE_CALLS_AT, ThreadedNapiRow, threaded_napi_rows,
 };
 use quell_result::experiment::LoadExperiment;
 use quell_result::figures::{POLLS, Work};
@@ -22,6 +22,8 @@ const QUANTILES: [f64; 4] = [0.05, 0.5, 0.95, 0.99];
 const P50: Criterion = Criterion::Latency { quantile: 0.5 };
 /// Share of requests on time below which a point is that of the generator.
 const ON_TIME_MIN: f64 = 0.9;
+/// p50 in periods of the schedule above which responses queue up.
+const PERIODS_MAX: f64 = 2.0;
 
 /// The points of a run with the published ones beside them, in words and tables.
 pub fn published_xdp(run: &PublishedXdpRun) -> Result<Vec<PublishedText>, PublishedError> {
@@ -89,7 +91,11 @@ fn of_point(point: &XdpPoint, rows: &[ThreadedNapiRow]) -> Vec<PublishedText> {
         let published = published(*way);
         let here = QUANTILES.map(|quantile| us(&all, quantile));
         let there = published.map(|row| [row.p5_ns, row.p50_ns, row.p95_ns, row.p99_ns].map(|ns| short(ns / 1e3)));
-        let to_reference = pair(&analysis, name, reference(experiment)).map_or(ABSENT.to_owned(), |pair| interval(&pair));
+        let to_reference = match pair(&analysis, name, reference(experiment)) {
+            _ if !keeps_up(point, experiment, name) => "falls behind".to_owned(),
+            Some(pair) => interval(&pair),
+            None => ABSENT.to_owned(),
+        };
         let names = [visible::name(name).into_owned(), way.published().map_or(ABSENT.to_owned(), |one| one.to_string())];
         let there = there.unwrap_or_else(|| [ABSENT; 4].map(str::to_owned));
         names.into_iter().chain(here).chain([to_reference]).chain(there).collect()
@@ -182,6 +188,13 @@ fn interval(pair: &Pair) -> String {
     format!("{ratio:.2} ({low:.2}–{high})")
 }
 
+/// Whether the client answers as fast as requests are sent: the responses of a way that does not wait longer and longer.
+fn keeps_up(point: &XdpPoint, experiment: &LoadExperiment<XdpWay>, name: &str) -> bool {
+    let period_us = 1e3 / point.rate_kpps;
+    let p50 = experiment.latencies(name).p50();
+    p50.is_some_and(|p50| p50.as_secs_f64() * 1e6 < PERIODS_MAX * period_us)
+}
+
 /// What the point shows: the order, its agreement with the published one, and what was wrong.
 fn statements<'a>(
     point: &XdpPoint,
@@ -199,16 +212,19 @@ fn statements<'a>(
             short(share * 100.0)
         )));
     } else {
-        out.extend(order(experiment, analysis, played).map(Statement));
-        let base = reference(experiment);
-        let of_base = played.first().and_then(|(_, way)| published(*way));
-        for (name, way) in played.iter().filter(|(name, _)| *name != base) {
-            if let (Some(row), Some(of_base), Some(pair)) = (published(*way), of_base, pair(analysis, name, base)) {
-                let text = agreement("p50", name, row.p50_ns / of_base.p50_ns, &pair.estimate);
-                out.push(Statement(text));
-            }
+        let (in_time, behind): (Vec<_>, Vec<_>) =
+            played.iter().copied().partition(|(name, _)| keeps_up(point, experiment, name));
+        out.extend(order(experiment, analysis, &in_time).map(Statement));
+        if !behind.is_empty() {
+            let names: Vec<_> = behind.iter().map(|(name, _)| visible::name(name)).collect();
+            out.push(Statement(format!(
+                "falls behind: {} (processing, polls, timers and NAPI thread together need the whole period of {} µs on one CPU, \
+                 so responses queue up)",
+                names.join(", "),
+                short(1e3 / point.rate_kpps)
+            )));
         }
-        out.extend(why_different(point, experiment, analysis, played).map(|why| Statement(why.to_owned())));
+        out.extend(agreements(experiment, analysis, played, &behind, published).map(Statement));
     }
     let design = &experiment.record.design;
     for (arm, why) in &experiment.record.dropped {
@@ -227,35 +243,46 @@ fn order(experiment: &LoadExperiment<XdpWay>, analysis: &SwitchbackAnalysis, pla
     sorted.sort_by(|one, other| one.1.total_cmp(&other.1));
     let mut text = visible::name(sorted.first()?.0).into_owned();
     for two in sorted.windows(2) {
-        let (before, name) = (two[0].0, two[1].0);
-        let pair = pair(analysis, name, before);
-        let is_decided = pair.as_ref().is_some_and(|pair| pair.verdict == ContrastVerdict::Worse);
-        let ratio = pair.as_ref().map_or(ABSENT.to_owned(), interval);
-        let sign = if is_decided { "<" } else { "≈" };
-        text += &format!(" {sign} {} ({ratio})", visible::name(name).replace(' ', "\u{a0}"));
+        let (before, name) = (two[0].0, visible::name(two[1].0));
+        text += &match pair(analysis, two[1].0, before) {
+            Some(pair) if pair.verdict == ContrastVerdict::Worse => format!(" < {name} × {}", interval(&pair)),
+            Some(pair) => format!(" ? {name} × {}", interval(&pair)),
+            None => format!(" ? {name}"),
+        };
     }
-    Some(format!("order by p50 (≈: not decided): {text}"))
+    Some(format!("order by p50 (<: decided; ?: not decided; ×: times the one before): {text}"))
 }
 
-/// Why the order of the inline way and of interrupts is not the published one, where it is not.
-fn why_different(
-    point: &XdpPoint,
+/// How each way compares with the reference here and in the publication, and why it differs.
+fn agreements<'a>(
     experiment: &LoadExperiment<XdpWay>,
     analysis: &SwitchbackAnalysis,
     played: &[(&str, XdpWay)],
-) -> Option<&'static str> {
-    let (inline, _) = played.iter().find(|(_, way)| way.published() == Some(PollMechanism::Inline))?;
-    let pair = pair(analysis, inline, reference(experiment))?;
-    match pair.verdict {
-        ContrastVerdict::Worse => Some(INLINE_IS_SLOWER),
-        ContrastVerdict::Better if point.delay_us == 0.0 => Some(INLINE_IS_FASTER),
-        _ => None,
-    }
+    behind: &[(&str, XdpWay)],
+    published: &impl Fn(XdpWay) -> Option<&'a ThreadedNapiRow>,
+) -> impl Iterator<Item = String> {
+    let base = reference(experiment);
+    let of_base = played.first().and_then(|(_, way)| published(*way));
+    let is_behind = |name: &str| behind.iter().any(|(other, _)| *other == name);
+    let others = played.iter().filter(|(name, _)| *name != base && !is_behind(base));
+    let mut is_explained = false;
+    let texts = others.filter_map(|(name, way)| {
+        let there = published(*way)?.p50_ns / of_base?.p50_ns;
+        let pair = pair(analysis, name, base).filter(|_| !is_behind(name));
+        let is_slower = is_behind(name) || pair.as_ref()?.verdict == ContrastVerdict::Worse;
+        let text = match &pair {
+            Some(pair) => agreement("p50", name, there, &pair.estimate),
+            None => format!("p50, {}: {there:.2} times the reference published, falls behind here", visible::name(name)),
+        };
+        let why = (is_slower && way.poller.is_inline() && !std::mem::replace(&mut is_explained, true))
+            .then(|| format!("; {INLINE_IS_SLOWER}"));
+        Some(text + &why.unwrap_or_default())
+    });
+    texts.collect::<Vec<_>>().into_iter()
 }
 
-const INLINE_IS_SLOWER: &str = "inline is slower than interrupts: responses that arrive during the processing wait for the next \
-     call or the timer, while softirqs on the other CPU fill the RX ring meanwhile; published, interrupts share this disadvantage";
-const INLINE_IS_FASTER: &str = "inline is faster than interrupts: here, the softirq delays the responder's CPU";
+const INLINE_IS_SLOWER: &str = "each poll of the program sets the queue's timer of 15 µs, which on a virtual machine exits to the \
+     hypervisor, and the timer's polls take the receiver's CPU; the softirq of interrupts runs on the other CPU";
 
 /// Durations of the receive call at the point for which they were published.
 fn calls(point: &XdpPoint) -> Vec<PublishedText> {

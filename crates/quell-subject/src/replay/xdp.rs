@@ -38,6 +38,8 @@ pub struct XdpReplay {
     pub points: Vec<(f64, f64)>,
     /// Ways to poll, the reference first.
     pub ways: Vec<XdpWay>,
+    /// Quantiles of the latency by which every pair of ways is compared.
+    pub quantiles: Vec<f64>,
     /// Published ways that are not played, and ways that would need another CPU.
     pub absent: Vec<AbsentWay>,
     /// Durations and limits of each point.
@@ -59,7 +61,9 @@ impl XdpReplay {
             }
         }
         let (ways, absent) = ways(cpus, extent, insist);
-        Ok(Self { points, ways, absent, timing, insist })
+        // A short run decides more if it asks less.
+        let quantiles = if extent == Extent::Quick { vec![0.5] } else { vec![0.5, 0.99] };
+        Ok(Self { points, ways, quantiles, absent, timing, insist })
     }
 }
 
@@ -112,7 +116,7 @@ pub fn play_xdp(
     follow: &mut Follow<'_>,
     stopped: &dyn Fn() -> bool,
 ) -> Result<PublishedXdpRun, LabRunError> {
-    xdp_design(&replay.ways, replay.timing).check().map_err(ComparisonError::from)?;
+    xdp_design(replay).check().map_err(ComparisonError::from)?;
     in_empty_lab(&lab_spec(quell, replay.insist), journal, follow, |host, lab, follow| {
         let placement = placement(host, lab, replay.insist);
         let mut run = PublishedXdpRun::begin(placement, replay.absent.clone())?;
@@ -161,7 +165,7 @@ fn measure(
     let rate_per_s = point.rate_kpps * 1e3;
     let mut watch = |experiment: &_, stage: SliceStage<'_>| report_slice(follow, None, experiment, stage);
     let load = (Some(OfferedLoad::Rate(rate_per_s)), Some(rate_per_s));
-    let design = xdp_design(&replay.ways, replay.timing);
+    let design = xdp_design(replay);
     point.result = Some(compare(client, design, load, &mut watch, stopped)?);
     for way in replay.ways.iter().filter(|way| way.poller.is_inline()) {
         let calls = client.receive_calls(*way, replay.timing.slice_ms);
@@ -173,10 +177,11 @@ fn measure(
     Ok(())
 }
 
-/// Every pair of ways by p50 and p99, so that their order can be decided.
-fn xdp_design(ways: &[XdpWay], timing: Timing) -> ExperimentDesign<XdpWay> {
-    let criteria = [0.5, 0.99].map(|quantile| Criterion::Latency { quantile }).to_vec();
-    ExperimentDesign { contrasts: ContrastSet::AllPairs, ..design(ways, criteria, timing, 1) }
+/// Compares every pair of ways, so that their order can be decided.
+fn xdp_design(replay: &XdpReplay) -> ExperimentDesign<XdpWay> {
+    let criteria = replay.quantiles.iter().map(|quantile| Criterion::Latency { quantile: *quantile });
+    let contrasts = ContrastSet::AllPairs;
+    ExperimentDesign { contrasts, ..design(&replay.ways, criteria.collect(), replay.timing, 1) }
 }
 
 fn placement(host: &HostFacts, lab: &VethLab, insist: bool) -> XdpPlacement {
@@ -268,7 +273,7 @@ mod tests {
     fn a_third_cpu_gives_the_poller_a_cpu_and_each_way_has_a_name_of_its_own() {
         for replay in [played(3, Extent::Standard, false), played(2, Extent::Standard, true)] {
             assert_eq!((replay.ways.len(), replay.absent.len()), (9, 1));
-            assert!(xdp_design(&replay.ways, replay.timing).check().is_ok());
+            assert!(xdp_design(&replay).check().is_ok());
         }
     }
 }

@@ -253,7 +253,8 @@ fn timing(args: &BenchArgs, place: Place) -> Timing {
         // About 400 requests of an emulated server.
         Place::Vm => (500, 200),
         // Its slices start no server, and settle while the load runs.
-        Place::Published if args.experiment == Some(Experiment::C) => (200, 30),
+        Place::Published if args.experiment == Some(Experiment::C) && args.quick => (120, 20),
+        Place::Published if args.experiment == Some(Experiment::C) => (200, 20),
         Place::Published => (500, 200),
     };
     let budget = match place {
