@@ -6,6 +6,7 @@ use quell_linux::proc::ProcRoot;
 use quell_linux::sched::SchedError;
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
+use quell_stats::LatencyHistogram;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -65,13 +66,13 @@ pub enum SubjectFacts {
 /// Result of the experiment under one load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct LoadExperiment {
+pub struct LoadExperiment<S = DeliveryMode> {
     /// Offered load. Absent if Quell's generator did not generate the load.
     pub load: Option<OfferedLoad>,
     /// Offered rate of an open loop, in requests per second.
     pub offered_per_s: Option<f64>,
     /// Design of the experiment and all measured slices.
-    pub record: ExperimentRecord<DeliveryMode>,
+    pub record: ExperimentRecord<S>,
     /// Reason why the experiment ended.
     pub end: EndOfExperiment,
 }
@@ -88,7 +89,7 @@ pub enum EndOfExperiment {
     Failed(String),
 }
 
-impl LoadExperiment {
+impl<S> LoadExperiment<S> {
     /// Analyses the slices and decides the verdicts. Verdicts on the time of CPUs are withheld if it was mostly that of
     /// other programs.
     #[must_use]
@@ -132,6 +133,27 @@ impl LoadExperiment {
         let Some(pooled) = pooled else { return self.median(treatment, &figures::printed_latency(quantile)) };
         let found = pooled.quantiles.iter().find(|found| (found.quantile - quantile).abs() < 1e-9)?;
         Some(found.ns as f64 / 1e3)
+    }
+
+    /// Why the experiment ended before its stopping rule: a failure, or `interrupted` after a signal.
+    #[must_use]
+    pub fn why_incomplete(&self, interrupted: &str) -> Option<String> {
+        match &self.end {
+            EndOfExperiment::Stopped(_) => None,
+            EndOfExperiment::Interrupted => Some(interrupted.to_owned()),
+            EndOfExperiment::Failed(why) => Some(why.clone()),
+        }
+    }
+
+    /// All latencies of a treatment, also of blocks that do not count.
+    #[must_use]
+    pub fn latencies(&self, treatment: &str) -> LatencyHistogram {
+        let mut all = LatencyHistogram::new();
+        for arm in self.arms_of(treatment) {
+            let latencies = self.record.of_arm(arm).filter_map(|slice| slice.latency.as_ref());
+            latencies.for_each(|latency| latency.add_to(&mut all));
+        }
+        all
     }
 
     #[must_use]

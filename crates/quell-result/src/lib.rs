@@ -15,6 +15,7 @@ pub mod guest_checks;
 pub mod list;
 pub mod load;
 pub mod published;
+pub mod published_xdp;
 pub mod simulation;
 pub mod store;
 pub mod top;
@@ -29,6 +30,8 @@ document::documents! {
     Tune(tune::TuneFile),
     /// Published experiment of `quell bench --experiment`.
     Published(published::PublishedRun),
+    /// Published AF_XDP experiment of `quell bench --experiment c`.
+    PublishedXdp(published_xdp::PublishedXdpRun),
     /// Report of `quell load`.
     Load(load::LoadRun),
     /// Report of `quell load --protocol xdp`.

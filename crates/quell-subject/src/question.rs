@@ -92,10 +92,10 @@ pub enum SubjectStep<'a> {
 pub type Follow<'a> = dyn FnMut(SubjectStep<'_>) + 'a;
 
 /// Reports what happens to the next slice of a comparison.
-pub(crate) fn report_slice(
+pub(crate) fn report_slice<T>(
     follow: &mut Follow<'_>,
     load: Option<OfferedLoad>,
-    experiment: &Switchback<DeliveryMode>,
+    experiment: &Switchback<T>,
     stage: SliceStage<'_>,
 ) {
     let Some(slice) = experiment.next_slice() else { return };

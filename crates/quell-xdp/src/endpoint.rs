@@ -1,6 +1,7 @@
 //! A socket on the device that has an address: reserved port, socket, redirect program, NAPI instance.
 
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use quell_linux::address::Addresses;
@@ -65,9 +66,7 @@ impl Endpoint {
         receiver.publish();
         let handle = receiver.handle();
         if spec.way.is_the_sockets() {
-            set_prefer_busy_poll(&handle, true)?;
-            set_busy_poll_us(&handle, spec.busy_poll_us)?;
-            set_busy_poll_budget(&handle, spec.busy_poll_budget)?;
+            spec.set_busy_polling(&handle)?;
         }
         let redirect = XdpRedirect::attach(link.index, spec.queue, &handle, local).map_err(in_program)?;
         let attached = Attached { handle, link, spec: spec.clone(), redirect };
@@ -114,7 +113,7 @@ impl Attached {
             PollWay::ThreadedBusyPoll if threaded != Some(NapiThreading::BusyPoll) => {
                 Err(XdpError::NoThreadedBusyPoll { device, queue })
             }
-            PollWay::IoUring | PollWay::IoUringThread if napi.is_none() => Err(XdpError::NoNapi { device, queue }),
+            way if (way.is_of_udp() || matches!(way, PollWay::IoUring | PollWay::IoUringThread)) && napi.is_none() => Err(XdpError::NoNapi { device, queue }),
             _ => Ok(()),
         }
     }
@@ -152,6 +151,15 @@ impl Attached {
             defers: settings
                 .and_then(|settings| Some(settings.defer_hard_irqs? > 0 && settings.gro_flush_timeout_ns? > 0)),
         })
+    }
+}
+
+impl XdpSpec {
+    /// Prefers busy polling for a socket.
+    pub(crate) fn set_busy_polling(&self, socket: impl AsFd) -> Result<(), XdpError> {
+        set_prefer_busy_poll(&socket, true)?;
+        set_busy_poll_us(&socket, self.busy_poll_us)?;
+        Ok(set_busy_poll_budget(&socket, self.busy_poll_budget)?)
     }
 }
 

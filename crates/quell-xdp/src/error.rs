@@ -38,9 +38,15 @@ pub enum XdpError {
     OtherQueue { what: &'static str, device: String, queue: u32, port: u16, flow: &'static str },
     #[error(
         "this AF_XDP socket cannot busy poll on this kernel: its SO_INCOMING_NAPI_ID is 0 after a frame of queue {queue} of \
-         {device}; `--poller io-uring` polls the queue by its NAPI ID instead"
+         {device}; `--poller udp-busy-poll` and `io-uring` poll the queue by its NAPI ID instead"
     )]
     CannotBusyPoll { device: String, queue: u32 },
+    #[error(
+        "no UDP socket received from queue {queue} of {device} within {within:?}, so none has its NAPI ID; use `--poller io-uring`"
+    )]
+    NoUdpSocket { device: String, queue: u32, within: Duration },
+    #[error("--poller {way}: a responder has no UDP socket that receives from its queue; use `io-uring`")]
+    OnlyLoads { way: &'static str },
     #[error(
         "the NAPI instance of queue {queue} of {device} is unknown: the driver does not report it, so nobody can poll it by ID"
     )]
@@ -59,8 +65,8 @@ pub enum XdpError {
     Option(#[from] SocketOptionError),
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    #[error("could not pin a thread: {0}")]
-    Pin(#[from] SchedError),
+    #[error("could not place a thread: {0}")]
+    Place(#[from] SchedError),
     #[error("could not {action}: {source}")]
     System { action: &'static str, source: io::Error },
     #[error("a thread exited unexpectedly")]
@@ -75,6 +81,7 @@ impl XdpError {
     pub fn is_unsupported(&self) -> bool {
         match self {
             Self::CannotBusyPoll { .. }
+            | Self::NoUdpSocket { .. }
             | Self::NoNapi { .. }
             | Self::NoNapiThread { .. }
             | Self::NoThreadedBusyPoll { .. }

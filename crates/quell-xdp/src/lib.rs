@@ -19,7 +19,7 @@ mod spec;
 
 pub use error::XdpError;
 pub use frame::{FrameError, UdpChecksum, UdpFrame};
-pub use load::{XdpProgress, run};
+pub use load::{XdpMoment, XdpProgress, XdpSampler, run, run_sampled};
 pub use quell_linux::af_xdp::CopyMode;
 pub use report::{XdpCpu, XdpLoadReport, XdpQueue};
 pub use respond::{XdpResponder, XdpResponderSpec, XdpResponderStats};

@@ -20,7 +20,7 @@ use self::threads::{ClosedLoop, Receiving, Sending};
 use crate::endpoint::{Attached, Endpoint};
 use crate::error::XdpError;
 use crate::outstanding::{OPEN_LOOP, Outstanding};
-use crate::polling::{Poller, pin};
+use crate::polling::{Poller, place};
 use crate::report::{XdpCpu, XdpLoadReport};
 use crate::spec::{XdpLoadSpec, XdpSchedule};
 
@@ -31,9 +31,21 @@ const DRAIN: Duration = Duration::from_millis(200);
 /// Interval at which the observer is called.
 const TICK: Duration = Duration::from_millis(20);
 
+/// When an observer is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum XdpMoment {
+    /// About every 20 ms.
+    Tick,
+    /// The measured window has begun.
+    WindowBegan,
+    /// The measured window has ended; the threads still exist.
+    WindowEnded,
+}
+
 /// Progress of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct XdpProgress {
+    pub moment: XdpMoment,
     /// Time since the first request.
     pub elapsed: Duration,
     /// Warm-up and measured time.
@@ -81,10 +93,19 @@ impl Run<'_> {
     }
 }
 
-/// Runs a load from the network namespace of the calling thread. `observe` is called about every 20 ms; `Break` ends the
-/// run, whose report then covers the time so far.
+/// Runs a load from the network namespace of the calling thread. `observe` is called about every 20 ms, and at both ends of
+/// the measured window; `Break` ends the run, whose report then covers the time so far.
 pub fn run(
     spec: &XdpLoadSpec,
+    observe: &mut dyn FnMut(XdpProgress) -> ControlFlow<()>,
+) -> Result<XdpLoadReport, XdpError> {
+    run_sampled(spec, &mut XdpSampler::attach(), observe)
+}
+
+/// As [`run`], with a sampler of polls that serves several runs: to attach one takes as long as a short run.
+pub fn run_sampled(
+    spec: &XdpLoadSpec,
+    sampler: &mut XdpSampler,
     observe: &mut dyn FnMut(XdpProgress) -> ControlFlow<()>,
 ) -> Result<XdpLoadReport, XdpError> {
     spec.check()?;
@@ -98,8 +119,9 @@ pub fn run(
     let number = monotonic_ns() as u32;
     let request = handshake::exchange(spec, local, number, &reserved, &mut receiver, &attached, observe)?;
     attached.check_busy_polling()?;
-    let poller = Poller::start(&spec.socket, &attached)?;
-    let polls = PollsOfQueue::start(&attached);
+    let udp = spec.socket.way.is_of_udp().then(|| handshake::udp_of_queue(spec, number, &attached, observe));
+    let poller = Poller::start(&spec.socket, &attached, udp.transpose()?)?;
+    let polls = PollsOfQueue(sampler.select(&attached));
 
     let start_ns = monotonic_ns() + LEAD.as_nanos() as u64;
     let from_ns = start_ns + u64::from(spec.warm_up_ms) * 1_000_000;
@@ -134,7 +156,7 @@ pub fn run(
             let (told, cpu, run) = (told.clone(), spec.socket.cpu(at), &run);
             move || {
                 let _ = told.send((name, cpu, Pid::of_this_thread()));
-                pin(cpu).inspect_err(|_| run.stop())
+                place(cpu, spec.socket.fifo_priority).inspect_err(|_| run.stop())
             }
         };
         let (receiver, sender) = match spec.schedule {
@@ -216,21 +238,29 @@ impl Watched {
     }
 }
 
-/// The sampler of the queue's polls, or why there is none.
-struct PollsOfQueue(Result<(Sampler, NapiId), String>);
+/// Samples the polls of a load's queue.
+pub struct XdpSampler(Result<Sampler, String>);
 
-impl PollsOfQueue {
-    fn start(attached: &Attached) -> Self {
-        let sampler = || {
-            let napi = attached.napi().map_err(|error| error.to_string())?;
-            let napi = napi.ok_or("the NAPI instance of the queue is unknown")?.id;
-            let mut sampler = Sampler::attach(Sysfs::default().path()).map_err(|error| error.to_string())?;
-            sampler.select_all([napi].into()).map_err(|error| error.to_string())?;
-            Ok((sampler, napi))
-        };
-        Self(sampler())
+impl XdpSampler {
+    /// Attaches a sampler. If the kernel refuses it, the reason is in the reports.
+    #[must_use]
+    pub fn attach() -> Self {
+        Self(Sampler::attach(Sysfs::default().path()).map_err(|error| error.to_string()))
     }
 
+    fn select(&mut self, attached: &Attached) -> Result<(&Sampler, NapiId), String> {
+        let napi = attached.napi().map_err(|error| error.to_string())?;
+        let napi = napi.ok_or("the NAPI instance of the queue is unknown")?.id;
+        let sampler = self.0.as_mut().map_err(|why| why.clone())?;
+        sampler.select_all([napi].into()).map_err(|error| error.to_string())?;
+        Ok((sampler, napi))
+    }
+}
+
+/// The sampler of the queue's polls, or why there is none.
+struct PollsOfQueue<'a>(Result<(&'a Sampler, NapiId), String>);
+
+impl PollsOfQueue<'_> {
     fn read(&self) -> Option<PollCounters> {
         let (sampler, napi) = self.0.as_ref().ok()?;
         sampler.read().ok()?.remove(napi)
@@ -244,27 +274,31 @@ type Window = Option<PollsByPoller>;
 fn watch(
     run: &Run<'_>,
     watched: &mut [Watched],
-    polls: &PollsOfQueue,
+    polls: &PollsOfQueue<'_>,
     observe: &mut dyn FnMut(XdpProgress) -> ControlFlow<()>,
 ) -> Window {
+    let progress = |moment, now_ns: u64| XdpProgress {
+        moment,
+        elapsed: Duration::from_nanos(now_ns.saturating_sub(run.start_ns)),
+        planned: Duration::from_nanos(run.until_ns().saturating_sub(run.start_ns)),
+        answered: run.answered.load(Ordering::Relaxed),
+    };
     let mut before = None;
     loop {
         let now_ns = monotonic_ns();
         let has_begun = now_ns >= run.from_ns;
+        let mut moment = XdpMoment::Tick;
         if has_begun && before.is_none() {
             before = Some(polls.read());
             watched.iter_mut().for_each(Watched::begin);
+            moment = XdpMoment::WindowBegan;
         }
         if now_ns >= run.until_ns() {
             watched.iter_mut().for_each(Watched::end);
+            let _ = observe(progress(XdpMoment::WindowEnded, now_ns));
             return Some(polls.read()?.since(before?.as_ref()).polls);
         }
-        let progress = XdpProgress {
-            elapsed: Duration::from_nanos(now_ns.saturating_sub(run.start_ns)),
-            planned: Duration::from_nanos(run.until_ns() - run.start_ns),
-            answered: run.answered.load(Ordering::Relaxed),
-        };
-        if observe(progress).is_break() {
+        if observe(progress(moment, now_ns)).is_break() {
             run.until_ns.fetch_min(monotonic_ns(), Ordering::Relaxed);
             continue;
         }
@@ -279,7 +313,7 @@ fn report(
     outcome: threads::Outcome,
     watched: Vec<Watched>,
     window: Window,
-    polls: PollsOfQueue,
+    polls: PollsOfQueue<'_>,
 ) -> Result<XdpLoadReport, XdpError> {
     let duration_ns = run.until_ns().saturating_sub(run.from_ns).max(1);
     let lost = run.outstanding.all().filter(|times| run.is_measured(times.due_ns)).count() as u64;

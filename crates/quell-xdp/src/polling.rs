@@ -1,5 +1,6 @@
 //! What the receiving thread does when the RX ring is empty, and the thread that polls for it.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -9,7 +10,8 @@ use std::time::Duration;
 use quell_linux::af_xdp::{XdpReceiver, XdpSender, XdpSocketError};
 use quell_linux::clock::monotonic_ns;
 use quell_linux::io_uring::NapiPoller;
-use quell_linux::sched::set_affinity;
+use quell_linux::sched::{Policy, Scheduling, set_affinity, set_scheduling};
+use quell_linux::udp::UdpSocket;
 use quell_linux::{CpuList, Pid};
 use quell_stats::LatencyHistogram;
 
@@ -31,6 +33,7 @@ pub(crate) struct Poller {
     way: PollWay,
     spins: bool,
     ring: Option<NapiPoller>,
+    udp: Option<UdpSocket>,
     thread: Option<PollThread>,
     calls: Option<LatencyHistogram>,
     looks: u32,
@@ -39,8 +42,9 @@ pub(crate) struct Poller {
 }
 
 impl Poller {
-    /// Starts polling in the way of the socket's specification.
-    pub(crate) fn start(spec: &XdpSpec, attached: &Attached) -> Result<Self, XdpError> {
+    /// Starts polling in the way of the socket's specification. `udp` is a UDP socket that has received from the queue, for
+    /// the ways that poll by one.
+    pub(crate) fn start(spec: &XdpSpec, attached: &Attached, mut udp: Option<UdpSocket>) -> Result<Self, XdpError> {
         let ring = || -> Result<NapiPoller, XdpError> {
             let in_thread = spec.way == PollWay::IoUringThread;
             let poller = NapiPoller::new(if in_thread { RING_CALL } else { Duration::ZERO })?;
@@ -53,19 +57,28 @@ impl Poller {
             PollWay::IoUring => of_receiver = Some(ring()?),
             PollWay::IoUringThread => {
                 let ring = ring()?;
-                thread = Some(PollThread::start(spec.poll_cpu, move || ring.poll().map_err(XdpError::from))?);
+                thread = Some(PollThread::start(spec, move || ring.poll().map_err(XdpError::from))?);
+            }
+            PollWay::UdpBusyPollThread => {
+                let udp = udp.take();
+                let poll = move || udp.as_ref().map_or(Ok(()), poll_udp);
+                thread = Some(PollThread::start(spec, poll)?);
             }
             PollWay::BusyPollThread => {
                 let (handle, device) = (attached.handle.clone(), attached.device().to_owned());
                 let poll = move || or_down(handle.kick()).map_err(XdpError::socket(&device));
-                thread = Some(PollThread::start(spec.poll_cpu, poll)?);
+                thread = Some(PollThread::start(spec, poll)?);
             }
-            PollWay::Interrupts | PollWay::BusyPoll | PollWay::NapiThread | PollWay::ThreadedBusyPoll => {}
+            PollWay::UdpBusyPoll
+            | PollWay::Interrupts
+            | PollWay::BusyPoll
+            | PollWay::NapiThread
+            | PollWay::ThreadedBusyPoll => {}
         }
         let calls = spec.time_calls.then(LatencyHistogram::new);
         let spins = spec.spin || !spec.way.is_the_kernels();
         let quiet_since_ns = monotonic_ns();
-        Ok(Self { way: spec.way, spins, ring: of_receiver, thread, calls, looks: 0, quiet_since_ns })
+        Ok(Self { way: spec.way, spins, ring: of_receiver, udp, thread, calls, looks: 0, quiet_since_ns })
     }
 
     /// Thread that polls.
@@ -87,6 +100,10 @@ impl Poller {
     pub(crate) fn look(&mut self, receiver: &XdpReceiver) -> Result<(), PollFailure> {
         match self.way {
             PollWay::BusyPoll => self.timed(|_| or_down(receiver.kick()).map_err(PollFailure::Socket)),
+            PollWay::UdpBusyPoll => {
+                self.timed(|poller| poller.udp.as_ref().map_or(Ok(()), poll_udp).map_err(PollFailure::Other))?;
+                self.check_quiet(receiver)
+            }
             PollWay::IoUring => {
                 self.timed(|poller| {
                     let ring = poller.ring.as_ref();
@@ -151,6 +168,17 @@ impl Poller {
     }
 }
 
+/// Polls the queue once, and takes a datagram that nobody waits for. `__skb_recv_udp` (`net/ipv4/udp.c`) polls without
+/// sleeping, as `xsk_recvmsg` does.
+fn poll_udp(udp: &UdpSocket) -> Result<(), XdpError> {
+    match udp.receive(&mut [0]) {
+        Err(error) if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionRefused | ErrorKind::Interrupted) => {
+            Err(XdpError::system("poll by a UDP socket")(error))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// A device that is down can come up again; until then nothing arrives.
 fn or_down(kicked: Result<(), XdpSocketError>) -> Result<(), XdpSocketError> {
     match kicked {
@@ -196,16 +224,17 @@ struct PollThread {
 
 impl PollThread {
     fn start(
-        cpu: Option<u32>,
+        spec: &XdpSpec,
         mut poll: impl FnMut() -> Result<(), XdpError> + Send + 'static,
     ) -> Result<Self, XdpError> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let (sender, started) = channel();
+        let (cpu, fifo_priority) = (spec.poll_cpu, spec.fifo_priority);
         let handle = std::thread::Builder::new()
             .name("quell-xdp-poll".to_owned())
             .spawn(move || {
-                let _ = sender.send(pin(cpu).map(|()| Pid::of_this_thread()));
+                let _ = sender.send(place(cpu, fifo_priority).map(|()| Pid::of_this_thread()));
                 while !stopped.load(Ordering::Relaxed) {
                     poll()?;
                 }
@@ -232,8 +261,12 @@ impl Drop for PollThread {
     }
 }
 
-/// Pins the calling thread.
-pub(crate) fn pin(cpu: Option<u32>) -> Result<(), XdpError> {
-    let pinned = cpu.map(|cpu| set_affinity(Pid::of_this_thread(), &CpuList::from_iter([cpu])));
+/// Pins the calling thread, and sets its priority.
+pub(crate) fn place(cpu: Option<u32>, fifo_priority: Option<u32>) -> Result<(), XdpError> {
+    let this = Pid::of_this_thread();
+    if let Some(priority) = fifo_priority {
+        set_scheduling(this, Scheduling { policy: Policy::Fifo { priority }, reset_on_fork: false })?;
+    }
+    let pinned = cpu.map(|cpu| set_affinity(this, &CpuList::from_iter([cpu])));
     Ok(pinned.transpose().map(drop)?)
 }

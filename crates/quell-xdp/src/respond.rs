@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::endpoint::{Attached, Endpoint};
 use crate::error::XdpError;
 use crate::frame::UdpFrame;
-use crate::polling::{PollFailure, Poller, pin, publish};
+use crate::polling::{PollFailure, Poller, place, publish};
 use crate::report::XdpQueue;
 use crate::spec::XdpSpec;
 
@@ -72,6 +72,9 @@ impl XdpResponder {
     /// Opens the socket and starts to answer. Nothing stays attached after an error.
     pub fn start(spec: &XdpResponderSpec) -> Result<Self, XdpError> {
         let address = spec.address;
+        if spec.socket.way.is_of_udp() {
+            return Err(XdpError::OnlyLoads { way: spec.socket.way.name() });
+        }
         let reserve = || {
             let socket = UdpSocket::bind(address, false, Blocking::No)?;
             Ok((socket.local_address()?, socket))
@@ -79,7 +82,7 @@ impl XdpResponder {
         let (address, reserved) = reserve().map_err(|source| XdpError::Reserve { address, source })?;
         let Endpoint { receiver, sender, frames: _, attached } = Endpoint::open(&spec.socket, address)?;
         let attached = Arc::new(attached);
-        let poller = Poller::start(&spec.socket, &attached)?;
+        let poller = Poller::start(&spec.socket, &attached, None)?;
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
             answered: AtomicU64::new(0),
@@ -98,11 +101,11 @@ impl XdpResponder {
             attached: Arc::clone(&attached),
         };
         let (started, tid) = std::sync::mpsc::channel();
-        let cpu = spec.socket.cpu(0);
+        let (cpu, fifo_priority) = (spec.socket.cpu(0), spec.socket.fifo_priority);
         let thread = std::thread::Builder::new()
             .name("quell-xdp".to_owned())
             .spawn(move || {
-                let _ = started.send(pin(cpu).map(|()| Pid::of_this_thread()));
+                let _ = started.send(place(cpu, fifo_priority).map(|()| Pid::of_this_thread()));
                 serving.run()
             })
             .map_err(XdpError::system("start a responder thread"))?;

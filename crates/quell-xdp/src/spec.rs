@@ -25,6 +25,11 @@ pub enum PollWay {
     NapiThread,
     /// The kernel thread of the queue's NAPI instance, which polls without end (Linux 6.19).
     ThreadedBusyPoll,
+    /// The receiving thread, with `SO_PREFER_BUSY_POLL` and `recv` of a UDP socket that has received from the queue: a
+    /// substitute for `busy-poll` with the same kind of call, for loads.
+    UdpBusyPoll,
+    /// A second thread, as [`PollWay::UdpBusyPoll`]: a substitute for `busy-poll-thread`.
+    UdpBusyPollThread,
     /// The receiving thread, with an io_uring that polls the queue's NAPI ID: a substitute for `busy-poll` where the socket
     /// has no NAPI ID.
     IoUring,
@@ -33,16 +38,44 @@ pub enum PollWay {
 }
 
 impl PollWay {
+    /// Name in documents and on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Interrupts => "interrupts",
+            Self::BusyPoll => "busy-poll",
+            Self::BusyPollThread => "busy-poll-thread",
+            Self::NapiThread => "napi-thread",
+            Self::ThreadedBusyPoll => "threaded-busy-poll",
+            Self::UdpBusyPoll => "udp-busy-poll",
+            Self::UdpBusyPollThread => "udp-busy-poll-thread",
+            Self::IoUring => "io-uring",
+            Self::IoUringThread => "io-uring-thread",
+        }
+    }
+
     /// Whether a thread of this process polls beside the one that receives.
     #[must_use]
     pub fn has_thread(self) -> bool {
-        matches!(self, Self::BusyPollThread | Self::IoUringThread)
+        matches!(self, Self::BusyPollThread | Self::UdpBusyPollThread | Self::IoUringThread)
     }
 
     /// Whether the kernel polls by itself, so that the program can sleep until frames arrive.
     #[must_use]
     pub fn is_the_kernels(self) -> bool {
         matches!(self, Self::Interrupts | Self::NapiThread | Self::ThreadedBusyPoll)
+    }
+
+    /// Whether the receiving thread polls, each time that the RX ring is empty.
+    #[must_use]
+    pub fn is_inline(self) -> bool {
+        matches!(self, Self::BusyPoll | Self::UdpBusyPoll | Self::IoUring)
+    }
+
+    /// Whether the program polls by the NAPI ID of a UDP socket.
+    #[must_use]
+    pub fn is_of_udp(self) -> bool {
+        matches!(self, Self::UdpBusyPoll | Self::UdpBusyPollThread)
     }
 
     /// Whether the program polls by the NAPI ID of the socket.
@@ -77,7 +110,11 @@ pub struct XdpSpec {
     /// CPUs of the other threads: the receiver's, then the sender's. If there are fewer, the list repeats. Empty: not
     /// pinned.
     pub cpus: Vec<u32>,
-    /// Measure each receive call of [`PollWay::BusyPoll`] and [`PollWay::IoUring`].
+    /// Priority of the threads under `SCHED_FIFO`, 1 to 99. Null: the class and priority of the caller. Other programs get
+    /// little of a CPU on which such a thread spins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fifo_priority: Option<u32>,
+    /// Measure each receive call of the ways in which the receiving thread polls ([`PollWay::is_inline`]).
     pub time_calls: bool,
 }
 
@@ -97,6 +134,7 @@ impl Default for XdpSpec {
             busy_poll_budget: 64,
             poll_cpu: None,
             cpus: Vec::new(),
+            fifo_priority: None,
             time_calls: false,
         }
     }
@@ -113,6 +151,9 @@ impl XdpSpec {
             );
         }
         within("batch", self.batch, 1, self.ring_entries)?;
+        if let Some(priority) = self.fifo_priority {
+            within("fifo-priority", priority, 1, 99)?;
+        }
         within("busy-poll-us", self.busy_poll_us, 1, i32::MAX as u32)?;
         within("busy-poll-budget", self.busy_poll_budget.into(), 1, 64)?;
         if self.spin && !self.way.is_the_kernels() {
@@ -124,7 +165,7 @@ impl XdpSpec {
         if self.poll_cpu.is_some() && !self.way.has_thread() {
             return refuse("poll-cpu", "applies to the ways with a thread that polls");
         }
-        if self.time_calls && !matches!(self.way, PollWay::BusyPoll | PollWay::IoUring) {
+        if self.time_calls && !self.way.is_inline() {
             return refuse("time-calls", "applies to the ways in which the receiving thread polls");
         }
         Ok(())

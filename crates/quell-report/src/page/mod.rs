@@ -79,6 +79,7 @@ fn of_document(source: &ReportSource, level: u8) -> Result<Body, ReportError> {
         ResultDocument::Experiment(result) => experiment::body(source, result, level),
         ResultDocument::Tune(file) => Ok(tune::body(source, file, level)),
         ResultDocument::Published(run) => published::body(source, run, level),
+        ResultDocument::PublishedXdp(run) => published::xdp_body(source, run, level),
         ResultDocument::Simulation(run) => simulation::body(source, &run.setup, &run.rows, level),
         ResultDocument::Sweep(sweep) => simulation::body(source, &sweep.header.setup, &sweep.rows, level),
         ResultDocument::Load(run) => load::body(source, run, level),

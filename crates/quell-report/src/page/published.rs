@@ -3,7 +3,9 @@
 use maud::{Markup, html};
 use quell_experiment::Criterion;
 use quell_result::figures;
+use quell_published::Experiment;
 use quell_result::published::{PublishedRun, part_name};
+use quell_result::published_xdp::PublishedXdpRun;
 
 use super::embed::Download;
 use super::{Body, ReportError, ReportSource, facts, parts};
@@ -56,6 +58,22 @@ pub(crate) fn body(source: &ReportSource, run: &PublishedRun, level: u8) -> Resu
             }
         },
         downloads,
+    })
+}
+
+/// The page of the AF_XDP experiment, whose tables say everything.
+pub(crate) fn xdp_body(source: &ReportSource, run: &PublishedXdpRun, level: u8) -> Result<Body, ReportError> {
+    let said = words::published_xdp(run).map_err(ReportError::Published)?;
+    let (letter, when) = (Experiment::C.letter(), facts::utc(run.started_unix_s).unwrap_or_default());
+    Ok(Body {
+        title: format!("Published experiment {letter} – Quell"),
+        kicker: format!("Quell bench --experiment {letter} · {when}"),
+        content: html! { section.answer {
+            p.question { "Does this machine show what was published?" }
+            (parts::heading(level, Experiment::C.title()))
+            (beside(&said))
+        } },
+        downloads: vec![Download::document(source)],
     })
 }
 

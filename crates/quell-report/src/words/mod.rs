@@ -3,6 +3,7 @@
 mod advice;
 mod command;
 mod published;
+mod published_xdp;
 mod rivals;
 mod subject;
 
@@ -17,6 +18,7 @@ use quell_tune::{ArmState, TuneEnd, TuneMetric};
 pub use advice::{Advice, budget, experiment_advice, placement_options, search_advice};
 pub use command::{repeat_experiment, repeat_search};
 pub use published::{PublishedText, published};
+pub use published_xdp::published_xdp;
 pub use rivals::{refuted, rivals};
 pub use subject::{command_line, host, placement, problems, short_subject, subject};
 

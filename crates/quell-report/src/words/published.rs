@@ -11,7 +11,6 @@ use quell_published::{
 use quell_result::experiment::LoadExperiment;
 use quell_result::figures;
 use quell_result::published::{PublishedPart, PublishedRun, part_name, server_name};
-use quell_stats::LatencyHistogram;
 
 use quell_cli::number::{ABSENT, short};
 
@@ -51,7 +50,7 @@ pub fn published(run: &PublishedRun) -> Result<Vec<PublishedText>, PublishedErro
     out.extend(match experiment {
         Experiment::A => suspension(&run.parts, &irq_suspension_cells()?),
         Experiment::B => low_latency(&run.parts, &low_latency_rows()?),
-        // A lab does not play it.
+        // Its runs are documents of their own.
         Experiment::C => Vec::new(),
         Experiment::D => event_loops(&run.parts, &event_loop_rows()?),
     });
@@ -151,20 +150,11 @@ impl Measured<'_> {
 
     /// Latency quantile over all slices, in µs.
     fn latency_us(&self, quantile: f64) -> Option<f64> {
-        Some(self.latency().quantile(quantile)?.as_secs_f64() * 1e6)
+        Some(self.experiment.latencies(self.mode).quantile(quantile)?.as_secs_f64() * 1e6)
     }
 
     fn mean_us(&self) -> Option<f64> {
-        Some(self.latency().mean()?.as_secs_f64() * 1e6)
-    }
-
-    fn latency(&self) -> LatencyHistogram {
-        let mut all = LatencyHistogram::new();
-        for arm in self.experiment.arms_of(self.mode) {
-            let latencies = self.experiment.record.of_arm(arm).filter_map(|slice| slice.latency.as_ref());
-            latencies.for_each(|latency| latency.add_to(&mut all));
-        }
-        all
+        Some(self.experiment.latencies(self.mode).mean()?.as_secs_f64() * 1e6)
     }
 }
 
@@ -194,7 +184,7 @@ fn throughput_ratio(analysis: &SwitchbackAnalysis, mode: &str) -> Option<RatioEs
     of_mode.next()?.estimate
 }
 
-fn figure(value: Option<f64>) -> String {
+pub(super) fn figure(value: Option<f64>) -> String {
     value.map_or(ABSENT.to_owned(), short)
 }
 
@@ -280,7 +270,7 @@ const LOW_LATENCY_LEGEND: &str = concat!(
 );
 
 /// Whether a ratio that was measured here is on the same side of 1 as the published one.
-fn agreement(part: &str, mode: &str, published: f64, here: &RatioEstimate) -> String {
+pub(super) fn agreement(part: &str, mode: &str, published: f64, here: &RatioEstimate) -> String {
     let is_above = here.low > 1.0;
     let is_below = here.high.is_some_and(|high| high < 1.0);
     let verdict = match (is_above, is_below) {
@@ -288,7 +278,7 @@ fn agreement(part: &str, mode: &str, published: f64, here: &RatioEstimate) -> St
         (above, _) if above == (published > 1.0) => "same order as published",
         _ => "the order is the reverse of the published one",
     };
-    format!("{part}, {mode}: {verdict} ({:.2} times base here, {published:.2} published)", here.ratio)
+    format!("{part}, {mode}: {verdict} ({:.2} times the reference here, {published:.2} published)", here.ratio)
 }
 
 /// A figure of the IRQ suspension experiment: a column of this machine and a published one.

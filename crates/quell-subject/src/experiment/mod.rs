@@ -1,5 +1,5 @@
 //! Switchback experiments on a server under load. [`program`] switches the modes of running programs, [`command`]
-//! starts a command for each slice, and [`model`] simulates a server. The result is an [`ExperimentResult`].
+//! starts a command for each slice, and [`model`] simulates a server; `xdp` binds an AF_XDP socket for each slice. The result is an [`ExperimentResult`].
 
 pub mod client_output;
 pub mod clients;
@@ -9,7 +9,9 @@ pub mod judge;
 pub mod model;
 pub mod program;
 pub mod server_side;
+pub(crate) mod xdp;
 
+use std::fmt;
 use std::ops::ControlFlow;
 
 use crate::question::{Comparison, Follow, SubjectStep, Timing, report_slice};
@@ -17,6 +19,7 @@ use clients::{ClientsError, RemoteClients};
 use command::{CommandRunner, CommandSubjectError, LabClient, StartedCommand};
 use judge::{Judge, JudgeError, Judges};
 use program::SubjectError;
+use xdp::XdpSubjectError;
 use quell_experiment::{
     ContrastSet, Criterion, DesignError, Driven, ExperimentDesign, ExperimentEnd, ExperimentSubject, Goal, SliceStage,
     StopReason, Switchback, Treatment, drive,
@@ -146,13 +149,16 @@ pub enum ComparisonError {
     /// The command could not be stopped, or a setting could not be restored.
     #[error(transparent)]
     Command(#[from] CommandSubjectError),
+    /// The client's queue of an AF_XDP experiment could not be restored.
+    #[error(transparent)]
+    Xdp(#[from] XdpSubjectError),
     /// The experiment was interrupted before the first slice.
     #[error("interrupted before the first slice; nothing was changed")]
     Interrupted,
 }
 
 /// Callback that receives the state of an experiment before and after each slice.
-pub type Watch<'a> = dyn FnMut(&Switchback<DeliveryMode>, SliceStage<'_>) + 'a;
+pub type Watch<'a, T = DeliveryMode> = dyn FnMut(&Switchback<T>, SliceStage<'_>) + 'a;
 
 /// Compares modes on a command that is started for each slice. The first slice is a rehearsal and is not recorded. With a
 /// client, the command has to run in the server's namespace of the client's lab, and there must be no judges.
@@ -202,14 +208,14 @@ pub fn run_command(
 }
 
 /// Returns the design of one of `parts` experiments, which share the error probability.
-pub(crate) fn design(
-    modes: &[DeliveryMode],
+pub(crate) fn design<T: Copy + Default + fmt::Display>(
+    modes: &[T],
     criteria: Vec<Criterion>,
     timing: Timing,
     parts: u32,
-) -> ExperimentDesign<DeliveryMode> {
-    let treatment = |mode: &DeliveryMode| Treatment { name: mode.to_string(), setting: *mode };
-    let reference = modes.first().map_or_else(|| treatment(&DeliveryMode::default()), treatment);
+) -> ExperimentDesign<T> {
+    let treatment = |mode: &T| Treatment { name: mode.to_string(), setting: *mode };
+    let reference = modes.first().map_or_else(|| treatment(&T::default()), treatment);
     let others = modes.iter().skip(1).map(treatment).collect();
     let Timing { budget_ms, slice_ms, settle_ms, margin, seed } = timing;
     let design = ExperimentDesign::new(reference, others, criteria, seed);
@@ -309,13 +315,13 @@ pub(crate) fn one_per_load<E>(
 }
 
 /// Runs an experiment under one load. `load` and `offered_per_s` describe it.
-pub(crate) fn compare<S: ExperimentSubject<Setting = DeliveryMode>>(
+pub(crate) fn compare<T: Clone + PartialEq, S: ExperimentSubject<Setting = T>>(
     subject: &mut S,
-    design: ExperimentDesign<DeliveryMode>,
+    design: ExperimentDesign<T>,
     (load, offered_per_s): (Option<OfferedLoad>, Option<f64>),
-    watch: &mut Watch<'_>,
+    watch: &mut Watch<'_, T>,
     stopped: &dyn Fn() -> bool,
-) -> Result<LoadExperiment, ComparisonError>
+) -> Result<LoadExperiment<T>, ComparisonError>
 where
     S::Error: std::fmt::Display + Into<ComparisonError>,
 {

@@ -6,12 +6,12 @@ use quell_linux::netns::Namespace;
 use quell_linux::sched::{self, Policy, SchedError, Scheduling};
 use quell_linux::visible::counted;
 use quell_linux::{CpuList, Ifindex, InterfaceName, NapiId, Pid};
-use quell_mode::{NapiSettings, NapiThreading, PartialNapiSettings};
+use quell_mode::{NapiSettings, NapiThreading, PartialNapiSettings, Threaded};
 use tracing::debug;
 
-/// Real-time priority of the threads that replace interrupts. The kernel's threaded interrupt handlers have the same
-/// priority, `MAX_RT_PRIO / 2` (`sched_set_fifo` in `kernel/irq/manage.c`).
-const INTERRUPT_THREAD_PRIORITY: u32 = 50;
+/// Scheduling of the threads that replace interrupts. The kernel's threaded interrupt handlers have the same priority,
+/// `MAX_RT_PRIO / 2` (`sched_set_fifo` in `kernel/irq/manage.c`).
+const INTERRUPT_POLICY: Policy = Policy::Fifo { priority: 50 };
 
 /// The queues on one side of a lab.
 #[derive(Debug)]
@@ -50,6 +50,9 @@ pub enum QueueError {
     /// The kernel reports that a thread polls the queue, but reports no thread.
     #[error("NAPI {0} is threaded, but the kernel reports no thread in this PID namespace")]
     NoThread(NapiId),
+    /// Threaded NAPI can be set for whole devices only.
+    #[error("this kernel has no NAPI threads of single queues (available since Linux 6.17)")]
+    NoThreadOfQueue,
     /// The kernel reports different settings than were requested.
     #[error("NAPI {napi}: requested {asked:?}, but the kernel reports {read:?}")]
     ReadBack {
@@ -108,13 +111,38 @@ impl Queues {
             if self.netdev.napi(id)?.settings.threaded.is_some() {
                 self.netdev.set_napi(id, &threaded)?;
             }
-            let thread = self.netdev.napi(id)?.pid.ok_or(QueueError::NoThread(id))?;
-            sched::set_affinity(thread, &[cpu].into_iter().collect::<CpuList>())?;
-            let policy = Policy::Fifo { priority: INTERRUPT_THREAD_PRIORITY };
-            sched::set_scheduling(thread, Scheduling { policy, reset_on_fork: false })?;
-            threads.push(thread);
+            threads.push(place_thread(&mut self.netdev, id, cpu, INTERRUPT_POLICY)?);
         }
         Ok(threads)
+    }
+
+    /// Lets softirqs poll the queues of the device `name`, with default settings.
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses one of the steps.
+    pub fn leave_to_softirqs(&mut self, namespace: &Namespace, name: &InterfaceName) -> Result<(), QueueError> {
+        if !self.threading_is_per_queue()? {
+            netdev::set_device_threading(namespace, name, false)?;
+        }
+        self.set(&NapiSettings::default()).map(drop)
+    }
+
+    /// Applies settings, and gives the threads of the queues this CPU: under `SCHED_FIFO` as an interrupt handler, or under
+    /// `SCHED_OTHER` if they poll without end. Returns the threads.
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses one of the steps, or does not support threads of single queues.
+    pub fn set_with_threads(&mut self, asked: &NapiSettings, cpu: u32) -> Result<Vec<Pid>, QueueError> {
+        if asked.threaded != Threaded::Off && !self.threading_is_per_queue()? {
+            return Err(QueueError::NoThreadOfQueue);
+        }
+        self.set(asked)?;
+        let policy = match asked.threaded {
+            Threaded::Off => return Ok(Vec::new()),
+            Threaded::Thread => INTERRUPT_POLICY,
+            Threaded::BusyPoll => Policy::Other { nice: 0 },
+        };
+        self.ids.iter().map(|id| place_thread(&mut self.netdev, *id, cpu, policy)).collect()
     }
 
     /// Pins the existing NAPI threads of the queues as [`Self::stand_in_for_interrupts`] does, and returns them. The
@@ -137,13 +165,15 @@ impl Queues {
         Ok(napis?.iter().all(|napi| napi.settings.threaded.is_some()))
     }
 
-    /// Applies the same settings to all queues, verifies them, and returns the settings that the kernel reports.
+    /// Applies the same settings to all queues, verifies them, and returns the settings that the kernel reports. Before Linux
+    /// 6.17, whether a thread polls the queue is not set.
     ///
     /// # Errors
     /// Fails if the kernel refuses the settings or reports different ones.
     pub fn set(&mut self, asked: &NapiSettings) -> Result<Vec<NapiSettings>, QueueError> {
         let mut change = PartialNapiSettings::from(*asked);
-        if !self.threading_is_per_queue()? {
+        let sets_threading = self.threading_is_per_queue()?;
+        if !sets_threading {
             change.threaded = None;
         }
         let mut read_back = Vec::new();
@@ -151,13 +181,21 @@ impl Queues {
             self.netdev.set_napi(napi, &change)?;
             let read = self.netdev.napi(napi)?;
             let settings = settings_of(&read).ok_or(QueueError::Unreported(napi))?;
-            if settings != *asked {
+            let threaded = if sets_threading { asked.threaded } else { settings.threaded };
+            if settings != (NapiSettings { threaded, ..*asked }) {
                 return Err(QueueError::ReadBack { napi, asked: *asked, read: Box::new(read) });
             }
             read_back.push(settings);
         }
         Ok(read_back)
     }
+}
+
+fn place_thread(netdev: &mut Netdev, id: NapiId, cpu: u32, policy: Policy) -> Result<Pid, QueueError> {
+    let thread = netdev.napi(id)?.pid.ok_or(QueueError::NoThread(id))?;
+    sched::set_affinity(thread, &[cpu].into_iter().collect::<CpuList>())?;
+    sched::set_scheduling(thread, Scheduling { policy, reset_on_fork: false })?;
+    Ok(thread)
 }
 
 /// Returns the settings of a NAPI instance, or `None` if the kernel does not report them. Older kernels do not report

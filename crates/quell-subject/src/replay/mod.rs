@@ -2,6 +2,7 @@
 //! server of a part for each slice, because some modes need the preload library, and loads it by the generator.
 
 mod table;
+mod xdp;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,7 +29,8 @@ use crate::server::ServerCommand;
 use crate::subjects::Tools;
 use crate::subjects::command::{Runner, ServerPlace};
 
-pub use table::{PLAYED, offered};
+pub use table::offered;
+pub use xdp::{XdpReplay, play_xdp};
 
 /// Port of the server. It is always free, because the namespace is private.
 const PORT: u16 = 7_000;

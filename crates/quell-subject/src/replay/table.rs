@@ -1,4 +1,4 @@
-//! The parts of each published experiment: a new experiment joins [`PLAYED`] and [`Replay::of`].
+//! The parts of each published experiment: a new experiment joins [`Replay::of`].
 
 use quell_load::{OfferedLoad, ServeShape, Transport};
 use quell_mode::DeliveryMode;
@@ -10,11 +10,8 @@ use quell_sim::Load;
 use super::{Replay, ReplayPart};
 use crate::bench_load;
 
-/// Experiments that a lab can play.
-pub const PLAYED: [Experiment; 3] = [Experiment::A, Experiment::B, Experiment::D];
-
 impl Replay {
-    /// The parts of an experiment. `None` if a lab cannot play it.
+    /// The parts of an experiment. `None` if it is played by AF_XDP sockets ([`XdpReplay`](super::XdpReplay)).
     ///
     /// # Errors
     /// When the published data is malformed.
@@ -22,7 +19,6 @@ impl Replay {
         let (threads, connections, parts) = match experiment {
             Experiment::A => (8, bench_load::CONNECTIONS, suspension_parts(&irq_suspension_cells()?)),
             Experiment::B => (1, 1, [Transport::Tcp, Transport::Udp].into_iter().flat_map(low_latency_parts).collect()),
-            // The published server uses AF_XDP.
             Experiment::C => return Ok(None),
             Experiment::D => {
                 let rows = event_loop_rows()?;
@@ -91,10 +87,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lab_has_parts_for_the_experiments_that_it_can_play() {
+    fn an_experiment_with_servers_has_parts_whose_reference_is_base() {
         for experiment in Experiment::ALL {
             let replay = Replay::of(experiment).unwrap();
-            assert_eq!(replay.is_some(), PLAYED.contains(&experiment), "{experiment}");
+            assert_eq!(replay.is_none(), experiment == Experiment::C, "{experiment}");
             for part in replay.iter().flat_map(|replay| &replay.parts) {
                 assert!(part.modes.len() > 1 && part.modes[0] == DeliveryMode::default(), "{part:?}");
             }

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use quell_linux::af_xdp::XdpReceiver;
 use quell_linux::clock::monotonic_ns;
+use quell_linux::socket_options::incoming_napi_id;
 use quell_linux::udp::UdpSocket;
 
-use super::XdpProgress;
+use super::{XdpMoment, XdpProgress};
 use crate::endpoint::Attached;
 use crate::error::XdpError;
 use crate::frame::UdpFrame;
@@ -20,6 +21,10 @@ use crate::spec::XdpLoadSpec;
 const WITHIN: Duration = Duration::from_secs(10);
 /// Time after which a request is repeated.
 const AGAIN: Duration = Duration::from_millis(100);
+/// Time limit for a UDP socket that receives from the queue.
+const UDP_WITHIN: Duration = Duration::from_secs(2);
+/// Interval between two looks whether it has received.
+const UDP_LOOKS: Duration = Duration::from_micros(200);
 /// Number that no request of the load has.
 const FIRST: u64 = u64::MAX;
 
@@ -39,9 +44,7 @@ pub(super) fn exchange(
     let mut buffer = vec![0; bytes];
     let deadline_ns = monotonic_ns() + WITHIN.as_nanos() as u64;
     while monotonic_ns() < deadline_ns {
-        if observe(XdpProgress { elapsed: Duration::ZERO, planned: Duration::ZERO, answered: 0 }).is_break() {
-            return Err(XdpError::Cancelled);
-        }
+        check_cancelled(observe)?;
         // Errors are those of earlier requests, such as a port without a server; the server may still start.
         let _ = stack.send(&request);
         receiver.wait(AGAIN).map_err(XdpError::socket(device))?;
@@ -65,4 +68,38 @@ pub(super) fn exchange(
         }
     }
     Err(XdpError::NoAnswer { server, within: WITHIN })
+}
+
+/// A UDP socket with the NAPI ID of the queue: its request and its response go through the stack, because the XDP program
+/// takes only those of the load's port. On a device with several queues, another port can have another queue.
+pub(super) fn udp_of_queue(
+    spec: &XdpLoadSpec,
+    number: u32,
+    attached: &Attached,
+    observe: &mut dyn FnMut(XdpProgress) -> ControlFlow<()>,
+) -> Result<UdpSocket, XdpError> {
+    let (server, bytes) = (spec.server, spec.bytes as usize);
+    let request = payload(bytes, number, FIRST);
+    let unknown = || XdpError::NoNapi { device: attached.device().to_owned(), queue: spec.socket.queue };
+    let napi = attached.napi()?.ok_or_else(unknown)?.id;
+    let deadline_ns = monotonic_ns() + UDP_WITHIN.as_nanos() as u64;
+    while monotonic_ns() < deadline_ns {
+        check_cancelled(observe)?;
+        let socket = UdpSocket::connect(server).map_err(|source| XdpError::Reserve { address: server, source })?;
+        let _ = socket.send(&request);
+        let again_ns = monotonic_ns() + AGAIN.as_nanos() as u64;
+        while monotonic_ns() < again_ns && socket.receive(&mut [0]).is_err() {
+            std::thread::sleep(UDP_LOOKS);
+        }
+        if incoming_napi_id(&socket)? == Some(napi) {
+            spec.socket.set_busy_polling(&socket)?;
+            return Ok(socket);
+        }
+    }
+    Err(XdpError::NoUdpSocket { device: attached.device().to_owned(), queue: spec.socket.queue, within: UDP_WITHIN })
+}
+
+fn check_cancelled(observe: &mut dyn FnMut(XdpProgress) -> ControlFlow<()>) -> Result<(), XdpError> {
+    let begins = XdpProgress { moment: XdpMoment::Tick, elapsed: Duration::ZERO, planned: Duration::ZERO, answered: 0 };
+    if observe(begins).is_break() { Err(XdpError::Cancelled) } else { Ok(()) }
 }

@@ -92,6 +92,7 @@ impl XdpArgs {
             busy_poll_budget: self.busy_poll_budget,
             poll_cpu: self.poll_cpu,
             cpus: cpus.map_or_else(Vec::new, |cpus| cpus.iter().collect()),
+            fifo_priority: None,
             time_calls: self.time_calls,
         }
     }

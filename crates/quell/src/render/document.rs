@@ -18,6 +18,7 @@ pub(crate) fn render(document: &ResultDocument, details: bool, terminal: Termina
         ResultDocument::Experiment(result) => terminal.wrap(&experiment::render(result, details)),
         ResultDocument::Tune(file) => terminal.wrap(&tune::render(file)),
         ResultDocument::Published(run) => published::render(run).map_err(Failure::usage)?,
+        ResultDocument::PublishedXdp(run) => published::render_xdp(run).map_err(Failure::usage)?,
         ResultDocument::Load(run) => load_report::render(&run.report),
         ResultDocument::XdpLoad(run) => xdp::load(run),
         ResultDocument::Clients(run) => run.table(),

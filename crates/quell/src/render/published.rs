@@ -4,17 +4,27 @@ use quell_cli::table::{align_numbers, lines, new_table};
 use quell_published::PublishedError;
 use quell_report::words::{self, PublishedText};
 use quell_result::published::PublishedRun;
+use quell_result::published_xdp::PublishedXdpRun;
 
 use super::terminal::Terminal;
 
 /// Renders the rows of a run with the published ones beside them.
 pub(crate) fn render(run: &PublishedRun) -> Result<String, PublishedError> {
+    Ok(texts(words::published(run)?))
+}
+
+/// As [`render`], for the AF_XDP experiment.
+pub(crate) fn render_xdp(run: &PublishedXdpRun) -> Result<String, PublishedError> {
+    Ok(texts(words::published_xdp(run)?))
+}
+
+fn texts(parts: Vec<PublishedText>) -> String {
     let text = |part: PublishedText| match part {
         PublishedText::Statement(text) => prose(&text),
         PublishedText::Table { heading, rows } => grid(&heading, rows),
         PublishedText::Break => "\n".to_owned(),
     };
-    Ok(words::published(run)?.into_iter().map(text).collect())
+    parts.into_iter().map(text).collect()
 }
 
 fn prose(text: &str) -> String {

@@ -7,7 +7,9 @@ use quell_result::conclusion::Conclusion;
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
 use quell_result::facts::HostFacts;
 use quell_result::list::{ListedContent, ListedResult, ResultsList};
+use quell_published::Experiment;
 use quell_result::published::PublishedRun;
+use quell_result::published_xdp::PublishedXdpRun;
 use quell_result::store::utc;
 use quell_result::tune::TuneFile;
 
@@ -63,6 +65,7 @@ pub(crate) fn summary(document: &ResultDocument) -> Summary {
         ResultDocument::Experiment(result) => of_experiment(result),
         ResultDocument::Tune(file) => of_tune(file),
         ResultDocument::Published(run) => of_published(run),
+        ResultDocument::PublishedXdp(run) => of_published_xdp(run),
         _ => {
             let text = document::render(document, false, Terminal { columns: None, colour: false });
             let first = text.as_ref().ok().and_then(|text| text.lines().find(|line| !line.is_empty()));
@@ -102,14 +105,28 @@ fn of_tune(file: &TuneFile) -> Summary {
 fn of_published(run: &PublishedRun) -> Summary {
     let measured = run.parts.iter().find_map(|part| part.result.as_ref());
     let done = run.parts.iter().filter(|part| part.result.is_some()).count();
-    let ended = run.ended.as_ref().map_or_else(String::new, |why| format!("; ended early: {why}"));
-    let experiment = run.experiment;
+    let what = format!("{done} of {} parts measured", run.parts.len());
     Summary {
         started_unix_s: measured.map(|result| result.started_unix_s),
-        subject: measured
-            .map_or_else(|| ABSENT.to_owned(), |result| format!("veth lab, Linux {}", result.host.kernel_release)),
+        ..played(run.experiment, measured.map(|result| &result.host), what, run.ended.as_deref())
+    }
+}
+
+fn of_published_xdp(run: &PublishedXdpRun) -> Summary {
+    let done = run.points.iter().filter(|point| point.result.is_some()).count();
+    let what = qualified(format!("{done} of {} points measured", run.points.len()), run.not_a_measurement.as_deref());
+    Summary {
+        started_unix_s: Some(run.started_unix_s),
+        ..played(Experiment::C, Some(&run.host), what, run.ended.as_deref())
+    }
+}
+
+fn played(experiment: Experiment, host: Option<&HostFacts>, what: String, ended: Option<&str>) -> Summary {
+    Summary {
+        started_unix_s: None,
+        subject: host.map_or_else(|| ABSENT.to_owned(), |host| format!("veth lab, Linux {}", host.kernel_release)),
         question: format!("({experiment}) {}", experiment.title()),
-        answer: format!("{done} of {} parts measured{ended}", run.parts.len()),
+        answer: what + &ended.map_or_else(String::new, |why| format!("; ended early: {why}")),
     }
 }
 

@@ -126,6 +126,8 @@ fn way(way: PollWay) -> &'static str {
         PollWay::BusyPollThread => "a second thread (SO_PREFER_BUSY_POLL)",
         PollWay::NapiThread => "the NAPI thread",
         PollWay::ThreadedBusyPoll => "the NAPI thread, without end",
+        PollWay::UdpBusyPoll => "the receiving thread (SO_PREFER_BUSY_POLL of a UDP socket of the queue)",
+        PollWay::UdpBusyPollThread => "a second thread (SO_PREFER_BUSY_POLL of a UDP socket of the queue)",
         PollWay::IoUring => "the receiving thread (io_uring by NAPI ID, a substitute for SO_PREFER_BUSY_POLL)",
         PollWay::IoUringThread => "a second thread (io_uring by NAPI ID, a substitute for SO_PREFER_BUSY_POLL)",
     }

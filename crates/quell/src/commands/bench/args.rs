@@ -3,7 +3,6 @@
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use quell_published::Experiment;
-use quell_subject::replay::PLAYED;
 
 use crate::commands::subject::Place;
 use crate::commands::subject::args::{Applies, LAB, LOAD, SubjectArgs, TIME};
@@ -44,10 +43,10 @@ pub(crate) struct BenchArgs {
     pub(super) details: bool,
 }
 
-/// Parses the letter of a published experiment that a lab can play.
+/// Parses the letter of a published experiment.
 fn played() -> impl TypedValueParser<Value = Experiment> {
     let value = |experiment: Experiment| PossibleValue::new(experiment.letter()).help(experiment.title());
-    PossibleValuesParser::new(PLAYED.map(value)).try_map(|letter| letter.parse::<Experiment>())
+    PossibleValuesParser::new(Experiment::ALL.map(value)).try_map(|letter| letter.parse::<Experiment>())
 }
 
 impl BenchArgs {

@@ -8,10 +8,11 @@ use std::time::Duration;
 use quell_linux::clock;
 use quell_linux::output_file::OutputFile;
 use quell_mode::DeliveryMode;
+use quell_published::Experiment;
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
 use quell_result::facts::Check;
 use quell_result::guest_checks as checks;
-use quell_result::published::{INTERRUPTED, PublishedRun};
+use quell_result::published::INTERRUPTED;
 use quell_result::store::ResultStore;
 use quell_result::{Document, ResultDocument};
 use quell_subject::experiment::judge::Judges;
@@ -24,6 +25,7 @@ use quell_vm::KernelName;
 use quell_vm::machine::Emulator;
 
 pub(crate) use args::BenchArgs;
+use published::Played;
 
 use super::report;
 use super::results;
@@ -32,7 +34,9 @@ use super::subject::{ModelDefault, Place, judge, server_command};
 use super::vm::stored_kernel;
 use crate::exit::{Exit, Failure};
 use crate::output;
-use crate::render::{experiment, published as render_published};
+use crate::render::document::render as render_document;
+use crate::render::experiment;
+use crate::render::terminal::Terminal;
 
 /// Smallest relevant difference, as a share: 0.05 means 5 %.
 const MARGIN: f64 = 0.05;
@@ -66,7 +70,14 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     destination.check_writable().map_err(Failure::usage)?;
     report::check_writable(args.subject.report.as_ref())?;
     if let Some(experiment) = args.experiment {
-        return finish_published(args, &published::run(args, experiment)?, &destination);
+        return match published::run(args, experiment)? {
+            Played::Servers(run) => {
+                finish_published(args, &*run, ResultDocument::Published(run.clone()), run.ended.as_deref(), &destination)
+            }
+            Played::Xdp(run) => {
+                finish_published(args, &*run, ResultDocument::PublishedXdp(run.clone()), run.ended.as_deref(), &destination)
+            }
+        };
     }
     let place = args.subject.place().map_or_else(|| lab_or_model(args), Ok)?;
     let Some(result) = compare(args, place)? else { return Ok(()) };
@@ -153,10 +164,17 @@ fn finish(args: &BenchArgs, result: &ExperimentResult, destination: &OutputFile)
 }
 
 /// As [`finish`], for a published experiment.
-fn finish_published(args: &BenchArgs, run: &PublishedRun, destination: &OutputFile) -> Result<(), Failure> {
-    store_and_print(run, destination, args.subject.json, || render_published::render(run).map_err(Failure::usage))?;
-    report::write_beside(destination, ResultDocument::Published(Box::new(run.clone())), args.subject.report.as_ref())?;
-    match run.ended.as_deref() {
+fn finish_published<D: Document>(
+    args: &BenchArgs,
+    run: &D,
+    document: ResultDocument,
+    ended: Option<&str>,
+    destination: &OutputFile,
+) -> Result<(), Failure> {
+    let text = || render_document(&document, args.details, Terminal::of_stdout());
+    store_and_print(run, destination, args.subject.json, text)?;
+    report::write_beside(destination, document, args.subject.report.as_ref())?;
+    match ended {
         None => Ok(()),
         Some(INTERRUPTED) => Err(interrupted()),
         Some(why) => Err(Failure::new(Exit::RolledBack, format!("{why}; the lab was removed"))),
@@ -234,6 +252,9 @@ fn timing(args: &BenchArgs, place: Place) -> Timing {
         Place::Sim => (100, 150),
         // About 400 requests of an emulated server.
         Place::Vm => (500, 200),
+        // Its slices start no server, and settle while the load runs.
+        Place::Published if args.experiment == Some(Experiment::C) && args.quick => (120, 20),
+        Place::Published if args.experiment == Some(Experiment::C) => (200, 20),
         Place::Published => (500, 200),
     };
     let budget = match place {
@@ -242,7 +263,7 @@ fn timing(args: &BenchArgs, place: Place) -> Timing {
         Place::Lab => extent(args).budget(),
         Place::Sim => extent(args).virtual_budget(),
         Place::Vm => Duration::from_secs(60),
-        Place::Published => published::budget(args.quick),
+        Place::Published => published::budget(args.experiment, args.quick),
     };
     Timing {
         budget_ms: u64::try_from(args.subject.budget.unwrap_or(budget).as_millis()).unwrap_or(u64::MAX),

@@ -1,13 +1,16 @@
-//! Plays published experiments in a private lab. `quell run` starts the server of each slice.
+//! Plays published experiments in a private lab. `quell run` starts the server of each slice, if there is one.
 
 use std::time::Duration;
 
+use quell_linux::proc::ProcRoot;
 use quell_linux::signal::Interruption;
 use quell_published::Experiment;
+use quell_result::facts::HostFacts;
 use quell_result::published::PublishedRun;
+use quell_result::published_xdp::PublishedXdpRun;
 use quell_subject::question::SubjectStep;
 use quell_subject::question::Timing;
-use quell_subject::replay::{Replay, ReplayRequest, play};
+use quell_subject::replay::{Replay, ReplayRequest, XdpReplay, play, play_xdp};
 
 use super::args::BenchArgs;
 use crate::commands::subject::Place;
@@ -16,35 +19,63 @@ use crate::exit::{Exit, Failure};
 use crate::journals::journal;
 use crate::output;
 
+/// Result of a published experiment.
+pub(super) enum Played {
+    Servers(Box<PublishedRun>),
+    Xdp(Box<PublishedXdpRun>),
+}
+
 /// Default maximum time for a part. A part ends earlier when its comparisons are decided.
-pub(super) fn budget(is_quick: bool) -> Duration {
-    Duration::from_secs(if is_quick { 40 } else { 120 })
+pub(super) fn budget(experiment: Option<Experiment>, is_quick: bool) -> Duration {
+    Duration::from_secs(match (experiment, is_quick) {
+        (Some(Experiment::C), true) => 11,
+        (Some(Experiment::C), false) => 60,
+        (_, true) => 40,
+        (_, false) => 120,
+    })
 }
 
 /// Plays the experiment. After an interruption or a failure, the result contains the parts so far.
-pub(super) fn run(args: &BenchArgs, experiment: Experiment) -> Result<PublishedRun, Failure> {
-    let replay = Replay::of(experiment).map_err(Failure::usage)?;
-    let replay = replay.ok_or_else(|| Failure::usage(format!("a lab cannot play experiment ({experiment})")))?;
-    let parts = replay.parts.len();
+pub(super) fn run(args: &BenchArgs, experiment: Experiment) -> Result<Played, Failure> {
     let timing = super::timing(args, Place::Published);
+    let insist = args.subject.insist;
+    let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    let flag = interruption.flag();
+    let stopped = || flag.get().is_some();
+    let (journal, quell) = (journal(), asked::this_program()?);
+    if let Some(replay) = Replay::of(experiment).map_err(Failure::usage)? {
+        let timing = of_part(args, timing, experiment, replay.parts.len());
+        let request = ReplayRequest { replay, timing, insist };
+        let mut shown = shown();
+        let played = play(&request, &asked::tools(&journal, &quell), &mut |step| shown.show(step), &stopped);
+        shown.finish();
+        return Ok(Played::Servers(Box::new(played.map_err(asked::of_lab_run)?)));
+    }
+    let cpus = HostFacts::read(&ProcRoot::default()).map_err(Failure::refused)?.cpus.len();
+    let mut replay = XdpReplay::published(cpus, timing, super::extent(args), insist).map_err(Failure::usage)?;
+    replay.timing = of_part(args, timing, experiment, replay.points.len());
+    let mut shown = shown();
+    let played = play_xdp(&replay, &quell, &journal, &mut |step| shown.show(step), &stopped);
+    shown.finish();
+    Ok(Played::Xdp(Box::new(played.map_err(asked::of_lab_run)?)))
+}
+
+/// Prints what is played, and returns the timing of a part: a budget on the command line is that of all parts.
+fn of_part(args: &BenchArgs, timing: Timing, experiment: Experiment, parts: usize) -> Timing {
     let all_ms = match args.subject.budget {
         Some(_) => timing.budget_ms,
         None => timing.budget_ms.saturating_mul(parts as u64),
     };
-    let timing = Timing { budget_ms: all_ms / parts as u64, ..timing };
     output::say(&format!(
         "({experiment}) {}\nplays {parts} parts in a private lab on this machine, for at most {} s; the lab is removed at the end",
         experiment.title(),
         all_ms / 1_000,
     ));
-    let request = ReplayRequest { replay, timing, insist: args.subject.insist };
-    let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
-    let flag = interruption.flag();
-    let (journal, mut shown) = (journal(), Shown::new());
+    Timing { budget_ms: all_ms / parts as u64, ..timing }
+}
+
+fn shown() -> Shown {
+    let mut shown = Shown::new();
     shown.show(SubjectStep::Doing("setting up the lab"));
-    let quell = asked::this_program()?;
-    let tools = asked::tools(&journal, &quell);
-    let played = play(&request, &tools, &mut |step| shown.show(step), &|| flag.get().is_some());
-    shown.finish();
-    played.map_err(asked::of_lab_run)
+    shown
 }
