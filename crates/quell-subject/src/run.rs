@@ -402,7 +402,7 @@ impl<'a> LabServer<'a> {
         let experiment = compare(&mut subject, design, (Some(load), offered_per_s), &mut watch, self.stopped)?;
         let Traffic::Generator(traffic) = subject.traffic else { unreachable!("the subject keeps its traffic") };
         self.generator = Some(traffic.running.stop()?);
-        Ok(experiment)
+        Ok(LoadExperiment { settings: subject.reported, ..experiment })
     }
 
     /// The server as a subject that can be switched between `modes`.
@@ -426,7 +426,6 @@ impl<'a> LabServer<'a> {
         Ok(Programs::new(
             switching,
             &preview.plan,
-            modes,
             &impossible,
             watched,
             Traffic::Generator(traffic),

@@ -3,6 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use maud::{Markup, html};
+use quell_host::switching::ReportedSettings;
 use quell_linux::visible::counted;
 use quell_mode::{DeliveryMode, Threaded};
 use quell_result::experiment::SubjectFacts;
@@ -10,7 +11,7 @@ use quell_result::facts::{Check, HostFacts};
 
 use super::parts;
 use crate::draw::{Grid, shown};
-use crate::words;
+use crate::words::{self, SettingsTable};
 
 /// Time of day in UTC; `None` for times that no clock shows.
 pub(crate) fn utc(unix_s: u64) -> Option<String> {
@@ -86,6 +87,27 @@ pub(crate) fn checks(subject: &SubjectFacts) -> Option<Grid> {
     };
     grid.rows = lab.checks.iter().map(row).collect();
     (!grid.rows.is_empty()).then_some(grid)
+}
+
+/// What the kernel reported about the settings of these experiments. Experiments with the same tables share them.
+pub(crate) fn reported<'a>(settings: impl Iterator<Item = &'a ReportedSettings>) -> Option<Markup> {
+    let (mut said, mut tables): (Vec<String>, Vec<SettingsTable>) = Default::default();
+    for settings in settings {
+        said.extend(words::settings_restored(settings).filter(|text| !said.contains(text)));
+        let new = words::settings_tables(settings);
+        tables.extend(new.into_iter().filter(|table| !tables.contains(table)).collect::<Vec<_>>());
+    }
+    let grid = |table: &SettingsTable| Grid {
+        head: table.head.iter().map(|head| (*head).to_owned()).collect(),
+        rows: table.rows.clone(),
+    };
+    (!said.is_empty()).then(|| html! {
+        @for text in &said { p { (shown_long(text)) } }
+        details {
+            summary { "What the kernel reported before, under each mode, and after" }
+            @for table in &tables { p.about { (shown_long(&table.objects)) } (parts::table(&grid(table), &table.objects)) }
+        }
+    })
 }
 
 /// What each mode sets.

@@ -3,6 +3,7 @@
 mod advice;
 mod command;
 mod published;
+mod settings;
 mod subject;
 
 use quell_cli::number::{self, ABSENT, short};
@@ -16,6 +17,7 @@ use quell_tune::{ArmState, TuneEnd, TuneMetric};
 pub use advice::{Advice, budget, experiment_advice, placement_options, search_advice};
 pub use command::{repeat_experiment, repeat_search};
 pub use published::{PublishedText, published};
+pub use settings::{SettingsTable, settings_restored, settings_tables};
 pub use subject::{command_line, host, placement, problems, short_subject, subject};
 
 /// Short name of a criterion, as in the heading of a column.

@@ -16,7 +16,7 @@ use crate::exit::Failure;
 pub(crate) fn render(document: &ResultDocument, details: bool, terminal: Terminal) -> Result<String, Failure> {
     Ok(match document {
         ResultDocument::Experiment(result) => terminal.wrap(&experiment::render(result, details)),
-        ResultDocument::Tune(file) => terminal.wrap(&tune::render(file)),
+        ResultDocument::Tune(file) => terminal.wrap(&tune::render(file, details)),
         ResultDocument::Published(run) => published::render(run).map_err(Failure::usage)?,
         ResultDocument::Load(run) => load_report::render(&run.report),
         ResultDocument::XdpLoad(run) => xdp::load(run),
