@@ -127,8 +127,8 @@ fn queue_cells(values: Option<&PartialNapiSettings>) -> Vec<String> {
     let cell = |attribute: &NapiAttribute| {
         let value = values.and_then(|values| values.get(*attribute));
         value.map_or_else(|| ABSENT.to_owned(), |value| match attribute {
-            NapiAttribute::GroFlushTimeout | NapiAttribute::IrqSuspendTimeout => duration_text(value),
-            NapiAttribute::DeferHardIrqs | NapiAttribute::Threaded => value.to_string(),
+            NapiAttribute::GroFlushTimeout | NapiAttribute::IrqSuspendTimeout if value > 0 => duration_text(value),
+            _ => value.to_string(),
         })
     };
     NapiAttribute::ALL.iter().map(cell).collect()

@@ -54,6 +54,7 @@ fn an_experiment_has_its_sections_in_the_order_of_the_questions_of_a_reader() {
         ">Over the loads<",
         ">What the experiment saw<",
         ">Where and how<",
+        ">Settings<",
         ">The command that repeats it<",
         ">Data<",
     ];
@@ -97,6 +98,18 @@ fn results_are_compared_at_the_loads_and_in_the_modes_that_they_share() {
         assert!(page.contains(text), "{text}");
     }
     assert!(!page.contains("<b>suspend200 at max</b>"), "only one has this load");
+}
+
+#[test]
+fn a_measurement_says_whether_the_kernel_reported_the_same_settings_afterwards() {
+    let mut document = documents().remove(0);
+    let page = page::page(&[source("restored", &document)]).unwrap();
+    for text in ["Restored exactly", "under suspend200", "server0 queue 0 (NAPI 678)", "epoll 7 of process 23414"] {
+        assert!(page.contains(text), "{text}");
+    }
+    document["experiments"][0]["settings"]["queues"][0]["values"]["after"]["gro-flush-timeout"] = json!(7_000);
+    let page = page::page(&[source("changed", &document)]).unwrap();
+    assert!(page.contains("Not restored exactly") && page.contains("after defer-hard-irqs 0, gro-flush-timeout 7 µs"));
 }
 
 #[test]
