@@ -435,10 +435,8 @@ impl Switching {
     pub fn stall_guard(&self) -> Result<Option<StallGuard>, SamplerError> {
         let suspends = |values: &PartialNapiSettings| values.irq_suspend_timeout_ns.is_some_and(|timeout| timeout > 0);
         let suspended = self.queues.iter().filter(|(.., queue)| queue.values.iter().any(suspends));
-        let queue = |(.., queue): &OpenQueue| SuspendedQueue {
-            napi: queue.napi,
-            namespace_cookie: queue.namespace_cookie,
-        };
+        let queue =
+            |(.., queue): &OpenQueue| SuspendedQueue { napi: queue.napi, namespace_cookie: queue.namespace_cookie };
         let queues: Vec<SuspendedQueue> = suspended.map(queue).collect();
         if queues.is_empty() || self.transaction.history().is_some_and(|history| history.accepts_stalls) {
             return Ok(None);
@@ -459,9 +457,7 @@ impl Switching {
             return Ok(None);
         };
         let timeout = |queue: &SwitchedQueue| queue.values.get(mode)?.gro_flush_timeout_ns;
-        let queue = |(.., queue): &OpenQueue| {
-            (queue.napi, Duration::from_nanos(timeout(queue).unwrap_or_default()))
-        };
+        let queue = |(.., queue): &OpenQueue| (queue.napi, Duration::from_nanos(timeout(queue).unwrap_or_default()));
         let mut threads = PollingThreads::new(settings).within(self.poller_cpus.clone());
         threads.set(&self.queues.iter().map(queue).collect())?;
         Ok(Some(threads))

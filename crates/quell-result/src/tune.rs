@@ -42,7 +42,17 @@ impl TuneFile {
     pub fn of(begun: ExperimentResult, search: TuneResult, left_alone: Vec<String>) -> Self {
         let ExperimentResult { quell_version, started_unix_s, host, subject, not_a_measurement, .. } = begun;
         let schema = Self::SCHEMA.to_owned();
-        Self { schema, quell_version, started_unix_s, host, subject, not_a_measurement, left_alone, settings: None, search }
+        Self {
+            schema,
+            quell_version,
+            started_unix_s,
+            host,
+            subject,
+            not_a_measurement,
+            left_alone,
+            settings: None,
+            search,
+        }
     }
 }
 

@@ -423,14 +423,7 @@ impl<'a> LabServer<'a> {
         };
         let impossible: Vec<Option<String>> = modes.iter().map(|mode| why_not_here(lab, mode)).collect();
         let switching = Switching::begin(self.journal, Purpose::Lab, targets, &preview.plan, None)?;
-        Ok(Programs::new(
-            switching,
-            &preview.plan,
-            &impossible,
-            watched,
-            Traffic::Generator(traffic),
-            self.stopped,
-        ))
+        Ok(Programs::new(switching, &preview.plan, &impossible, watched, Traffic::Generator(traffic), self.stopped))
     }
 }
 

@@ -105,7 +105,11 @@ impl ReportedSettings {
 
     /// Reads all values after the restore. Values that cannot be read are left out.
     pub(super) fn read_after(&mut self, queues: &mut [OpenQueue], epolls: &[SwitchedEpoll], targets: &Targets) {
-        self.read((queues, epolls, targets), |queue, now| queue.after = Some(now), |epoll, now| epoll.after = Some(now));
+        self.read(
+            (queues, epolls, targets),
+            |queue, now| queue.after = Some(now),
+            |epoll, now| epoll.after = Some(now),
+        );
     }
 
     fn read(

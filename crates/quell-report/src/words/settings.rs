@@ -2,28 +2,20 @@
 
 use quell_cli::number::ABSENT;
 use quell_host::switching::{ReportedEpoll, ReportedQueue, ReportedSettings, ReportedValues};
-use quell_linux::visible::{self, counted};
+use quell_linux::visible::counted;
 use quell_mode::{EpollParams, NapiAttribute, PartialNapiSettings, duration_text};
 
-const QUEUE: [&str; 4] = ["defer-hard-irqs", "gro-flush-timeout", "irq-suspend-timeout", "threaded"];
-const EPOLL: [&str; 3] = ["busy_poll_usecs", "busy_poll_budget", "prefer_busy_poll"];
+use super::TextTable;
+
+pub(super) const QUEUE: [&str; 4] = ["defer-hard-irqs", "gro-flush-timeout", "irq-suspend-timeout", "threaded"];
+pub(super) const EPOLL: [&str; 3] = ["busy_poll_usecs", "busy_poll_budget", "prefer_busy_poll"];
 /// Number of objects that are named.
 const NAMED: usize = 4;
 
-/// Values of objects that had the same ones at all times.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SettingsTable {
-    /// Names of the objects.
-    pub objects: String,
-    /// Names of the settings that the kernel reported, after that of the time.
-    pub head: Vec<&'static str>,
-    /// Time and values: before, under each mode, after.
-    pub rows: Vec<Vec<String>>,
-}
-
-/// Tables of the queues, then of the epolls.
+/// Tables of the queues, then of the epolls. The heading of a table has the objects that had the same values at all times;
+/// its rows are before, under each mode, and after.
 #[must_use]
-pub fn settings_tables(settings: &ReportedSettings) -> Vec<SettingsTable> {
+pub fn settings_tables(settings: &ReportedSettings) -> Vec<TextTable> {
     let queues = settings.queues.iter().map(|queue| (queue_name(queue), rows(&queue.values, queue_cells)));
     let epolls = settings.epolls.iter().map(|epoll| (epoll_name(epoll), rows(&epoll.values, epoll_cells)));
     [tables(&QUEUE, queues), tables(&EPOLL, epolls)].concat()
@@ -47,7 +39,8 @@ pub fn settings_restored(settings: &ReportedSettings) -> Option<String> {
         }
     };
     let of_them = if restored == total { "for".to_owned() } else { format!("for {restored} of") };
-    let first = format!("{begin}: the kernel reported the same values before and after the measurement {of_them} {objects}.");
+    let first =
+        format!("{begin}: the kernel reported the same values before and after the measurement {of_them} {objects}.");
     let other = |(names, end): &(Vec<String>, EndOfSetting)| match end {
         EndOfSetting::Restored => None,
         EndOfSetting::Differs(change) => Some(format!(" {}: {change}.", named(names))),
@@ -81,22 +74,19 @@ fn rows<V>(values: &ReportedValues<V>, cells: impl Fn(Option<&V>) -> Vec<String>
         .collect()
 }
 
-fn tables(
-    settings: &[&'static str],
-    objects: impl Iterator<Item = (String, Vec<Vec<String>>)>,
-) -> Vec<SettingsTable> {
+fn tables(settings: &[&'static str], objects: impl Iterator<Item = (String, Vec<Vec<String>>)>) -> Vec<TextTable> {
     let table = |(names, rows): (Vec<String>, Vec<Vec<String>>)| {
         let is_known = |column: usize| rows.iter().any(|row| row[column] != ABSENT);
         let known: Vec<usize> = (1..=settings.len()).filter(|column| is_known(*column)).collect();
         let row = |row: &Vec<String>| [0].iter().chain(&known).map(|column| row[*column].clone()).collect();
         let head = std::iter::once("when").chain(known.iter().map(|column| settings[column - 1])).collect();
-        SettingsTable { objects: named(&names), head, rows: rows.iter().map(row).collect() }
+        TextTable { heading: named(&names), head, rows: rows.iter().map(row).collect() }
     };
     grouped(objects).into_iter().map(table).collect()
 }
 
 /// Names by value, in the order of their appearance.
-fn grouped<T: PartialEq>(objects: impl Iterator<Item = (String, T)>) -> Vec<(Vec<String>, T)> {
+pub(super) fn grouped<T: PartialEq>(objects: impl Iterator<Item = (String, T)>) -> Vec<(Vec<String>, T)> {
     let mut groups: Vec<(Vec<String>, T)> = Vec::new();
     for (name, value) in objects {
         match groups.iter_mut().find(|(_, other)| *other == value) {
@@ -107,34 +97,35 @@ fn grouped<T: PartialEq>(objects: impl Iterator<Item = (String, T)>) -> Vec<(Vec
     groups
 }
 
-fn named(names: &[String]) -> String {
+pub(super) fn named(names: &[String]) -> String {
     let more = names.len().saturating_sub(NAMED);
     let text = names.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
     if more > 0 { format!("{text} and {more} more") } else { text }
 }
 
 fn queue_name(queue: &ReportedQueue) -> String {
-    let numbers = queue.queues.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    let number = if numbers.is_empty() { String::new() } else { format!(" queue {numbers}") };
-    format!("{}{number} (NAPI {})", visible::name(&queue.device), queue.napi)
+    super::queue_name(&queue.device, &queue.queues, queue.napi)
 }
 
 fn epoll_name(epoll: &ReportedEpoll) -> String {
     format!("epoll {} of process {}", epoll.fd, epoll.pid)
 }
 
-fn queue_cells(values: Option<&PartialNapiSettings>) -> Vec<String> {
+pub(super) fn queue_cells(values: Option<&PartialNapiSettings>) -> Vec<String> {
     let cell = |attribute: &NapiAttribute| {
         let value = values.and_then(|values| values.get(*attribute));
-        value.map_or_else(|| ABSENT.to_owned(), |value| match attribute {
-            NapiAttribute::GroFlushTimeout | NapiAttribute::IrqSuspendTimeout if value > 0 => duration_text(value),
-            _ => value.to_string(),
-        })
+        value.map_or_else(
+            || ABSENT.to_owned(),
+            |value| match attribute {
+                NapiAttribute::GroFlushTimeout | NapiAttribute::IrqSuspendTimeout if value > 0 => duration_text(value),
+                _ => value.to_string(),
+            },
+        )
     };
     NapiAttribute::ALL.iter().map(cell).collect()
 }
 
-fn epoll_cells(values: Option<&EpollParams>) -> Vec<String> {
+pub(super) fn epoll_cells(values: Option<&EpollParams>) -> Vec<String> {
     let Some(params) = values else { return vec![ABSENT.to_owned(); EPOLL.len()] };
     let EpollParams { busy_poll_usecs, busy_poll_budget, prefer_busy_poll } = *params;
     vec![busy_poll_usecs.to_string(), busy_poll_budget.to_string(), u8::from(prefer_busy_poll).to_string()]
@@ -165,8 +156,11 @@ mod tests {
         let tables = settings_tables(&settings((3..10).map(|fd| epoll(fd, Some(OFF))).collect()));
         let [table] = &tables[..] else { panic!("{tables:?}") };
         let first = "epoll 3 of process 7, epoll 4 of process 7, epoll 5 of process 7, epoll 6 of process 7 and 3 more";
-        assert_eq!(table.objects, first);
-        assert_eq!(table.rows, [["before", "0", "0", "0"], ["under suspend20", "0", "64", "1"], ["after", "0", "0", "0"]]);
+        assert_eq!(table.heading, first);
+        assert_eq!(
+            table.rows,
+            [["before", "0", "0", "0"], ["under suspend20", "0", "64", "1"], ["after", "0", "0", "0"]]
+        );
     }
 
     #[test]

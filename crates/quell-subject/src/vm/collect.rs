@@ -51,10 +51,7 @@ impl Collected {
             (GuestEvent::Restored(settings), Some(experiment)) => experiment.settings = Some(*settings),
             (GuestEvent::Ended(end), Some(experiment)) => experiment.end = end,
             (
-                GuestEvent::SliceEnds(_)
-                | GuestEvent::Dropped { .. }
-                | GuestEvent::Restored(_)
-                | GuestEvent::Ended(_),
+                GuestEvent::SliceEnds(_) | GuestEvent::Dropped { .. } | GuestEvent::Restored(_) | GuestEvent::Ended(_),
                 None,
             ) => {}
             (GuestEvent::SearchSliceBegins(_) | GuestEvent::Searched(_), _) => {}

@@ -8,7 +8,7 @@ use quell_experiment::{
 use quell_host::switching::ReportedSettings;
 use quell_linux::visible::{self, agree, counted};
 use quell_load::OfferedLoad;
-use quell_report::words::{self, SettingsTable};
+use quell_report::words::{self, TextTable};
 use quell_result::experiment::{EndOfExperiment, ExperimentResult, LoadExperiment, SubjectFacts};
 use quell_result::facts::{HostFacts, PlacementFacts, ProblemFacts};
 use quell_result::figures::{self, Work};
@@ -73,19 +73,24 @@ fn details(result: &ExperimentResult) -> String {
 pub(super) fn reported<'a>(settings: impl Iterator<Item = &'a ReportedSettings>) -> String {
     let mut parts: Vec<String> = Vec::new();
     for settings in settings {
-        let tables = words::settings_tables(settings).into_iter().map(|table| settings_table(&table));
+        let tables = words::settings_tables(settings).into_iter().map(|table| titled_table(&table));
         let said = words::settings_restored(settings).map(|text| format!("\n{}\n", wrapped(&text)));
-        tables.chain(said).for_each(|part| if !parts.contains(&part) { parts.push(part) });
+        tables.chain(said).for_each(|part| {
+            if !parts.contains(&part) {
+                parts.push(part)
+            }
+        });
     }
     parts.concat()
 }
 
-fn settings_table(settings: &SettingsTable) -> String {
+/// A table below its heading.
+pub(super) fn titled_table(text: &TextTable) -> String {
     let mut table = new_table();
-    table.set_header(&settings.head);
-    table.add_rows(&settings.rows);
+    table.set_header(&text.head);
+    table.add_rows(&text.rows);
     align_numbers(&mut table, 1);
-    format!("\n{}\n{}", wrapped(&settings.objects), lines(&table))
+    format!("\n{}\n{}", wrapped(&text.heading), lines(&table))
 }
 
 #[must_use]
