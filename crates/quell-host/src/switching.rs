@@ -9,6 +9,8 @@
 //! epoll that still prefers busy polling cannot suspend it again. Epolls can therefore be set without a search for
 //! sockets, which takes long in a program with many connections.
 
+mod reported;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
@@ -26,7 +28,7 @@ use quell_linux::netlink::NetlinkError;
 use quell_linux::netns::Namespace;
 use quell_linux::proc::ProcRoot;
 use quell_linux::{CpuList, NapiId, Pid};
-use quell_mode::{DeliveryMode, EpollParams, NapiSettings, PartialNapiSettings, PollerSettings};
+use quell_mode::{DeliveryMode, EpollParams, NapiSettings, PartialNapiSettings};
 use quell_sampler::SamplerError;
 
 use crate::attach::attachment::StartKeeper;
@@ -41,8 +43,11 @@ use crate::attach::stall_guard::StallGuard;
 use crate::attach::{AttachError, SocketId, Targets};
 use crate::snapshot::Snapshot;
 
+pub use reported::{ModeValues, ReportedEpoll, ReportedQueue, ReportedSettings, ReportedValues};
+
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SwitchPlan {
+    pub modes: Vec<DeliveryMode>,
     pub queues: Vec<SwitchedQueue>,
     pub epolls: Vec<SwitchedEpoll>,
     /// Obstacles by mode; empty for a mode that can be set.
@@ -50,8 +55,6 @@ pub struct SwitchPlan {
     pub limitations: Vec<Vec<Limitation>>,
     /// Plan of each mode on its own, as `attach` would make it.
     pub plans: Vec<AttachPlan>,
-    /// Polling threads of each mode; `None` for a mode without.
-    pub pollers: Vec<Option<PollerSettings>>,
     /// CPUs on which polling threads may run, unless a mode selects one. Empty: all.
     pub poller_cpus: CpuList,
     pub accepts_stalls: bool,
@@ -94,19 +97,23 @@ pub struct BegunSwitching {
     changes: usize,
 }
 
+/// A queue, and how its namespace and its settings are reached.
+type OpenQueue = (Namespace, Netdev, SwitchedQueue);
+
 /// Programs that are being switched between modes. Dropping it restores everything.
 #[derive(Debug)]
 pub struct Switching {
     transaction: Transaction,
     targets: Targets,
     proc: ProcRoot,
-    queues: Vec<(Namespace, Netdev, SwitchedQueue)>,
+    queues: Vec<OpenQueue>,
     epolls: Vec<SwitchedEpoll>,
-    pollers: Vec<Option<PollerSettings>>,
+    modes: Vec<DeliveryMode>,
+    reported: ReportedSettings,
     poller_cpus: CpuList,
     /// Polling threads of the current mode. They are dropped after the transaction, which restores the queues.
     polling: Option<PollingThreads>,
-    /// Index of the current mode; `None` before the first switch.
+    /// Index of the current mode; `None` before the first switch, and after a failed one.
     current: Option<usize>,
 }
 
@@ -148,12 +155,12 @@ impl SwitchPlan {
         let request = |mode: &DeliveryMode| AttachRequest { mode: *mode, epolls: EpollsSetBy::Attachment };
         let plans: Vec<AttachPlan> = modes.iter().map(|mode| plan(snapshot, None, &pids, &request(mode))).collect();
         let mut switched = Self {
+            modes: modes.to_vec(),
             queues: queues(&plans),
             epolls: epolls(&plans),
             impossible: plans.iter().map(|plan| plan.impossible.clone()).collect(),
             limitations: plans.iter().map(|plan| plan.limitations.clone()).collect(),
             plans,
-            pollers: modes.iter().map(DeliveryMode::poller).collect(),
             poller_cpus: CpuList::default(),
             accepts_stalls: false,
         };
@@ -377,7 +384,8 @@ impl BegunSwitching {
             proc,
             queues,
             epolls: plan.epolls.clone(),
-            pollers: plan.pollers.clone(),
+            modes: plan.modes.clone(),
+            reported: ReportedSettings::before(plan),
             poller_cpus: plan.poller_cpus.clone(),
             polling: None,
             current: None,
@@ -427,10 +435,8 @@ impl Switching {
     pub fn stall_guard(&self) -> Result<Option<StallGuard>, SamplerError> {
         let suspends = |values: &PartialNapiSettings| values.irq_suspend_timeout_ns.is_some_and(|timeout| timeout > 0);
         let suspended = self.queues.iter().filter(|(.., queue)| queue.values.iter().any(suspends));
-        let queue = |(.., queue): &(Namespace, Netdev, SwitchedQueue)| SuspendedQueue {
-            napi: queue.napi,
-            namespace_cookie: queue.namespace_cookie,
-        };
+        let queue =
+            |(.., queue): &OpenQueue| SuspendedQueue { napi: queue.napi, namespace_cookie: queue.namespace_cookie };
         let queues: Vec<SuspendedQueue> = suspended.map(queue).collect();
         if queues.is_empty() || self.transaction.history().is_some_and(|history| history.accepts_stalls) {
             return Ok(None);
@@ -447,13 +453,11 @@ impl Switching {
     /// Polling threads of a mode. Checks that those of the current mode have polled until now.
     fn begin_polling(&mut self, mode: Option<usize>) -> Result<Option<PollingThreads>, SwitchError> {
         self.polling.as_mut().map_or(Ok(()), PollingThreads::failed)?;
-        let Some((mode, settings)) = mode.and_then(|mode| Some((mode, (*self.pollers.get(mode)?)?))) else {
+        let Some((mode, settings)) = mode.and_then(|mode| Some((mode, self.modes.get(mode)?.poller()?))) else {
             return Ok(None);
         };
         let timeout = |queue: &SwitchedQueue| queue.values.get(mode)?.gro_flush_timeout_ns;
-        let queue = |(.., queue): &(Namespace, Netdev, SwitchedQueue)| {
-            (queue.napi, Duration::from_nanos(timeout(queue).unwrap_or_default()))
-        };
+        let queue = |(.., queue): &OpenQueue| (queue.napi, Duration::from_nanos(timeout(queue).unwrap_or_default()));
         let mut threads = PollingThreads::new(settings).within(self.poller_cpus.clone());
         threads.set(&self.queues.iter().map(queue).collect())?;
         Ok(Some(threads))
@@ -469,10 +473,12 @@ impl Switching {
     }
 
     fn set_values(&mut self, mode: Option<usize>) -> Result<(), SwitchError> {
-        let current = std::mem::replace(&mut self.current, mode);
-        for (namespace, netdev, queue) in &mut self.queues {
+        let current = self.current.take();
+        let current_mode = current.and_then(|current| self.modes.get(current)).copied();
+        for ((namespace, netdev, queue), reported) in self.queues.iter_mut().zip(&mut self.reported.queues) {
             let Some(wanted) = mode.map_or(Some(&queue.old), |mode| queue.values.get(mode)) else { continue };
             let now = netdev.napi(queue.napi)?.settings.where_present_in(wanted);
+            current_mode.into_iter().for_each(|mode| reported.values.set_under(mode, now));
             if let Some(set) = current.and_then(|current| queue.values.get(current)).filter(|set| **set != now) {
                 let what = format!("NAPI {} of {}", queue.napi, queue.device);
                 return Err(SwitchError::ChangedByOthers { what, set: set.to_string(), now: now.to_string() });
@@ -491,7 +497,13 @@ impl Switching {
             for epoll in of_process {
                 let Some(wanted) = mode.map_or(Some(&epoll.old), |mode| epoll.params.get(mode)) else { continue };
                 let set = current.and_then(|current| epoll.params.get(current)).unwrap_or(&epoll.old);
-                match program.change(epoll.fd, *set, *wanted) {
+                let changed = program.change(epoll.fd, *set, *wanted);
+                if let (Some(mode), Ok(now)) = (current_mode, &changed)
+                    && let Some(reported) = self.reported.epoll(epoll.pid, epoll.fd)
+                {
+                    reported.set_under(mode, *now);
+                }
+                match changed {
                     Ok(now) if now == *set => {}
                     Ok(now) => {
                         let what = format!("epoll {} of process {}", epoll.fd, epoll.pid);
@@ -503,10 +515,11 @@ impl Switching {
             }
         }
         self.epolls.retain(|epoll| !closed.contains(&(epoll.pid, epoll.fd)));
+        self.current = mode;
         Ok(())
     }
 
-    /// Index of the mode that is set; `None` if it is the state from before the experiment.
+    /// Index of the mode that is set; `None` if it is the state from before the experiment, or a switch failed.
     #[must_use]
     pub fn current(&self) -> Option<usize> {
         self.current
@@ -522,12 +535,16 @@ impl Switching {
         &self.targets
     }
 
-    /// Restores the values from before the experiment.
+    /// Restores the values from before the experiment. Returns all values that the kernel reported, too.
     ///
     /// # Errors
     /// When the journal could not be removed after everything was undone.
-    pub fn end(self) -> Result<Reverted, JournalError> {
-        self.transaction.revert()
+    pub fn end(mut self) -> Result<(Reverted, ReportedSettings), JournalError> {
+        let mode = self.current.and_then(|current| self.modes.get(current)).copied();
+        mode.into_iter().for_each(|mode| self.reported.read_under(mode, &mut self.queues, &self.epolls, &self.targets));
+        let reverted = self.transaction.revert()?;
+        self.reported.read_after(&mut self.queues, &self.epolls, &self.targets);
+        Ok((reverted, self.reported))
     }
 }
 

@@ -16,6 +16,20 @@ pub struct OutputFileError {
     source: io::Error,
 }
 
+/// A file that gets one line of JSON after another.
+#[derive(Debug)]
+pub struct OutputLines<'a> {
+    file: File,
+    of: &'a OutputFile,
+}
+
+impl OutputLines<'_> {
+    pub fn add(&mut self, value: &impl Serialize) -> Result<(), OutputFileError> {
+        let line = serde_json::to_string(value).map(|json| json + "\n").map_err(io::Error::from);
+        line.and_then(|line| self.file.write_all(line.as_bytes())).map_err(|source| self.of.error(source))
+    }
+}
+
 #[derive(Debug)]
 pub struct OutputFile {
     path: PathBuf,
@@ -61,6 +75,13 @@ impl OutputFile {
 
     pub fn write(&self, text: &str) -> Result<(), OutputFileError> {
         self.write_by(|out| out.write_all(text.as_bytes()))
+    }
+
+    /// Begins a file of lines of JSON, which are complete after each line.
+    pub fn begin_lines(&self) -> Result<OutputLines<'_>, OutputFileError> {
+        self.write_by(|_| Ok(()))?;
+        let file = (self.open)(&self.path).map_err(|source| self.error(source))?;
+        Ok(OutputLines { file, of: self })
     }
 
     fn write_by(&self, content: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), OutputFileError> {

@@ -17,14 +17,16 @@ use quell_host::snapshot::{self, Device, Files, Process, Snapshot, SnapshotNapi,
 use quell_linux::proc::{ControlGroups, ProcDir, ProcRoot};
 use quell_linux::sysfs::Sysfs;
 use quell_linux::{NapiId, Pid, clock, kernel};
-use quell_mode::DeliveryMode;
+use quell_mode::{DeliveryMode, EpollParams};
 use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError, Unsampled};
 use tracing::{info, warn};
 
 use crate::drops::{self, DeviceCounters};
 use crate::skipped::skipped;
 use quell_result::Document as _;
-use quell_result::top::{IntervalReport, ObservedIdleState, ObservedProgram, ObservedQueue, SkipReason, SkippedPart};
+use quell_result::top::{
+    IntervalReport, ObservedEpolls, ObservedIdleState, ObservedProgram, ObservedQueue, SkipReason, SkippedPart,
+};
 
 /// A snapshot is taken after this many times the CPU time of the previous one: at most 0.5 % of one CPU.
 const PAUSE_PER_CPU_TIME: u32 = 200;
@@ -201,6 +203,7 @@ impl Observer {
                 device: device.name.clone(),
                 rx_queues: rx_queues(device, napi.id),
                 napi: napi.id,
+                settings: napi.settings(),
                 interrupts: interrupts(napi),
                 thread_ns: thread_ns(napi),
                 sample,
@@ -308,6 +311,7 @@ impl Observer {
                 drifted: condition.and_then(|condition| condition.drifted),
                 skipped: condition.map(|condition| condition.skipped.clone()),
                 mode: mode.cloned(),
+                epolls: epolls(process),
                 napis: napis.into_iter().collect(),
             })
         };
@@ -350,6 +354,16 @@ fn run_ns((pid, start_time_ticks): ProgramKey) -> Option<u64> {
     let dir = ProcRoot::default().process(pid);
     let run_ns = dir.schedstat_of_all_threads().ok()?.run_ns;
     cpu_ns(&dir, start_time_ticks).map(|_| run_ns)
+}
+
+/// Epolls of a process by their parameters, as far as these can be read.
+fn epolls(process: &Process) -> Vec<ObservedEpolls> {
+    let mut counts: BTreeMap<EpollParams, usize> = BTreeMap::new();
+    let all = process.files.known().into_iter().flat_map(|files| &files.epolls);
+    for epoll in all.filter(|epoll| epoll.same_as.is_none()) {
+        epoll.params.known().into_iter().for_each(|params| *counts.entry(*params).or_default() += 1);
+    }
+    counts.into_iter().map(|(params, count)| ObservedEpolls { params, count }).collect()
 }
 
 /// Entries of each idle state on all CPUs. Names are those of the first CPU that has idle states.
@@ -528,6 +542,7 @@ mod tests {
             device: "eth0".to_owned(),
             rx_queues: vec![0],
             napi: NapiId::from_kernel(8193).unwrap(),
+            settings: quell_mode::PartialNapiSettings::NONE,
             interrupts: None,
             thread_ns: None,
             sample: Some(sample),

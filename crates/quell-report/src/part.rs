@@ -45,6 +45,7 @@ impl<'a> Part<'a> {
                     offered_per_s: None,
                     record: record.clone(),
                     end: EndOfExperiment::Stopped(quell_experiment::StopReason::BudgetSpent),
+                    settings: None,
                 };
                 let heading = if load == "present" { "the present load".to_owned() } else { load.clone() };
                 Self { load, heading, analysis: analysis.clone(), experiment: Cow::Owned(experiment) }

@@ -63,6 +63,16 @@ pub(crate) fn schema_of(text: &str) -> Result<Option<String>, DocumentError> {
     Ok(Head::deserialize(&mut values).map_err(DocumentError::NotJson)?.schema)
 }
 
+/// Parses a first line, and the others. A last line without its end was written in part.
+pub(crate) fn header_and_lines<H: DeserializeOwned, L: DeserializeOwned>(
+    text: &str,
+) -> serde_json::Result<(H, Vec<L>)> {
+    let mut lines = text.split_inclusive('\n');
+    let header = serde_json::from_str(lines.next().unwrap_or_default())?;
+    let others = lines.filter(|line| line.ends_with('\n')).map(serde_json::from_str);
+    Ok((header, others.collect::<serde_json::Result<_>>()?))
+}
+
 /// Declares [`ResultDocument`](crate::ResultDocument), one variant for each kind of document.
 macro_rules! documents {
     ($($(#[$about:meta])* $kind:ident($type:ty)),+ $(,)?) => {

@@ -1,6 +1,7 @@
 //! Result of a switchback experiment: design and slices. [`LoadExperiment::analyse`] derives the verdicts.
 
 use quell_experiment::{Criterion, ExperimentRecord, SliceFlag, StopReason, SwitchbackAnalysis, WhyUndecided};
+use quell_host::switching::ReportedSettings;
 use quell_linux::clock;
 use quell_linux::proc::ProcRoot;
 use quell_linux::sched::SchedError;
@@ -75,6 +76,10 @@ pub struct LoadExperiment<S = DeliveryMode> {
     pub record: ExperimentRecord<S>,
     /// Reason why the experiment ended.
     pub end: EndOfExperiment,
+    /// Settings as the kernel reported them. Absent if another process set them (a command), if nothing was set (a model),
+    /// and in older results.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settings: Option<ReportedSettings>,
 }
 
 /// Reason why an experiment ended.
@@ -227,7 +232,8 @@ mod tests {
             switchback.record(slice.with_metric("cpu-us-per-packet", value).with_metric("p99-us", value)).unwrap();
         }
         let (record, _) = switchback.finish();
-        LoadExperiment { load: None, offered_per_s: None, record, end: EndOfExperiment::Interrupted }
+        let end = EndOfExperiment::Interrupted;
+        LoadExperiment { load: None, offered_per_s: None, record, end, settings: None }
     }
 
     #[test]

@@ -44,6 +44,8 @@ document::documents! {
     Sweep(simulation::SweepRows),
     /// One report of `quell top`.
     Top(top::IntervalReport),
+    /// Recording of `quell top --record`.
+    Recording(top::TopRecording),
     /// Snapshot of `quell show`.
     Snapshot(quell_host::snapshot::Snapshot),
     /// Report of `quell conformance`.

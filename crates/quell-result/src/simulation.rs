@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Document;
+use crate::document::header_and_lines;
 
 /// What all rows have in common.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -95,11 +96,8 @@ impl Document for SweepRows {
     const SCHEMA: &'static str = "quell-sim-sweep/1";
 
     fn from_json(text: &str) -> serde_json::Result<Self> {
-        let mut lines = text.split_inclusive('\n');
-        let mut sweep: Self = serde_json::from_str(lines.next().unwrap_or_default())?;
-        for line in lines.filter(|line| line.ends_with('\n')) {
-            sweep.rows.push(serde_json::from_str(line)?);
-        }
+        let (mut sweep, rows): (Self, Vec<SweepRow>) = header_and_lines(text)?;
+        sweep.rows.extend(rows);
         Ok(sweep)
     }
 }

@@ -1,13 +1,19 @@
-//! One report of `quell top`: what happened on the queues and in the programs during an interval.
+//! Reports of `quell top`: what happened on the queues and in the programs during an interval; and a recording, which is
+//! many of them.
 
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::payoff::ModePayoff;
-use quell_linux::{NapiId, Pid};
+use quell_linux::proc::ProcRoot;
+use quell_linux::sched::SchedError;
+use quell_linux::{NapiId, Pid, clock};
+use quell_mode::{EpollParams, PartialNapiSettings};
 use quell_sampler::{QueueSample, Unsampled};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Document;
+use crate::document::header_and_lines;
+use crate::facts::HostFacts;
 
 /// What happened on the queues during one interval.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -75,6 +81,9 @@ pub struct ObservedQueue {
     /// Its receive queues, in ascending order.
     pub rx_queues: Vec<u32>,
     pub napi: NapiId,
+    /// Its settings at the latest snapshot, as far as they can be read.
+    #[serde(default)]
+    pub settings: PartialNapiSettings,
     /// Interrupts during the interval; null if the instance has none, or it cannot be counted.
     pub interrupts: Option<u64>,
     /// CPU time of its NAPI thread during the interval, in nanoseconds; null without such a thread.
@@ -116,6 +125,9 @@ pub struct ObservedProgram {
     pub container: Option<String>,
     /// NAPI instances that its sockets last received packets from, in ascending order.
     pub napis: Vec<NapiId>,
+    /// Busy-poll parameters of its epolls at the latest snapshot, in ascending order of the parameters.
+    #[serde(default)]
+    pub epolls: Vec<ObservedEpolls>,
     /// CPU time of its threads divided by wall-clock time, between the two latest snapshots; 1 is one CPU. Null before
     /// the second snapshot, and if a counter cannot be read.
     pub cpus: Option<f64>,
@@ -139,6 +151,14 @@ pub struct ObservedProgram {
     pub drifted: Option<usize>,
     /// Parts of that mode that are not applied, at the latest snapshot. Null without a mode.
     pub skipped: Option<Vec<SkippedPart>>,
+}
+
+/// Epolls of a program that have the same parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct ObservedEpolls {
+    pub params: EpollParams,
+    pub count: usize,
 }
 
 /// A part of a mode that is not applied.
@@ -192,5 +212,52 @@ impl SkipReason {
             Self::EpollWaitUnlimited => "epoll-wait-unlimited",
             Self::Other => "other",
         }
+    }
+}
+
+/// First line of a recording.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct RecordingHeader {
+    /// `quell-recording/1`.
+    pub schema: String,
+    /// Version of Quell that made the recording.
+    pub quell_version: String,
+    /// Start of the recording, in seconds since 1970-01-01 UTC.
+    pub started_unix_s: u64,
+    pub host: HostFacts,
+}
+
+impl RecordingHeader {
+    /// Header of a recording that begins now, on this host.
+    pub fn begin() -> Result<Self, SchedError> {
+        Ok(Self {
+            schema: TopRecording::SCHEMA.to_owned(),
+            quell_version: env!("CARGO_PKG_VERSION").to_owned(),
+            started_unix_s: clock::realtime_ns() / 1_000_000_000,
+            host: HostFacts::read(&ProcRoot::default())?,
+        })
+    }
+}
+
+/// Recording of `quell top`: lines of JSON, first the header, then one report on each.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct TopRecording {
+    /// The first line.
+    #[serde(flatten)]
+    pub header: RecordingHeader,
+    /// The other lines. A line that was written in part is not a report.
+    #[serde(default)]
+    pub reports: Vec<IntervalReport>,
+}
+
+impl Document for TopRecording {
+    const SCHEMA: &'static str = "quell-recording/1";
+
+    fn from_json(text: &str) -> serde_json::Result<Self> {
+        let (mut recording, reports): (Self, Vec<IntervalReport>) = header_and_lines(text)?;
+        recording.reports.extend(reports);
+        Ok(recording)
     }
 }

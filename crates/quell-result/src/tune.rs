@@ -1,5 +1,6 @@
 //! Result of `quell tune`: the subject, and the search.
 
+use quell_host::switching::ReportedSettings;
 use quell_tune::TuneResult;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,10 @@ pub struct TuneFile {
     /// Settings that another program changed during the search, and that were therefore not restored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_alone: Vec<String>,
+    /// Settings as the kernel reported them. Absent if another process set them (a command), if nothing was set (a model),
+    /// and in older results.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settings: Option<ReportedSettings>,
     /// The search and its answer.
     pub search: TuneResult,
 }
@@ -37,7 +42,17 @@ impl TuneFile {
     pub fn of(begun: ExperimentResult, search: TuneResult, left_alone: Vec<String>) -> Self {
         let ExperimentResult { quell_version, started_unix_s, host, subject, not_a_measurement, .. } = begun;
         let schema = Self::SCHEMA.to_owned();
-        Self { schema, quell_version, started_unix_s, host, subject, not_a_measurement, left_alone, search }
+        Self {
+            schema,
+            quell_version,
+            started_unix_s,
+            host,
+            subject,
+            not_a_measurement,
+            left_alone,
+            settings: None,
+            search,
+        }
     }
 }
 

@@ -402,7 +402,7 @@ impl<'a> LabServer<'a> {
         let experiment = compare(&mut subject, design, (Some(load), offered_per_s), &mut watch, self.stopped)?;
         let Traffic::Generator(traffic) = subject.traffic else { unreachable!("the subject keeps its traffic") };
         self.generator = Some(traffic.running.stop()?);
-        Ok(experiment)
+        Ok(LoadExperiment { settings: subject.reported, ..experiment })
     }
 
     /// The server as a subject that can be switched between `modes`.
@@ -423,15 +423,7 @@ impl<'a> LabServer<'a> {
         };
         let impossible: Vec<Option<String>> = modes.iter().map(|mode| why_not_here(lab, mode)).collect();
         let switching = Switching::begin(self.journal, Purpose::Lab, targets, &preview.plan, None)?;
-        Ok(Programs::new(
-            switching,
-            &preview.plan,
-            modes,
-            &impossible,
-            watched,
-            Traffic::Generator(traffic),
-            self.stopped,
-        ))
+        Ok(Programs::new(switching, &preview.plan, &impossible, watched, Traffic::Generator(traffic), self.stopped))
     }
 }
 

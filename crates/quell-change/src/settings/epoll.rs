@@ -245,7 +245,7 @@ impl Program {
 
     /// Reads the parameters of the epoll `fd`. Fails if `fd` is not an epoll, or an epoll that watches none of
     /// `watched`.
-    pub(crate) fn get(&self, fd: i32, watched: &[SocketId]) -> Result<EpollParams, SettingsError> {
+    pub fn get(&self, fd: i32, watched: &[SocketId]) -> Result<EpollParams, SettingsError> {
         let epoll = self.handle.duplicate_briefly(fd)?;
         if self.is_another(&epoll, watched) {
             let what = format!("epoll {fd} of process {}, as of the snapshot,", self.process.pid);

@@ -16,7 +16,9 @@ use quell_host::attach::{
     AttachError, AttachRequest, Attached, Attachment, EpollsSetBy, Selection, Targets, attachments, observe,
 };
 use quell_host::snapshot::{SnapshotScope, take};
-use quell_host::switching::{SwitchError, SwitchPlan, Switching};
+use quell_host::switching::{
+    ModeValues, ReportedEpoll, ReportedQueue, ReportedValues, SwitchError, SwitchPlan, Switching,
+};
 use quell_linux::link::Links;
 use quell_linux::netdev::{Netdev, PartialNapiSettings};
 use quell_linux::process::{Child, Spawn};
@@ -123,13 +125,25 @@ fn a_server_answers_in_every_mode_and_is_restored_at_the_end() {
     }
     assert_ne!(seen[0].1, seen[1].1);
     assert_eq!(std::fs::metadata(switching.journal_path()).unwrap().len(), recorded, "a switch writes nothing");
-    let reverted = switching.end().unwrap();
+    let (reverted, reported) = switching.end().unwrap();
     assert!(
         reverted.failed.is_empty() && reverted.left_alone.is_empty() && reverted.partial.is_empty(),
         "{reverted:?}"
     );
     assert_eq!(state(&lab, pid), before);
     server.answers();
+    let restored = |queue: &ReportedQueue| queue.values.after == Some(queue.values.before);
+    assert!(reported.queues.len() == 2 && reported.queues.iter().all(restored), "{reported:?}");
+    let restored = |epoll: &ReportedEpoll| epoll.values.after == Some(epoll.values.before);
+    assert!(!reported.epolls.is_empty() && reported.epolls.iter().all(restored), "{reported:?}");
+    let names: Vec<String> = reported.queues[0].values.modes.iter().map(|under| under.mode.to_string()).collect();
+    assert_eq!(names, MODES, "each mode once, in the order of the first switches");
+    let suspend = |under: &ModeValues<PartialNapiSettings>| under.values.irq_suspend_timeout_ns;
+    let suspends: Vec<_> = reported.queues[1].values.modes.iter().map(suspend).collect();
+    assert_eq!(suspends, [Some(0), Some(20_000_000), Some(0), Some(0)]);
+    let prefers: Vec<bool> =
+        reported.epolls[0].values.modes.iter().map(|under| under.values.prefer_busy_poll).collect();
+    assert_eq!(prefers, [false, true, false, true]);
 }
 
 #[test]
@@ -190,8 +204,12 @@ fn a_value_that_another_program_changes_ends_the_switching_and_is_left_alone() {
     set_gro_flush_timeout(&lab, lab.napis[0], 77_000);
     let error = switching.switch_to(0).unwrap_err();
     assert!(matches!(error, SwitchError::ChangedByOthers { .. }) && error.to_string().contains("77 µs"), "{error}");
-    let reverted = switching.end().unwrap();
+    let (reverted, reported) = switching.end().unwrap();
     assert_eq!(reverted.partial.len(), 1, "{reverted:?}");
+    let ReportedValues { before, modes, after } = &reported.queues[0].values;
+    let [under] = &modes[..] else { panic!("{modes:?}") };
+    let timeouts = [Some(*before), Some(under.values), *after].map(|values| values.unwrap().gro_flush_timeout_ns);
+    assert_eq!((under.mode.to_string(), timeouts), (MODES[1].to_owned(), [Some(0), Some(77_000), Some(77_000)]));
     let napi = lab.napi();
     assert_eq!((napi.settings.gro_flush_timeout_ns, napi.settings.irq_suspend_timeout_ns), (Some(77_000), Some(0)));
     set_gro_flush_timeout(&lab, lab.napis[0], 0);
@@ -207,7 +225,7 @@ fn the_queues_of_an_experiment_that_ends_while_the_link_is_down_are_restored_lat
     switching.switch_to(1).unwrap();
     let links = || Links::open_in(&lab.server).unwrap();
     links().set_down(lab.server_index).unwrap();
-    let reverted = switching.end().unwrap();
+    let (reverted, _) = switching.end().unwrap();
     assert_eq!(reverted.waiting.len(), 1, "{reverted:?}");
     links().set_up(lab.server_index).unwrap();
     recover(&Journal::in_dir(dir.path())).unwrap();
@@ -375,7 +393,7 @@ fn the_error_names_a_program_that_exits() {
     child.terminate(Duration::ZERO).unwrap();
     let error = switching.switch_to(0).unwrap_err();
     assert!(matches!(error, SwitchError::ProgramEnded(ended) if ended == pid), "{error}");
-    let reverted = switching.end().unwrap();
+    let (reverted, _) = switching.end().unwrap();
     assert!(reverted.failed.is_empty(), "{reverted:?}");
 }
 

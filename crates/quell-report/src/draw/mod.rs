@@ -3,6 +3,7 @@
 pub(crate) mod curves;
 pub(crate) mod effects;
 pub(crate) mod loads;
+pub(crate) mod over_time;
 pub(crate) mod race;
 mod scale;
 pub(crate) mod slices;
@@ -13,6 +14,7 @@ use svg::Document;
 use svg::node::element::{Circle, Group, Line, Path, Rectangle, Style, Text, Title};
 
 use crate::palette::style_sheet;
+use crate::words::TextTable;
 
 pub(crate) use scale::{Nines, Scale, compact, tick};
 
@@ -45,6 +47,14 @@ pub(crate) struct Grid {
 impl Grid {
     pub(crate) fn new(head: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { head: head.into_iter().map(Into::into).collect(), rows: Vec::new() }
+    }
+}
+
+impl From<&TextTable> for Grid {
+    fn from(table: &TextTable) -> Self {
+        let mut grid = Self::new(table.head.iter().copied());
+        grid.rows = table.rows.iter().map(|row| row.iter().map(|cell| shown(cell)).collect()).collect();
+        grid
     }
 }
 

@@ -46,7 +46,12 @@ pub(crate) fn content(result: &ExperimentResult, parts: &[Part<'_>], level: u8) 
             @if let Some(checks) = facts::checks(&result.subject) {
                 details { summary { "Checks before the measurement" } (parts::table(&checks, "checks")) }
             }
+        }))
+        (parts::section(below, "Settings", "", &html! {
             (parts::table(&settings(parts), "settings of the modes"))
+            @if let Some(reported) = facts::reported(result.experiments.iter().filter_map(|one| one.settings.as_ref())) {
+                (reported)
+            }
         }))
         (parts::section(below, "The command that repeats it", "", &parts::command(&words::repeat_experiment(result))))
     }

@@ -3,6 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use maud::{Markup, html};
+use quell_host::switching::ReportedSettings;
 use quell_linux::visible::counted;
 use quell_mode::{DeliveryMode, Threaded};
 use quell_result::experiment::SubjectFacts;
@@ -10,7 +11,7 @@ use quell_result::facts::{Check, HostFacts};
 
 use super::parts;
 use crate::draw::{Grid, shown};
-use crate::words;
+use crate::words::{self, TextTable};
 
 /// Time of day in UTC; `None` for times that no clock shows.
 pub(crate) fn utc(unix_s: u64) -> Option<String> {
@@ -23,13 +24,7 @@ pub(crate) fn utc(unix_s: u64) -> Option<String> {
 pub(crate) fn machine(host: &HostFacts, subject: &SubjectFacts) -> Markup {
     let mut facts = vec![("subject", words::subject(subject).join("; "))];
     if !matches!(subject, SubjectFacts::Model(_)) {
-        facts.push(("kernel", format!("Linux {} {}", shown(&host.kernel_release), shown(&host.kernel_version))));
-        facts.extend(host.kernel_command_line.as_ref().map(|line| ("kernel command line", shown(line))));
-        facts.extend(host.cpu_model.as_ref().map(|model| ("processor", shown(model))));
-        facts.push(("CPUs", numbers(&host.cpus)));
-        let us = |value: Option<u32>| value.map_or_else(|| "unknown".to_owned(), |us| format!("{us} µs"));
-        let sysctls = format!("{} and {}", us(host.busy_poll_us), us(host.busy_read_us));
-        facts.push(("net.core.busy_poll and busy_read", sysctls));
+        facts.extend(of_host(host));
     }
     facts.extend(queues(subject).map(|queues| ("queues", queues)));
     let mut remarks = Vec::new();
@@ -42,6 +37,18 @@ pub(crate) fn machine(host: &HostFacts, subject: &SubjectFacts) -> Markup {
         (parts::facts(&facts))
         @if !remarks.is_empty() { ul { @for remark in &remarks { li { (shown_long(remark)) } } } }
     }
+}
+
+/// The machine as names and values.
+pub(crate) fn of_host(host: &HostFacts) -> Vec<(&'static str, String)> {
+    let mut facts = vec![("kernel", format!("Linux {} {}", shown(&host.kernel_release), shown(&host.kernel_version)))];
+    facts.extend(host.kernel_command_line.as_ref().map(|line| ("kernel command line", shown(line))));
+    facts.extend(host.cpu_model.as_ref().map(|model| ("processor", shown(model))));
+    facts.push(("CPUs", numbers(&host.cpus)));
+    let us = |value: Option<u32>| value.map_or_else(|| "unknown".to_owned(), |us| format!("{us} µs"));
+    facts
+        .push(("net.core.busy_poll and busy_read", format!("{} and {}", us(host.busy_poll_us), us(host.busy_read_us))));
+    facts
 }
 
 /// A sentence that contains names, which can be long.
@@ -86,6 +93,33 @@ pub(crate) fn checks(subject: &SubjectFacts) -> Option<Grid> {
     };
     grid.rows = lab.checks.iter().map(row).collect();
     (!grid.rows.is_empty()).then_some(grid)
+}
+
+/// What the kernel reported about the settings of these experiments. Experiments with the same tables share them.
+pub(crate) fn reported<'a>(settings: impl Iterator<Item = &'a ReportedSettings>) -> Option<Markup> {
+    let (mut said, mut tables): (Vec<String>, Vec<TextTable>) = Default::default();
+    for settings in settings {
+        said.extend(words::settings_restored(settings).filter(|text| !said.contains(text)));
+        let new = words::settings_tables(settings);
+        tables.extend(new.into_iter().filter(|table| !tables.contains(table)).collect::<Vec<_>>());
+    }
+    (!said.is_empty()).then(|| {
+        html! {
+            @for text in &said { p { (shown_long(text)) } }
+            details {
+                summary { "Values before, under each mode, and after" }
+                (text_tables(&tables))
+            }
+        }
+    })
+}
+
+/// Tables that the terminal has, too, each below its heading.
+pub(crate) fn text_tables<'a>(tables: impl IntoIterator<Item = &'a TextTable>) -> Markup {
+    html! { @for table in tables {
+        @if !table.heading.is_empty() { p.about { (shown_long(&table.heading)) } }
+        (parts::table(&Grid::from(table), if table.heading.is_empty() { "figures" } else { &table.heading }))
+    } }
 }
 
 /// What each mode sets.

@@ -7,6 +7,7 @@ mod facts;
 mod load;
 mod parts;
 mod published;
+mod recording;
 mod several;
 mod simulation;
 mod tune;
@@ -38,7 +39,7 @@ pub struct ReportSource {
 pub enum ReportError {
     #[error("no result: name at least one")]
     NoSource,
-    #[error("a report shows measurements, simulations and loads; {} is a {schema}", shown(name))]
+    #[error("a report shows measurements, recordings, simulations and loads; {} is a {schema}", shown(name))]
     NotMeasured { name: String, schema: &'static str },
     #[error("{} has no slice, so there is nothing to show", shown(name))]
     Empty { name: String },
@@ -82,6 +83,7 @@ fn of_document(source: &ReportSource, level: u8) -> Result<Body, ReportError> {
         ResultDocument::PublishedXdp(run) => published::xdp_body(source, run, level),
         ResultDocument::Simulation(run) => simulation::body(source, &run.setup, &run.rows, level),
         ResultDocument::Sweep(sweep) => simulation::body(source, &sweep.header.setup, &sweep.rows, level),
+        ResultDocument::Recording(recording) => recording::body(source, recording, level),
         ResultDocument::Load(run) => load::body(source, run, level),
         _ => Err(ReportError::NotMeasured { name: source.name.clone(), schema: source.document.kind().schema }),
     }

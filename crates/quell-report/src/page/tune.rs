@@ -59,7 +59,10 @@ pub(crate) fn body(source: &ReportSource, file: &TuneFile, level: u8) -> Body {
         @for (confirmation, parts) in &confirmed { (confirmation_section(confirmation, parts, search, below)) }
         (parts::section(below, "Where and how", "", &html! {
             (facts::machine(&file.host, &file.subject))
+        }))
+        (parts::section(below, "Settings", "", &html! {
             (parts::table(&facts::settings(modes.iter().map(|(name, mode)| (name.as_str(), *mode))), "settings"))
+            @if let Some(reported) = facts::reported(file.settings.iter()) { (reported) }
         }))
         (parts::section(below, "The command that repeats it", "", &parts::command(&words::repeat_search(file))))
     };

@@ -4,11 +4,14 @@ mod advice;
 mod command;
 mod published;
 mod published_xdp;
+pub(crate) mod recording;
 mod rivals;
+mod settings;
 mod subject;
 
 use quell_cli::number::{self, ABSENT, short};
 use quell_experiment::{ContrastVerdict, Criterion, WhyUndecided};
+use quell_linux::NapiId;
 use quell_linux::visible::{self, counted};
 use quell_load::OfferedLoad;
 use quell_result::conclusion::{Conclusion, LoadRange, LoadSplit, Quantity, QuantityChange, WhyKeep, WhyLonger};
@@ -19,8 +22,27 @@ pub use advice::{Advice, budget, experiment_advice, placement_options, search_ad
 pub use command::{repeat_experiment, repeat_search};
 pub use published::{PublishedText, published};
 pub use published_xdp::published_xdp;
+pub use recording::{RecordedChange, RecordingSummary, recording_summary};
 pub use rivals::{refuted, rivals};
+pub use settings::{settings_restored, settings_tables};
 pub use subject::{command_line, host, placement, problems, short_subject, subject};
+
+/// A table with a heading, for pages and terminals.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TextTable {
+    pub heading: String,
+    pub head: Vec<&'static str>,
+    /// The first cell of a row is its name.
+    pub rows: Vec<Vec<String>>,
+}
+
+/// Name of a NAPI instance: `eth0 queue 3 (NAPI 8195)`.
+#[must_use]
+pub fn queue_name(device: &str, rx_queues: &[u32], napi: NapiId) -> String {
+    let numbers = rx_queues.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let number = if numbers.is_empty() { String::new() } else { format!(" queue {numbers}") };
+    format!("{}{number} (NAPI {napi})", visible::name(device))
+}
 
 /// Short name of a criterion, as in the heading of a column.
 #[must_use]

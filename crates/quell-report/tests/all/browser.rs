@@ -40,6 +40,8 @@ fn pages() -> Vec<(&'static str, String)> {
         ("published", page(&all[3])),
         ("simulation", page(&all[4])),
         ("load", page(&all[5])),
+        ("recording", page(&all[6])),
+        ("recorded-markup", page(&with_text(&all[6], "\"></script><img src=x onerror=alert(1)>"))),
         ("explanation", page::explanation(&explained())),
         ("markup", page(&with_text(&all[0], "\"></script><img src=x onerror=alert(1)>"))),
         ("long", page(&with_text(&all[0], &"long ".repeat(2_000)))),

@@ -54,6 +54,7 @@ fn an_experiment_has_its_sections_in_the_order_of_the_questions_of_a_reader() {
         ">Over the loads<",
         ">What the experiment saw<",
         ">Where and how<",
+        ">Settings<",
         ">The command that repeats it<",
         ">Data<",
     ];
@@ -100,6 +101,39 @@ fn results_are_compared_at_the_loads_and_in_the_modes_that_they_share() {
 }
 
 #[test]
+fn a_measurement_says_whether_the_kernel_reported_the_same_settings_afterwards() {
+    let mut document = documents().remove(0);
+    let page = page::page(&[source("restored", &document)]).unwrap();
+    for text in ["Restored exactly", "under suspend200", "server0 queue 0 (NAPI 678)", "epoll 7 of process 23414"] {
+        assert!(page.contains(text), "{text}");
+    }
+    document["experiments"][0]["settings"]["queues"][0]["values"]["after"]["gro-flush-timeout"] = json!(7_000);
+    let page = page::page(&[source("changed", &document)]).unwrap();
+    assert!(page.contains("Not restored exactly") && page.contains("after defer-hard-irqs 0, gro-flush-timeout 7 µs"));
+}
+
+#[test]
+fn a_recording_has_the_polls_and_waits_of_each_queue_and_what_changed() {
+    let mut document = documents().remove(6);
+    let page = page::page(&[source("minute.json", &document)]).unwrap();
+    for text in [
+        "<h1>Polls: program ",
+        "eth0 queue 0 (NAPI 8193), eth0 queue 1 (NAPI 8194): defer-hard-irqs 100, gro-flush-timeout 200 µs (before",
+        "memcached (42): attached with suspend200",
+        "memcached (42): 4 epolls with busy_poll_usecs 0, busy_poll_budget 64, prefer_busy_poll 1 (before",
+        "eth0 queue 0 (NAPI 8193), eth0 queue 1 (NAPI 8194): stalled",
+        "eth0 dropped 2 packets",
+    ] {
+        assert!(page.contains(text), "{text}");
+    }
+    assert_eq!(page.matches("<svg class=\"chart\"").count(), 7, "three of each queue, one of the program");
+    let hour: Vec<_> = (0..60).flat_map(|_| document["reports"].as_array().unwrap().clone()).collect();
+    document["reports"] = json!(hour);
+    let long = page::page(&[source("hour.json", &document)]).unwrap();
+    assert!(long.contains("Each point of a line covers 60 reports"));
+}
+
+#[test]
 fn a_limit_of_a_search_is_a_line_across_the_latencies_of_the_confirmation() {
     let mut document = documents().remove(2);
     document["search"]["plan"]["goal"]["limits"] =
@@ -142,7 +176,7 @@ fn what_cannot_be_shown_has_one_sentence() {
     for (sources, said) in [
         (vec![], "no result: name at least one"),
         (vec![empty], "empty.json has no slice, so there is nothing to show"),
-        (vec![list], "a report shows measurements, simulations and loads; list.json is a quell-results/1"),
+        (vec![list], "a report shows measurements, recordings, simulations and loads; list.json is a quell-results/1"),
     ] {
         let error: ReportError = page::page(&sources).unwrap_err();
         assert_eq!(error.to_string(), said);

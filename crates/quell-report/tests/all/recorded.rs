@@ -29,7 +29,61 @@ pub(crate) fn documents() -> Vec<Value> {
         "transport": "tcp", "shape": "epoll", "load": "200000", "threads": 1, "result": experiment.clone(),
     });
     let published = json!({ "schema": "quell-published/1", "experiment": "a", "parts": [part] });
-    vec![experiment, value(GUEST), value(TUNE), published, simulation(), load()]
+    vec![experiment, value(GUEST), value(TUNE), published, simulation(), load(), recording()]
+}
+
+/// A minute in which a program is attached, and its queue stalls once.
+fn recording() -> Value {
+    let report = |second: u64| {
+        let is_attached = second > 20;
+        let timeout = if is_attached { 200_000 } else { 0 };
+        let wait_ns = if is_attached { 230_000 + 3_000 * (second % 7) } else { 12_000 };
+        let polls = json!({
+            "interrupt": if is_attached { 0 } else { 9_000 + 100 * (second % 5) }, "timer": if is_attached { 900 } else { 0 },
+            "rescheduled": 3, "ksoftirqd": 40, "thread": 0, "program": if is_attached { 5_200 + 90 * (second % 6) } else { 0 },
+            "program-last": 7,
+        });
+        let wait = json!({
+            "packets": 8_000, "interrupt-packets": 1_000, "mean-ns": wait_ns / 2, "p50-ns": wait_ns / 2, "p99-ns": wait_ns,
+            "max-ns": wait_ns * 2, "stalled-polls": 0,
+        });
+        let queue = |number: u64| {
+            json!({
+                "namespace": 1, "device": "eth0", "rx-queues": [number], "napi": 8193 + number, "interrupts": 10,
+                "settings": { "gro-flush-timeout": timeout, "defer-hard-irqs": if is_attached { 100 } else { 0 } },
+                "thread-ns": null, "unsampled": null, "stalled": second == 40,
+                "sample": {
+                    "polls": polls, "packets": 9_000 + 50 * (second % 9), "empty": 200, "budget-exhausted": 0,
+                    "program-found-suspended": 10, "softirq-ns": 90_000_000, "enabled-ns": 300_000_000,
+                    "masked-ns": 500_000_000, "suspended-ns": 200_000_000, "wait": wait,
+                },
+            })
+        };
+        let program = json!({
+            "pid": 42, "name": "memcached", "unit": "memcached.service", "napis": [8193, 8194],
+            "epolls": [{
+                "count": 4,
+                "params": { "busy_poll_usecs": 0, "busy_poll_budget": 64, "prefer_busy_poll": is_attached },
+            }],
+            "cpus": 0.4 + 0.01 * (second % 8) as f64, "cpu-ns-per-packet": 21_000.0, "cpu-ns": 5_000_000_000_u64,
+            "mode": if is_attached { json!("suspend200") } else { json!(null) },
+            "effect": if is_attached { json!({ "verdict": "in-effect", "reason": "290 of 300 polls" }) } else { json!(null) },
+            "drifted": null, "skipped": null,
+        });
+        json!({
+            "schema": "quell-top/1", "unix-ns": 1_795_303_516_000_000_000 + second * 1_000_000_000,
+            "interval-ns": 1_000_000_000, "polls-unknown": null, "queues": [queue(0), queue(1)],
+            "devices": [{
+                "namespace": 1, "name": "eth0", "rx-dropped": 0, "rx-queue-dropped": second / 59, "tx-dropped": null,
+            }],
+            "programs": [program], "idle-states": [], "hidden-processes": 0,
+        })
+    };
+    let reports: Vec<Value> = (1..=60).map(report).collect();
+    json!({
+        "schema": "quell-recording/1", "quell-version": "0.2.0", "started-unix-s": 1_795_303_516,
+        "host": value(EXPERIMENT)["host"], "reports": reports,
+    })
 }
 
 fn simulation() -> Value {
@@ -125,7 +179,7 @@ fn at_load(setup: &Setup, per_s: f64) -> LoadExperiment {
     let load = Some(quell_load::OfferedLoad::Rate(per_s));
     let (record, _) = switchback.finish();
     let end = EndOfExperiment::Stopped(quell_experiment::StopReason::BudgetSpent);
-    LoadExperiment { load, offered_per_s: Some(per_s), record, end }
+    LoadExperiment { load, offered_per_s: Some(per_s), record, end, settings: None }
 }
 
 /// The explanation that `docs/` shows.

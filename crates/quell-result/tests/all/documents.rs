@@ -11,6 +11,7 @@ use quell_result::experiment::ExperimentResult;
 use quell_result::load::LoadRun;
 use quell_result::published::{PublishedPart, PublishedRun};
 use quell_result::simulation::{SimulationRun, SweepHeader};
+use quell_result::top::{IntervalReport, RecordingHeader, TopRecording};
 use quell_result::{Document, DocumentError, ResultDocument};
 use quell_sim::sweep::{Point, Setup};
 use quell_sim::{HostProfile, Load};
@@ -39,6 +40,27 @@ fn is_read_back_as<D: Document + PartialEq + Debug>(document: &D) {
 fn experiments_and_searches_are_read_back() {
     is_read_back(EXPERIMENT);
     is_read_back(TUNE);
+}
+
+#[test]
+fn a_recording_is_lines_of_which_a_torn_last_one_is_no_report() {
+    let header = RecordingHeader::begin().unwrap();
+    let report = IntervalReport {
+        schema: IntervalReport::SCHEMA.to_owned(),
+        unix_ns: 1,
+        interval_ns: 1_000_000_000,
+        polls_unknown: None,
+        queues: Vec::new(),
+        devices: Vec::new(),
+        programs: Vec::new(),
+        idle_states: Vec::new(),
+        hidden_processes: 0,
+    };
+    let line = json(&report);
+    let text = format!("{}\n{line}\n{line}\n{}", json(&header), &line[..line.len() / 2]);
+    let recording = TopRecording { header, reports: vec![report.clone(), report] };
+    assert_eq!(TopRecording::from_json(&text).unwrap(), recording);
+    is_read_back_as(&recording);
 }
 
 #[test]

@@ -74,7 +74,7 @@ impl MemcachedLab {
 
     pub(crate) fn take_down(self) {
         drop(self.generator);
-        assert!(self.switching.end().unwrap().failed.is_empty());
+        assert!(self.switching.end().unwrap().0.failed.is_empty());
         self.server.stop().unwrap();
         assert!(self.lab.take_down().unwrap().failed.is_empty());
     }

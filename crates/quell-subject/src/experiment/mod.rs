@@ -350,7 +350,7 @@ where
         ExperimentEnd::SubjectFailed(error) => EndOfExperiment::Failed(format!("under {failed_under}: {error}")),
         ExperimentEnd::InvalidObservation(invalid) => EndOfExperiment::Failed(invalid.to_string()),
     };
-    Ok(LoadExperiment { load, offered_per_s, record, end })
+    Ok(LoadExperiment { load, offered_per_s, record, end, settings: None })
 }
 
 fn words_of(judge: Option<&Judge>) -> Option<Vec<String>> {

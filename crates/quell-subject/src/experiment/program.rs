@@ -10,7 +10,7 @@ use quell_change::recovery::Reverted;
 use quell_experiment::{ExperimentSubject, SetFailure, SliceFlag, SliceObservation};
 use quell_host::attach::plan::AttachObstacle;
 use quell_host::attach::stall_guard::StallGuard;
-use quell_host::switching::{SwitchError, SwitchPlan, Switching};
+use quell_host::switching::{ReportedSettings, SwitchError, SwitchPlan, Switching};
 use quell_linux::Pid;
 use quell_linux::proc::{ProcError, ProcRoot};
 use quell_load::{LoadError, LoadReport, RunObserver, RunProgress, RunningLoad};
@@ -63,6 +63,8 @@ pub struct Programs<'a> {
     pub traffic: Traffic,
     /// Settings that were not restored, because another program had changed them. Known after the end.
     pub left_alone: Vec<String>,
+    /// Settings as the kernel reported them. Known after the end; absent if no mode was switched.
+    pub reported: Option<ReportedSettings>,
     stopped: &'a dyn Fn() -> bool,
     proc: ProcRoot,
     slice_began: Instant,
@@ -120,7 +122,6 @@ impl<'a> Programs<'a> {
     pub fn new(
         switching: impl Into<Option<Switching>>,
         plan: &SwitchPlan,
-        modes: &[DeliveryMode],
         impossible: &[Option<String>],
         watched: Watched,
         traffic: Traffic,
@@ -136,12 +137,13 @@ impl<'a> Programs<'a> {
         Self {
             stalls,
             switching,
-            modes: modes.to_vec(),
+            modes: plan.modes.clone(),
             impossible: plan.impossible.iter().enumerate().map(|(index, of_plan)| reason(index, of_plan)).collect(),
             instruments: Instruments::new(plan.napis(), &watched.server_cpus),
             watched,
             traffic,
             left_alone: Vec::new(),
+            reported: None,
             stopped,
             proc: ProcRoot::default(),
             slice_began: Instant::now(),
@@ -164,7 +166,8 @@ impl<'a> Programs<'a> {
     fn end(&mut self) -> Result<(), SubjectError> {
         self.stalls = None;
         let Some(switching) = self.switching.take() else { return Ok(()) };
-        let Reverted { failed, waiting, left_alone, partial, .. } = switching.end()?;
+        let (Reverted { failed, waiting, left_alone, partial, .. }, reported) = switching.end()?;
+        self.reported = Some(reported);
         self.left_alone = left_alone.into_iter().chain(partial).map(|(_, why)| why).collect();
         let failed = failed.iter().map(|(_, error)| error.to_string());
         let left: Vec<String> = failed.chain(waiting.iter().map(|(_, why)| why.clone())).collect();

@@ -63,7 +63,8 @@ fn search_in_lab(
         let mut subject = server.under_load(&modes)?;
         let space = TuneSpace { refused: refused_kinds(&modes, &|mode| subject.why_impossible(mode)) };
         (plan.arms, plan.space) = (space.coarse(), Some(space));
-        Ok(search(&mut subject, plan, follow, stopped).map(|result| TuneFile::of(begun, result, Vec::new())))
+        Ok(search(&mut subject, plan, follow, stopped)
+            .map(|result| TuneFile { settings: subject.reported, ..TuneFile::of(begun, result, Vec::new()) }))
     });
     found?
 }

@@ -18,7 +18,7 @@ use quell_host::snapshot::Snapshot;
 use quell_host::switching::{BegunSwitching, SwitchError, refuse_queues_of_others};
 use quell_linux::{CpuList, Pid, kernel};
 use quell_mode::DeliveryMode;
-use quell_result::experiment::{ExperimentResult, SubjectFacts};
+use quell_result::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
 use quell_result::facts::{PRESENT, ProblemFacts, ProgramsFacts};
 use quell_result::figures::Work;
 use quell_result::tune::TuneFile;
@@ -322,7 +322,7 @@ impl Measurement<'_> {
         let watched = if is_search { watched } else { server_side::with_cpus_of(modes, watched) };
         let traffic = clients.map_or(Traffic::Live(judges), |clients| Traffic::Clients(Box::new(clients)));
         let switching = begun.record(&preview.plan)?;
-        Ok((Programs::new(switching, &preview.plan, modes, &[], watched, traffic, self.stopped), facts))
+        Ok((Programs::new(switching, &preview.plan, &[], watched, traffic, self.stopped), facts))
     }
 
     /// Adds the mode of the attachments, unless it is one of `modes`. Returns it if it was added.
@@ -396,7 +396,7 @@ impl Measurement<'_> {
                 let rate_per_s = offered.and_then(|load| load.rate_per_s(f64::NAN));
                 let mut watch = |experiment: &_, stage: SliceStage<'_>| report_slice(follow, None, experiment, stage);
                 let experiment = compare(&mut programs, design, (offered, rate_per_s), &mut watch, stopped)?;
-                begun.experiments.push(experiment);
+                begun.experiments.push(LoadExperiment { settings: programs.reported, ..experiment });
                 Ok(Answer::Compared(Box::new(begun)))
             }
             Question::Search(plan) => {
@@ -404,7 +404,8 @@ impl Measurement<'_> {
                 let (mut programs, facts) = self.open(Purpose::Search, prepared, (judges, timing), clients, follow)?;
                 begun.subject = SubjectFacts::Programs(Box::new(facts));
                 let result = search(&mut programs, *plan, follow, stopped)?;
-                Ok(Answer::Searched(Box::new(TuneFile::of(begun, result, programs.left_alone))))
+                let file = TuneFile::of(begun, result, programs.left_alone);
+                Ok(Answer::Searched(Box::new(TuneFile { settings: programs.reported, ..file })))
             }
         }
     }

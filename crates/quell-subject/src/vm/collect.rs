@@ -48,8 +48,12 @@ impl Collected {
                 experiment.record.slices.push(SliceRecord { block, arm, observation });
             }
             (GuestEvent::Dropped { mode, reason }, Some(experiment)) => drop_mode(experiment, &mode, reason),
+            (GuestEvent::Restored(settings), Some(experiment)) => experiment.settings = Some(*settings),
             (GuestEvent::Ended(end), Some(experiment)) => experiment.end = end,
-            (GuestEvent::SliceEnds(_) | GuestEvent::Dropped { .. } | GuestEvent::Ended(_), None) => {}
+            (
+                GuestEvent::SliceEnds(_) | GuestEvent::Dropped { .. } | GuestEvent::Restored(_) | GuestEvent::Ended(_),
+                None,
+            ) => {}
             (GuestEvent::SearchSliceBegins(_) | GuestEvent::Searched(_), _) => {}
         }
     }

@@ -136,6 +136,7 @@ pub fn carry_out(
                 offered_per_s: None,
                 record: ExperimentRecord { design: design.clone(), slices: Vec::new(), dropped: BTreeMap::new() },
                 end: EndOfExperiment::Interrupted,
+                settings: None,
             });
             report(&GuestEvent::Up(Box::new(result)));
             let end = lab.serve(&modes, false, journal, report, |subject, report| compare(subject, design, report))?;
@@ -236,7 +237,7 @@ impl GuestLab {
         let traffic = Traffic::Generator(GeneratorTraffic { running, beside: None, rates_per_s: vec![None] });
         let report = RefCell::new(report);
         let mut subject = GuestServer {
-            programs: Programs::new(switching, &plan, modes, &launch, watched, traffic, &|| false),
+            programs: Programs::new(switching, &plan, &launch, watched, traffic, &|| false),
             queues: Netdev::open_in(&nic.namespace)
                 .ok()
                 .and_then(|netdev| Queues::of(netdev, nic.ifindex, End::Server.name(), 1).ok()),
@@ -244,6 +245,9 @@ impl GuestLab {
             report: &report,
         };
         let done = work(&mut subject, &report)?;
+        if let Some(reported) = subject.programs.reported.take() {
+            (report.borrow_mut())(&GuestEvent::Restored(Box::new(reported)));
+        }
         drop(subject);
         responder.terminate(Duration::from_secs(2))?;
         Ok(done)

@@ -9,6 +9,7 @@ mod nearest;
 mod search;
 
 use quell_experiment::{ExperimentDesign, SliceObservation};
+use quell_host::switching::ReportedSettings;
 use quell_linux::proc::Schedstat;
 use quell_mode::{DeliveryMode, Threaded};
 use quell_result::experiment::{EndOfExperiment, ExperimentResult};
@@ -91,6 +92,8 @@ pub enum GuestEvent {
     SearchSliceBegins(DeliveryMode),
     /// The current slice has ended.
     SliceEnds(Box<SliceObservation>),
+    /// Everything was restored. Contains the settings as the guest's kernel reported them.
+    Restored(Box<ReportedSettings>),
     /// The experiment has ended.
     Ended(EndOfExperiment),
     /// The search has ended.

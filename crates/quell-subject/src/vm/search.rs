@@ -1,6 +1,7 @@
 //! Follows a search in a guest on the host. The state of a search follows from its plan and the observations, so the
 //! host derives it from the guest's events. It shows progress, and it is the result if the user interrupts the search.
 
+use quell_host::switching::ReportedSettings;
 use quell_mode::DeliveryMode;
 use quell_result::experiment::ExperimentResult;
 use quell_result::tune::TuneFile;
@@ -14,11 +15,12 @@ pub(super) struct FollowedSearch {
     /// State of the search. Absent if the guest's slices are not those that follow from the observations.
     tuner: Option<Tuner>,
     result: Option<TuneResult>,
+    settings: Option<ReportedSettings>,
 }
 
 impl FollowedSearch {
     pub(super) fn new(plan: &TunePlan) -> Self {
-        Self { lab: None, tuner: Tuner::new(plan.clone()).ok(), result: None }
+        Self { lab: None, tuner: Tuner::new(plan.clone()).ok(), result: None, settings: None }
     }
 
     /// Stores an event. Passes the state of the search to `watch` when it has changed.
@@ -34,6 +36,7 @@ impl FollowedSearch {
                     tuner.not_settable(reason);
                 }
             }
+            GuestEvent::Restored(settings) => self.settings = Some(*settings),
             GuestEvent::Searched(result) => self.result = Some(*result),
             GuestEvent::SliceBegins { .. } | GuestEvent::Ended(_) => return,
         }
@@ -48,7 +51,8 @@ impl FollowedSearch {
             tuner.stop(TuneEnd::Interrupted);
             tuner.finish()
         });
-        Some(TuneFile::of(self.lab?, self.result.or(so_far)?, Vec::new()))
+        let file = TuneFile::of(self.lab?, self.result.or(so_far)?, Vec::new());
+        Some(TuneFile { settings: self.settings, ..file })
     }
 }
 

@@ -5,7 +5,7 @@ use quell_result::ResultDocument;
 
 use super::show_tree::{self, Style};
 use super::terminal::Terminal;
-use super::{conformance, experiment, load_report, published, results, sim_rows, top, tune, xdp};
+use super::{conformance, experiment, load_report, published, recording, results, sim_rows, top, tune, xdp};
 use crate::exit::Failure;
 
 /// Renders a document as its command does. `details` adds absolute figures of an experiment, and equal queues of a
@@ -16,7 +16,7 @@ use crate::exit::Failure;
 pub(crate) fn render(document: &ResultDocument, details: bool, terminal: Terminal) -> Result<String, Failure> {
     Ok(match document {
         ResultDocument::Experiment(result) => terminal.wrap(&experiment::render(result, details)),
-        ResultDocument::Tune(file) => terminal.wrap(&tune::render(file)),
+        ResultDocument::Tune(file) => terminal.wrap(&tune::render(file, details)),
         ResultDocument::Published(run) => published::render(run).map_err(Failure::usage)?,
         ResultDocument::PublishedXdp(run) => published::render_xdp(run).map_err(Failure::usage)?,
         ResultDocument::Load(run) => load_report::render(&run.report),
@@ -25,6 +25,7 @@ pub(crate) fn render(document: &ResultDocument, details: bool, terminal: Termina
         ResultDocument::Simulation(run) => sim_rows::render(&run.setup, &run.rows, terminal),
         ResultDocument::Sweep(sweep) => sim_rows::render(&sweep.header.setup, &sweep.rows, terminal),
         ResultDocument::Top(report) => top::text(report),
+        ResultDocument::Recording(recording) => terminal.wrap(&recording::render(recording, details)),
         ResultDocument::Snapshot(snapshot) => show_tree::tree(snapshot, Style { terminal, details }),
         ResultDocument::Conformance(report) => {
             conformance::render(report, &suite::all().map_err(Failure::usage)?, terminal)

@@ -5,9 +5,10 @@ use quell_experiment::{
     ContrastResult, ContrastVerdict, Criterion, Goal, RatioEstimate, SliceFlag, StopReason, SwitchbackAnalysis,
     WhyUndecided,
 };
+use quell_host::switching::ReportedSettings;
 use quell_linux::visible::{self, agree, counted};
 use quell_load::OfferedLoad;
-use quell_report::words;
+use quell_report::words::{self, TextTable};
 use quell_result::experiment::{EndOfExperiment, ExperimentResult, LoadExperiment, SubjectFacts};
 use quell_result::facts::{HostFacts, PlacementFacts, ProblemFacts};
 use quell_result::figures::{self, Work};
@@ -67,7 +68,31 @@ fn details(result: &ExperimentResult) -> String {
     out.push_str(
         "\nCosts are per request, or per packet if the number of requests is unknown.\nLatencies cover all slices of a mode, or are medians of what the command of --latency printed.\n",
     );
-    out
+    out + &reported(result.experiments.iter().filter_map(|experiment| experiment.settings.as_ref()))
+}
+
+/// What the kernel reported about the settings of these experiments. Experiments with the same tables share them.
+pub(super) fn reported<'a>(settings: impl Iterator<Item = &'a ReportedSettings>) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for settings in settings {
+        let tables = words::settings_tables(settings).into_iter().map(|table| titled_table(&table));
+        let said = words::settings_restored(settings).map(|text| format!("\n{}\n", wrapped(&text)));
+        tables.chain(said).for_each(|part| {
+            if !parts.contains(&part) {
+                parts.push(part)
+            }
+        });
+    }
+    parts.concat()
+}
+
+/// A table below its heading.
+pub(super) fn titled_table(text: &TextTable) -> String {
+    let mut table = new_table();
+    table.set_header(&text.head);
+    table.add_rows(&text.rows);
+    align_numbers(&mut table, 1);
+    format!("\n{}\n{}", wrapped(&text.heading), lines(&table))
 }
 
 #[must_use]

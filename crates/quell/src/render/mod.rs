@@ -13,6 +13,7 @@ pub(crate) mod load_report;
 pub(crate) mod payoff;
 pub(crate) mod plan_tree;
 pub(crate) mod published;
+mod recording;
 pub(crate) mod results;
 pub(crate) mod reverted;
 pub(crate) mod servers;

@@ -503,6 +503,7 @@ mod tests {
             pod: None,
             container: None,
             napis: Vec::new(),
+            epolls: Vec::new(),
             cpus: None,
             cpu_ns_per_packet: None,
             cpu_ns: None,

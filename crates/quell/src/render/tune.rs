@@ -245,7 +245,7 @@ fn unit(metric: &TuneMetric) -> String {
 }
 
 #[must_use]
-pub(crate) fn render(file: &TuneFile) -> String {
+pub(crate) fn render(file: &TuneFile, with_details: bool) -> String {
     let TuneFile { search: result, left_alone, .. } = file;
     let plan = &result.plan;
     let mut out = match &file.not_a_measurement {
@@ -275,6 +275,9 @@ pub(crate) fn render(file: &TuneFile) -> String {
     if let Some(skipped) = skipped(plan) {
         let text = format!("not tried: {}", visible::name(&skipped));
         out.push_str(&format!("\n{}\n", Terminal::of_stdout().fill(&text, "", "  ")));
+    }
+    if with_details {
+        out.push_str(&experiment::reported(file.settings.iter()));
     }
     out + "\n" + &super::conclusion::of_advice(&words::search_advice(file))
 }

@@ -2,6 +2,7 @@
 //! same state as before. No test asserts a performance figure. The tests need root.
 
 use crate::live::{Running, Stage};
+use crate::programs_on_the_kernel::stage::assert_reported_and_restored;
 use quell_linux::InterfaceName;
 use quell_linux::link::Links;
 use quell_linux::netdev::Netdev;
@@ -57,6 +58,7 @@ fn a_run_restores_the_state_of_the_machine() {
         result["experiments"][0]["record"]["slices"].as_array().unwrap().iter().map(|slice| slice["arm"].as_u64());
     assert_eq!(arms.collect::<std::collections::BTreeSet<_>>().len(), 3, "base has two arms");
     assert!(ended.stdout.contains("suspend200"), "{ended:?}");
+    assert_reported_and_restored(&result["experiments"][0]["settings"], &["base", "suspend200"]);
     stage.assert_as_before();
 }
 
@@ -72,6 +74,7 @@ fn a_search_in_a_lab_answers_and_removes_the_lab() {
     let result: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     assert_eq!(result["search"]["end"]["kind"], "answered", "{ended:?}");
     assert_eq!(result["subject"]["kind"], "veth");
+    assert_reported_and_restored(&result["settings"], &["base"]);
     assert!(ended.stdout.contains("not tried: ") && ended.stdout.contains("start it with `quell run`"), "{ended:?}");
     stage.assert_as_before();
 }

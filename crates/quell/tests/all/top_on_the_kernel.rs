@@ -82,6 +82,49 @@ fn the_text_has_a_line_for_each_queue_and_program() {
 }
 
 #[test]
+fn a_recording_has_every_report_and_is_shown_and_drawn_with_what_changed() {
+    let Some(lab) = TestLab::raise("top-record", 1) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let [file, page] = ["top.json", "top.html"].map(|name| dir.path().join(name).to_str().unwrap().to_owned());
+    let pid = std::process::id().to_string();
+    let record = || {
+        let mut command = top(&[&pid, "--netns", &lab.server_name, "-j", "--record", &file]);
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        lines.next().unwrap().unwrap();
+        lab.set_napi(&PartialNapiSettings { gro_flush_timeout_ns: Some(123_000), ..PartialNapiSettings::NONE });
+        // The next snapshot of the host shows the change.
+        let has_changed = |line: &String| line.contains("\"gro-flush-timeout\":123000");
+        lines.map(Result::unwrap).find(has_changed).unwrap();
+        PidFd::open(Pid::new(child.id().try_into().unwrap()).unwrap()).unwrap().signal(Signal::INT).unwrap();
+        let mut said = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(child.wait().unwrap().success() && said.contains("quell report"), "{said}");
+    };
+    with_traffic(&lab, record);
+    lab.set_napi(&PartialNapiSettings { gro_flush_timeout_ns: Some(0), ..PartialNapiSettings::NONE });
+    let text = std::fs::read_to_string(&file).unwrap();
+    let (header, reports) = text.split_once('\n').unwrap();
+    let header: Value = serde_json::from_str(header).unwrap();
+    assert_eq!(header["schema"], "quell-recording/1");
+    let reports: Vec<Value> = reports.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(reports.len() > 1 && reports.iter().all(|report| report["schema"] == "quell-top/1"), "{reports:?}");
+    let quell = |arguments: &[&str]| Command::new(env!("CARGO_BIN_EXE_quell")).args(arguments).output().unwrap();
+    let shown = String::from_utf8(quell(&["results", "show", &file]).stdout).unwrap();
+    let change =
+        format!("server0 queue 0 (NAPI {}): gro-flush-timeout 123 µs (before: gro-flush-timeout 0 ns)", lab.napis[0]);
+    assert!(
+        shown.contains("Polls: ") && shown.split_whitespace().collect::<Vec<_>>().join(" ").contains(&change),
+        "{shown}"
+    );
+    assert!(quell(&["report", &file, "-o", &page]).status.success());
+    let html = std::fs::read_to_string(page).unwrap();
+    for text in ["Polls by who polled", ">Packets<", &change] {
+        assert!(html.contains(text), "{text}");
+    }
+}
+
+#[test]
 fn without_capabilities_polls_are_unknown_and_not_zero() {
     let Some(lab) = TestLab::raise("top-caps", 1) else { return };
     let program = ["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"];

@@ -342,6 +342,7 @@ mod tests {
             pod: None,
             container: None,
             napis: vec![NapiId::from_kernel(8_193).unwrap()],
+            epolls: Vec::new(),
             cpus: Some(0.5),
             cpu_ns_per_packet: None,
             cpu_ns: Some(1_230_000_000),

@@ -186,6 +186,7 @@ pub(super) mod tests {
             device: "eth0".to_owned(),
             rx_queues: vec![3],
             napi: NapiId::from_kernel(napi).unwrap(),
+            settings: Default::default(),
             interrupts: packets,
             thread_ns: None,
             sample,

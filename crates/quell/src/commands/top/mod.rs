@@ -5,15 +5,19 @@ mod screen;
 pub(crate) mod state;
 
 use std::io::IsTerminal as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use quell_linux::output_file::{OutputFile, OutputLines};
 use quell_linux::signal::Interruption;
+use quell_linux::visible;
 use quell_mode::parse_duration;
 use quell_observer::Observer;
+use quell_result::top::{IntervalReport, RecordingHeader};
 
 use super::snapshot_scope::{ScopeArgs, not_taken};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, not_written};
 use crate::journals::journal;
 use crate::output::{self, Reader};
 use crate::render::progress::Progress;
@@ -37,6 +41,23 @@ pub(crate) struct TopArgs {
     /// Print one JSON object per report, each on a line.
     #[arg(short, long)]
     json: bool,
+    /// Also write all reports to this file, for `quell report` and `quell results show`.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+}
+
+/// The observer, and the file that gets its reports.
+struct RecordedObserver<'a> {
+    observer: Observer,
+    record: Option<OutputLines<'a>>,
+}
+
+impl RecordedObserver<'_> {
+    fn report(&mut self) -> Result<IntervalReport, Failure> {
+        let report = self.observer.report().map_err(|error| not_taken(&error))?;
+        self.record.as_mut().map_or(Ok(()), |record| record.add(&report)).map_err(not_written)?;
+        Ok(report)
+    }
 }
 
 pub(super) fn interval(text: &str) -> Result<Duration, String> {
@@ -53,16 +74,39 @@ fn count(text: &str) -> Result<u64, String> {
     }
 }
 
+fn refused(error: std::io::Error) -> Failure {
+    Failure::new(Exit::KernelRefused, error)
+}
+
 /// Runs the command until it has printed its reports, the user quits, a signal arrives, or nobody reads its output any
 /// more.
 pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
-    let refused = |error: std::io::Error| Failure::new(Exit::KernelRefused, error);
     let interruption = Interruption::listen().map_err(refused)?;
     let (scope, programs) = args.scope.scope()?;
-    let mut observer = Observer::begin(scope, programs, journal()).map_err(|error| not_taken(&error))?;
+    let file = args.record.clone().map(|path| OutputFile::named(path, "the recording"));
+    let record = file.as_ref().map(begin_record).transpose()?;
+    let observer = Observer::begin(scope, programs, journal()).map_err(|error| not_taken(&error))?;
+    let mut observer = RecordedObserver { observer, record };
+    let shown = show(args, &mut observer, interruption);
+    if let Some(file) = &file {
+        let path = visible::path(file.path());
+        let path = shell_words::quote(&path);
+        output::say(&format!("recording: {path}\nto look at it: quell report {path} -o FILE.html"));
+    }
+    shown
+}
+
+fn begin_record(file: &OutputFile) -> Result<OutputLines<'_>, Failure> {
+    let header = RecordingHeader::begin().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    let mut record = file.begin_lines().map_err(Failure::usage)?;
+    record.add(&header).map_err(not_written)?;
+    Ok(record)
+}
+
+fn show(args: &TopArgs, observer: &mut RecordedObserver<'_>, interruption: Interruption) -> Result<(), Failure> {
     let on_screen = !(args.batch || args.json || args.count.is_some());
     if on_screen && std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
-        return screen::run(&mut observer, interruption, args.interval);
+        return screen::run(observer, interruption, args.interval);
     }
     let mut left = args.count;
     while left != Some(0) {
@@ -70,7 +114,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
         if observed.map_err(refused)?.is_some() {
             break;
         }
-        let report = observer.report().map_err(|error| not_taken(&error))?;
+        let report = observer.report()?;
         let reader = match args.json {
             true => output::live_json(&report)?,
             false => output::live(&render::text(&report))?,

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use quell_linux::event::{Epoll, Trigger};
 use quell_linux::pidfd::Signal;
 use quell_linux::signal::Interruption;
-use quell_observer::Observer;
 use ratatui::Terminal;
 use ratatui::backend::TermionBackend;
 use ratatui::termion::event::{Event, Key};
@@ -14,8 +13,8 @@ use ratatui::termion::input::TermRead as _;
 use ratatui::termion::raw::{IntoRawMode as _, RawTerminal};
 use ratatui::termion::screen::{AlternateScreen, IntoAlternateScreen as _};
 
+use super::RecordedObserver;
 use super::state::{KeyOutcome, TopState};
-use crate::commands::snapshot_scope::not_taken;
 use crate::exit::{Exit, Failure};
 use crate::render::terminal::Terminal as TerminalProperties;
 use crate::render::top::screen::draw;
@@ -41,7 +40,11 @@ struct Inputs {
 }
 
 /// Shows reports on the terminal until the user quits, a signal arrives, or the terminal is gone.
-pub(super) fn run(observer: &mut Observer, interruption: Interruption, interval: Duration) -> Result<(), Failure> {
+pub(super) fn run(
+    observer: &mut RecordedObserver<'_>,
+    interruption: Interruption,
+    interval: Duration,
+) -> Result<(), Failure> {
     let mut inputs = Inputs::open(interruption).map_err(terminal_refused)?;
     let _flushed = FlushedAtEnd;
     let mut screen = open_screen().map_err(terminal_refused)?;
@@ -64,7 +67,7 @@ pub(super) fn run(observer: &mut Observer, interruption: Interruption, interval:
             }
             Woken::IntervalOver => {
                 reported_at = Instant::now();
-                state.report(observer.report().map_err(|error| not_taken(&error))?);
+                state.report(observer.report()?);
             }
         }
     }

@@ -271,6 +271,7 @@ mod tests {
             device: format!("eth{}", napi % 2),
             rx_queues: vec![napi],
             napi: NapiId::from_kernel(napi).unwrap(),
+            settings: Default::default(),
             interrupts: None,
             thread_ns: None,
             unsampled: None,

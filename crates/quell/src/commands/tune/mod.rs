@@ -174,7 +174,7 @@ fn finish(
     let found = result.answer.mode();
     let of_profile = match (profile_file, found) {
         (Some(destination), Some(mode)) => destination.write(&profile::text(
-            &render::render(file),
+            &render::render(file, false),
             &file.subject,
             mode,
             &results::show_command(result_file),
@@ -183,7 +183,7 @@ fn finish(
     };
     match args.subject.json {
         true => output::json(file)?,
-        false => output::prose(&render::render(file))?,
+        false => output::prose(&render::render(file, false))?,
     }
     written.map_err(crate::exit::not_written)?;
     of_profile.map_err(crate::exit::not_written)?;

@@ -123,11 +123,12 @@ mod tests {
             subject: model,
             not_a_measurement: Some("simulated".to_owned()),
             left_alone: Vec::new(),
+            settings: None,
             search: searched(),
         };
         let mode = "suspend20,defer-hard-irqs=10".parse().unwrap();
         let text = text(
-            &render::render(&file),
+            &render::render(&file, false),
             &file.subject,
             mode,
             "quell results show '/tmp/a\n[program]\nmode = \"fullbusy\"'",

@@ -8,7 +8,7 @@ use quell_linux::pidfd::Signal;
 use quell_linux::process::{Child, Spawn};
 use quell_test_support::small_disk::SmallDisk;
 
-use super::stage::{Stage, end};
+use super::stage::{Stage, assert_reported_and_restored, end};
 
 const LONG: &[&str] = &["--modes=base,suspend200", "--budget=600s", "--yes"];
 
@@ -36,6 +36,7 @@ fn under_live_traffic_server_metrics_are_compared_and_the_server_is_restored() {
     let result = stage.result();
     assert_eq!(result["experiments"][0]["end"]["kind"], "stopped");
     assert_eq!(result["subject"]["queues"].as_array().unwrap().len(), 1);
+    assert_reported_and_restored(&result["experiments"][0]["settings"], &["base", "suspend200", "defer200"]);
     stage.assert_as_before();
 }
 

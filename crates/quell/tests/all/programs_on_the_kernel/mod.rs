@@ -4,5 +4,5 @@
 mod attached;
 mod bench;
 mod placement;
-mod stage;
+pub(crate) mod stage;
 mod tune;

@@ -307,3 +307,14 @@ pub(crate) fn end(mut quell: Child) -> (Option<i32>, String, String) {
     let text = |bytes: Option<Vec<u8>>| String::from_utf8(bytes.unwrap()).unwrap();
     (status.code(), text(quell.stdout_tail()), text(quell.stderr_tail()))
 }
+
+/// Requires that the settings in a result are those of every mode and equal before and after the measurement.
+pub(crate) fn assert_reported_and_restored(settings: &serde_json::Value, modes: &[&str]) {
+    for objects in [&settings["queues"], &settings["epolls"]].map(|objects| objects.as_array().unwrap()) {
+        assert!(!objects.is_empty(), "{settings}");
+        for values in objects.iter().map(|object| &object["values"]) {
+            let under = |mode: &&str| values["modes"].as_array().unwrap().iter().any(|under| under["mode"] == **mode);
+            assert!(values["before"] == values["after"] && modes.iter().all(under), "{values}");
+        }
+    }
+}

@@ -10,7 +10,7 @@ use quell_linux::process::Child;
 use quell_linux::sched;
 use quell_mode::PartialNapiSettings;
 
-use super::stage::{Stage, end};
+use super::stage::{Stage, assert_reported_and_restored, end};
 
 /// A server beside that of the stage.
 const SECOND_SERVER: &str = "memcached -u root -U 0 -t 1 -l 192.0.2.1 -p 11212";
@@ -66,6 +66,7 @@ fn a_search_under_live_traffic_answers_and_restores() {
     assert!(stdout.contains("live traffic") && !stdout.contains("NOT A MEASUREMENT"), "{stdout}");
     assert_eq!(stage.result()["search"]["end"]["kind"], "answered", "{stdout}");
     assert_eq!(stage.result()["search"]["plan"]["present"], "base");
+    assert_reported_and_restored(&stage.result()["settings"], &["base"]);
     stage.assert_as_before();
 }
 
