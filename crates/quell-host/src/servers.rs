@@ -80,7 +80,7 @@ pub enum ServerWait {
 
 /// What to do next with a server: fix what prevents a benefit, measure, attach.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub enum NextStep {
     /// Fix what this finding describes.
     Fix {
