@@ -80,7 +80,7 @@ pub enum ServerWait {
 
 /// What to do next with a server: fix what prevents a benefit, measure, attach.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub enum NextStep {
     /// Fix what this finding describes.
     Fix {
@@ -284,7 +284,10 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         let fix = about.iter().find(|finding| finding.leaves_queues_unpolled()).map(|finding| finding.first_fix());
         ModePayoff::of(mode, &judged, fix)
     });
-    let next = match about.iter().filter(|finding| finding.severity >= Severity::Warning).max_by_key(|it| it.severity) {
+    let worst = about.iter().filter(|finding| finding.severity >= Severity::Warning).max_by_key(|it| it.severity);
+    // The payoff of an attached mode is worth more than a warning.
+    let to_fix = worst.filter(|worst| payoff.is_none() || worst.severity >= Severity::Serious);
+    let next = match to_fix {
         Some(worst) => NextStep::Fix { finding: worst.id },
         None if attached.is_some() => NextStep::Check,
         None if is_unknown => NextStep::AwaitClients,

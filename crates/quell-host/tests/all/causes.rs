@@ -7,7 +7,9 @@ use std::time::Duration;
 use crate::snapshots::{self, Edit, before, healthy, set, snapshot};
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
 use quell_host::behavior::{Behavior, EpollWaits, ReadyCause, ReadyGroup};
-use quell_host::findings::{Finding, Fix, are_attached, are_steered, examine, examine_observed, examine_sampled, rule};
+use quell_host::findings::{
+    Finding, Fix, are_attached, are_placed, are_steered, examine, examine_observed, examine_sampled, rule,
+};
 use quell_host::snapshot::WatchedKind;
 use quell_linux::{NapiId, Pid};
 use quell_sampler::{QueueSample, WaitBounds};
@@ -216,6 +218,25 @@ fn connections_that_the_program_opened_are_said_to_stay_mixed() {
     let finding = findings.iter().find(|finding| finding.id == "epoll-mixes-napis").unwrap();
     let texts: Vec<String> = finding.fix.iter().map(ToString::to_string).collect();
     assert!(is_said(&texts), "reconnecting clients do not change it: {texts:?}");
+}
+
+#[test]
+fn placement_ends_findings_about_the_workers_of_the_placed_programs_only() {
+    let mut now = server();
+    set(&mut now, "/sockets/1/napi", json!(8_194));
+    for thread in [1, 2] {
+        set(&mut now, &format!("/processes/0/threads/{thread}/affinity"), json!("0-3"));
+    }
+    let left = |program, steered, pinned| {
+        let mut findings = examine(&snapshot(&now), None).findings;
+        are_placed(&mut findings, &BTreeSet::from([Pid::from_kernel(program).unwrap()]), steered, pinned);
+        let has = |id| findings.iter().any(|finding| finding.id == id);
+        [has("floating-worker"), has("napi-shared-by-workers")]
+    };
+    assert_eq!(left(4_242, false, false), [true, true]);
+    assert_eq!(left(4_242, false, true), [false, true]);
+    assert_eq!(left(4_242, true, false), [true, false]);
+    assert_eq!(left(1, true, true), [true, true], "another program is placed");
 }
 
 #[test]

@@ -140,6 +140,11 @@ fn the_next_step_is_to_fix_then_to_measure_then_to_attach() {
     assert_eq!(server.payoff, None, "polls were not sampled");
     let sampled = only(&healthy(), &Facts { packets_per_s: Some(20_000), ..attached });
     assert_eq!(sampled.payoff.map(|payoff| payoff.pays), Some(DoesItPay::MeasureToKnow));
+    let mut floating = healthy();
+    set(&mut floating, "/processes/0/threads/1/affinity", json!("0-3"));
+    let next = |packets_per_s| only(&floating, &Facts { attached: vec![4242], packets_per_s, ..Facts::default() }).next;
+    assert_eq!(next(None), NextStep::Fix { finding: "floating-worker" });
+    assert_eq!(next(Some(20_000)), NextStep::Check, "whether the mode pays is worth more than a warning");
 }
 
 #[test]

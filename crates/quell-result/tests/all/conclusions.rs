@@ -4,14 +4,15 @@ use quell_experiment::{
     ContrastVerdict, Criterion, ExperimentDesign, ExperimentRecord, Goal, SliceFlag, SliceObservation, SliceRecord,
     StopReason, Treatment,
 };
+use quell_linux::Pid;
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
-use quell_result::Document as _;
 use quell_result::conclusion::{Conclusion, LoadRange, LoadSplit, QuantityChange, WhyKeep, WhyLonger};
 use quell_result::experiment::{EndOfExperiment, ExperimentResult, LoadExperiment, SubjectFacts};
-use quell_result::facts::ModelFacts;
-use quell_result::figures::{BUSY, Work};
+use quell_result::facts::{ModelFacts, PlacementFacts, ProblemFacts, ProcessFacts, ProgramsFacts, SteeredFacts};
+use quell_result::figures::{BUSY, PACKETS, Work};
 use quell_result::tune::TuneFile;
+use quell_result::{Document as _, ResultDocument};
 use quell_tune::{TuneAnswer, TuneEnd};
 
 const BLOCKS: u32 = 40;
@@ -129,6 +130,61 @@ fn loads_without_an_order_are_named() {
 fn a_mode_that_pays_at_one_load_and_changes_nothing_at_others_is_to_be_used_at_all() {
     let conclusion = over_loads(&[(LOW, 1.0, 1.0), (HIGH, 0.7, 1.0)]);
     assert_eq!(split(&conclusion), None);
+}
+
+#[test]
+fn the_answer_for_a_program_is_that_of_each_load_with_its_packet_rate_and_problem() {
+    let steered = |options: &[&str]| PlacementFacts {
+        options: options.iter().map(|one| (*one).to_owned()).collect(),
+        steered: vec![SteeredFacts {
+            group: "tcp 0.0.0.0:80".to_owned(),
+            sockets: 2,
+            connections_before: 0,
+            aligned_before: 0,
+            new_connections: None,
+        }],
+        ..PlacementFacts::default()
+    };
+    let programs = ProgramsFacts {
+        processes: vec![ProcessFacts { pid: 812, name: "nginx".to_owned() }],
+        queues: Vec::new(),
+        epolls: 2,
+        cpus: vec![0],
+        load: None,
+        latency: None,
+        beside: None,
+        clients: None,
+        attached: None,
+        placement: Some(steered(&["--steer"])),
+        problems: vec![ProblemFacts {
+            id: "nested-epoll".to_owned(),
+            observed: String::new(),
+            modes: vec![mode("fullbusy")],
+        }],
+    };
+    let mut result = experiment(&[("suspend20", 10.0, 1.0)], 0.01);
+    result.experiments = [(LOW, 1.15, 40e3), (HIGH, 0.7, 400e3)]
+        .map(|(load, cpu, packets_per_s)| {
+            let mut one = experiment(&[("suspend20", 10.0 * cpu, 1.0)], 0.01).experiments.remove(0);
+            for slice in &mut one.record.slices {
+                slice.observation = slice.observation.clone().with_metric(PACKETS, Some(packets_per_s));
+            }
+            one.load = Some(load);
+            one
+        })
+        .into();
+    result.subject = SubjectFacts::Programs(Box::new(programs));
+    let answers =
+        |result: &ExperimentResult| ResultDocument::Experiment(result.clone()).answers_for_programs("bench-1");
+    let (processes, of_loads) = answers(&result).unwrap();
+    assert_eq!(processes, [(Pid::new(812).unwrap(), "nginx".to_owned())]);
+    let rates: Vec<_> = of_loads.iter().map(|one| (one.measured.packets_per_s, one.better)).collect();
+    assert_eq!(rates, [(Some(40_000), None), (Some(400_000), Some(mode("suspend20")))]);
+    assert!(of_loads.iter().all(|one| one.steered && one.measured.result == "bench-1"));
+    let problems: Vec<_> = of_loads.iter().map(|one| one.measured.problem.as_deref()).collect();
+    assert_eq!(problems, [Some("nested-epoll"), None], "suspend20 does not cause it");
+    result.host.kernel_release = "5.10".to_owned();
+    assert_eq!(answers(&result), None, "another kernel");
 }
 
 #[test]

@@ -54,13 +54,18 @@ pub(crate) fn figures(payoff: &ModePayoff) -> String {
     [polls, share, wait].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// What to do with a mode that pays or does not, and the command for it.
+/// What to do with a mode that pays or does not, with its figures, and the command for it.
 #[must_use]
 pub(crate) fn advice(payoff: &ModePayoff, programs: &ProgramArguments) -> (String, Option<String>) {
+    let figures = figures(payoff);
+    advice_with(payoff, programs, &if figures.is_empty() { figures } else { format!(" ({figures})") })
+}
+
+/// The same with other words in place of the figures.
+#[must_use]
+pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figures: &str) -> (String, Option<String>) {
     let ModePayoff { mode, queues, pays, .. } = payoff;
     let ProgramArguments { positional, by_option, launched } = programs;
-    let figures = figures(payoff);
-    let figures = if figures.is_empty() { figures } else { format!(" ({figures})") };
     let detach = format!("quell detach {positional}");
     let measure = || Some(format!("quell bench {by_option}"));
     let (text, command) = match pays {

@@ -195,7 +195,8 @@ impl AppliedReport {
         let worst = payoffs.min_by(|one, other| one.pays.cmp(&other.pays))?;
         let pids: Vec<Pid> = self.attached_pids().collect();
         let is_launched = matches!(self.state, AppliedState::Launched);
-        Some(payoff::advice(worst, &ProgramArguments::of_pids(&pids).launched(is_launched)))
+        // The lines of the programs have the figures.
+        Some(payoff::advice_with(worst, &ProgramArguments::of_pids(&pids).launched(is_launched), ""))
     }
 
     pub(crate) fn judge(&mut self, observed: &Result<IntervalReport, String>) {

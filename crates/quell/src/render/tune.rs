@@ -466,6 +466,22 @@ mod tests {
     }
 
     #[test]
+    fn suspension_is_measured_first_and_modes_that_poll_at_any_load_last_or_not_at_all() {
+        let mode = |text: &str| text.parse::<DeliveryMode>().unwrap_or_else(|why| panic!("{why}"));
+        let one = |text: &str| RankedMode { mode: mode(text), objective: Vec::new(), limit_ratio: None, cost: 1.0 };
+        let ranked = ["fullbusy", "suspend50", "suspend20", "base", "defer100", "threadedbusy"].map(one);
+        let next = |goal: &str| {
+            let goal = goal.parse().unwrap_or_else(|why| panic!("{why}"));
+            let plan = TunePlan { goal, ..without_better(Vec::new()).plan };
+            worth_measuring(&plan, &ranked, "--pid 1")
+        };
+        let lowest = next("lowest p99");
+        assert!(lowest.ends_with("--modes base,suspend50,defer100,fullbusy"), "{lowest}");
+        assert!(lowest.starts_with("fullbusy uses a whole CPU"), "{lowest}");
+        assert!(next("least cpu").ends_with("--modes base,suspend50,defer100"), "{}", next("least cpu"));
+    }
+
+    #[test]
     fn a_mode_that_a_guard_excluded_is_not_said_to_be_no_better() {
         let guard = |guard: &str| ArmState::ViolatedGuard { guard: guard.to_owned() };
         let worse = || ArmState::Worse { than: DeliveryMode::default() };

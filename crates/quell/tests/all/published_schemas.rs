@@ -84,6 +84,23 @@ fn output_of_commands_matches_its_schema() {
         &["status"],
         &["revert"],
         &["status"],
+        &["lab", "list"],
+        &["vm", "list"],
+        &["sim", "hosts"],
+        &[
+            "tune",
+            "--advise",
+            "--goal",
+            "least cpu",
+            "--loads",
+            "50%",
+            "--queues",
+            "1",
+            "--slice",
+            "20",
+            "--settle",
+            "20",
+        ],
     ] {
         let output = stage.quell(&[arguments, &["--json"]].concat()).output().unwrap();
         let document: Value =

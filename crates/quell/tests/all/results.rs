@@ -48,7 +48,7 @@ fn a_measurement_ends_with_the_command_that_prints_it_again() {
     let [result] = &listed(store.path()).results[..] else { panic!("{said}") };
     assert_eq!(command, ["results", "show", &result.id]);
     let ListedContent::Read { question, subject, answer, .. } = &result.content else { panic!("{result:?}") };
-    assert!(answer.starts_with("keep base, unless CPU/request −") && answer.contains(" is worth p50 +"), "{answer}");
+    assert!(answer.starts_with("keep base, unless CPU/request −") && answer.contains(" is worth p50 "), "{answer}");
     assert!(question.starts_with("base, suspend200 at ") && subject.starts_with("model of "), "{result:?}");
 }
 
