@@ -134,7 +134,9 @@ impl XdpWay {
         match self.poller {
             PollWay::Interrupts if !self.sleeps => Some(PollMechanism::Interrupts),
             PollWay::BusyPoll | PollWay::UdpBusyPoll | PollWay::IoUring => Some(PollMechanism::Inline),
-            PollWay::BusyPollThread | PollWay::UdpBusyPollThread | PollWay::IoUringThread => Some(PollMechanism::Separate),
+            PollWay::BusyPollThread | PollWay::UdpBusyPollThread | PollWay::IoUringThread => {
+                Some(PollMechanism::Separate)
+            }
             PollWay::ThreadedBusyPoll => Some(PollMechanism::Threaded),
             PollWay::Interrupts | PollWay::NapiThread => None,
         }

@@ -29,7 +29,9 @@ const PERIODS_MAX: f64 = 2.0;
 pub fn published_xdp(run: &PublishedXdpRun) -> Result<Vec<PublishedText>, PublishedError> {
     let rows = threaded_napi_rows()?;
     let mut out = Vec::new();
-    out.extend(run.not_a_measurement.as_ref().map(|why| Statement(format!("NOT A MEASUREMENT: {}", visible::name(why)))));
+    out.extend(
+        run.not_a_measurement.as_ref().map(|why| Statement(format!("NOT A MEASUREMENT: {}", visible::name(why)))),
+    );
     out.push(Statement(format!("({}) {}", Experiment::C, Experiment::C.title())));
     out.push(Statement(format!("published: {}", Experiment::C.source())));
     out.push(Statement(here(run)));
@@ -75,7 +77,8 @@ const LEGEND: &str = concat!(
 );
 
 fn of_point(point: &XdpPoint, rows: &[ThreadedNapiRow]) -> Vec<PublishedText> {
-    let mut out = vec![Statement(format!("{} Kpkt/s, {} µs processing", short(point.rate_kpps), short(point.delay_us)))];
+    let mut out =
+        vec![Statement(format!("{} Kpkt/s, {} µs processing", short(point.rate_kpps), short(point.delay_us)))];
     out.extend(point.not_possible.as_ref().map(|why| Statement(format!("not possible here: {}", visible::name(why)))));
     let Some(experiment) = &point.result else { return out };
     let analysis = experiment.analyse();
@@ -96,7 +99,8 @@ fn of_point(point: &XdpPoint, rows: &[ThreadedNapiRow]) -> Vec<PublishedText> {
             Some(pair) => interval(&pair),
             None => ABSENT.to_owned(),
         };
-        let names = [visible::name(name).into_owned(), way.published().map_or(ABSENT.to_owned(), |one| one.to_string())];
+        let names =
+            [visible::name(name).into_owned(), way.published().map_or(ABSENT.to_owned(), |one| one.to_string())];
         let there = there.unwrap_or_else(|| [ABSENT; 4].map(str::to_owned));
         names.into_iter().chain(here).chain([to_reference]).chain(there).collect()
     };
@@ -173,7 +177,8 @@ fn pair(analysis: &SwitchbackAnalysis, way: &str, against: &str) -> Option<Pair>
         return None;
     }
     let inverse = |end: f64| (end > 0.0).then(|| 1.0 / end);
-    let estimate = RatioEstimate { ratio: 1.0 / ratio, low: high.and_then(inverse).unwrap_or(0.0), high: inverse(low), blocks };
+    let estimate =
+        RatioEstimate { ratio: 1.0 / ratio, low: high.and_then(inverse).unwrap_or(0.0), high: inverse(low), blocks };
     let verdict = match contrast.verdict {
         ContrastVerdict::Better => ContrastVerdict::Worse,
         ContrastVerdict::Worse => ContrastVerdict::Better,
@@ -235,11 +240,13 @@ fn statements<'a>(
 }
 
 /// The ways by their p50, and whether each one differs from the one before it.
-fn order(experiment: &LoadExperiment<XdpWay>, analysis: &SwitchbackAnalysis, played: &[(&str, XdpWay)]) -> Option<String> {
-    let mut sorted: Vec<(&str, f64)> = played
-        .iter()
-        .filter_map(|(name, _)| Some((*name, experiment.latencies(name).p50()?.as_secs_f64())))
-        .collect();
+fn order(
+    experiment: &LoadExperiment<XdpWay>,
+    analysis: &SwitchbackAnalysis,
+    played: &[(&str, XdpWay)],
+) -> Option<String> {
+    let mut sorted: Vec<(&str, f64)> =
+        played.iter().filter_map(|(name, _)| Some((*name, experiment.latencies(name).p50()?.as_secs_f64()))).collect();
     sorted.sort_by(|one, other| one.1.total_cmp(&other.1));
     let mut text = visible::name(sorted.first()?.0).into_owned();
     for two in sorted.windows(2) {
@@ -272,7 +279,9 @@ fn agreements<'a>(
         let is_slower = is_behind(name) || pair.as_ref()?.verdict == ContrastVerdict::Worse;
         let text = match &pair {
             Some(pair) => agreement("p50", name, there, &pair.estimate),
-            None => format!("p50, {}: {there:.2} times the reference published, falls behind here", visible::name(name)),
+            None => {
+                format!("p50, {}: {there:.2} times the reference published, falls behind here", visible::name(name))
+            }
         };
         let why = (is_slower && way.poller.is_inline() && !std::mem::replace(&mut is_explained, true))
             .then(|| format!("; {INLINE_IS_SLOWER}"));
@@ -294,7 +303,8 @@ fn calls(point: &XdpPoint) -> Vec<PublishedText> {
     let slots: Vec<(u64, u32)> = calls.slots().collect();
     let last = slots.iter().map(|(ns, _)| (*ns).max(1).ilog2()).max().unwrap_or(0).min(20);
     let first = RECEIVE_CALLS.iter().map(|(ns, _)| ns.ilog2()).min().unwrap_or(0);
-    let percent = |count: u64, of: u64| if of == 0 { ABSENT.to_owned() } else { short(100.0 * count as f64 / of as f64) };
+    let percent =
+        |count: u64, of: u64| if of == 0 { ABSENT.to_owned() } else { short(100.0 * count as f64 / of as f64) };
     let row = |power: u32| {
         let here: u64 = slots
             .iter()

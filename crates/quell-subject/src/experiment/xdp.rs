@@ -16,7 +16,9 @@ use quell_result::published_xdp::{
     poll_share,
 };
 use quell_stats::LatencyHistogram;
-use quell_xdp::{PollWay, XdpError, XdpLoadReport, XdpLoadSpec, XdpMoment, XdpProgress, XdpSampler, XdpSchedule, XdpSpec};
+use quell_xdp::{
+    PollWay, XdpError, XdpLoadReport, XdpLoadSpec, XdpMoment, XdpProgress, XdpSampler, XdpSchedule, XdpSpec,
+};
 
 use crate::lab::napi::QueueError;
 use crate::lab::veth::VethLab;
@@ -166,7 +168,9 @@ impl<'a> XdpClient<'a> {
         if (self.stopped)() {
             return Ok(None);
         }
-        let [before, after] = &*readings else { return Ok(Some(ObservedRun { report, responder_ns: None, napi_thread_ns: None })) };
+        let [before, after] = &*readings else {
+            return Ok(Some(ObservedRun { report, responder_ns: None, napi_thread_ns: None }));
+        };
         let increase = |(before, after): (u64, u64)| after.saturating_sub(before);
         Ok(Some(ObservedRun {
             report,
@@ -176,7 +180,11 @@ impl<'a> XdpClient<'a> {
     }
 
     /// Durations of the receive call of a way in which the receiving thread polls.
-    pub(crate) fn receive_calls(&mut self, way: XdpWay, slice_ms: u32) -> Result<Option<LatencyHistogram>, XdpSubjectError> {
+    pub(crate) fn receive_calls(
+        &mut self,
+        way: XdpWay,
+        slice_ms: u32,
+    ) -> Result<Option<LatencyHistogram>, XdpSubjectError> {
         self.switch_to(way)?;
         Ok(self.run(slice_ms, true)?.and_then(|run| run.report.receive_calls))
     }
