@@ -291,7 +291,8 @@ fn agreements<'a>(
 }
 
 const INLINE_IS_SLOWER: &str = "each poll of the program sets the queue's timer of 15 µs, which on a virtual machine exits to the \
-     hypervisor, and the timer's polls take the receiver's CPU; the softirq of interrupts runs on the other CPU";
+     hypervisor, and the timer's polls take the receiver's CPU; the softirq of interrupts runs on the sender's CPU, which never \
+     sleeps (published, a CPU that sleeps between packets)";
 
 /// Durations of the receive call at the point for which they were published.
 fn calls(point: &XdpPoint) -> Vec<PublishedText> {
