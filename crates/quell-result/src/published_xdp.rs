@@ -98,6 +98,14 @@ pub struct XdpPlacement {
     pub poller: Option<u32>,
 }
 
+impl XdpPlacement {
+    /// Whether threads that spin share a CPU.
+    #[must_use]
+    pub fn is_overcommitted(&self) -> bool {
+        self.receiver == self.sender || self.poller == Some(self.sender)
+    }
+}
+
 /// A rate and a processing time under which ways to poll were compared.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]

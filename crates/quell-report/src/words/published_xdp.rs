@@ -325,3 +325,68 @@ fn calls(point: &XdpPoint) -> Vec<PublishedText> {
         Table { heading, rows: (first..=last.max(first + 5)).map(row).collect() },
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use quell_experiment::{ContrastSet, ExperimentDesign, SliceObservation, Switchback, Treatment};
+    use quell_result::experiment::EndOfExperiment;
+
+    use super::*;
+
+    fn treatment(poller: &str) -> Treatment<XdpWay> {
+        let way = serde_json::json!({ "poller": poller, "sleeps": false, "own-cpu": false });
+        Treatment { name: poller.to_owned(), setting: serde_json::from_value(way).unwrap() }
+    }
+
+    /// A point at 12 Kpkt/s, at which each way has this latency in µs.
+    fn point(delay_us: f64, latencies: [(&str, u64); 4], on_time: f64) -> XdpPoint {
+        let [reference, others @ ..] = latencies;
+        let others = others.map(|(name, _)| treatment(name)).to_vec();
+        let design = ExperimentDesign {
+            contrasts: ContrastSet::AllPairs,
+            ..ExperimentDesign::new(treatment(reference.0), others, vec![P50], 1)
+        };
+        let mut switchback = Switchback::new(ExperimentDesign { budget_ms: 24 * design.block_ms(), ..design }).unwrap();
+        while let Some(next) = switchback.next_slice() {
+            let us = latencies.iter().find(|(name, _)| *name == next.treatment.name).unwrap().1;
+            let mut latency = LatencyHistogram::new();
+            latency.record_n(us * 1_000 + u64::from(next.block % 5) * 40, 1_000);
+            let slice =
+                SliceObservation { spent_ms: 210.0, latency: Some((&latency).into()), ..SliceObservation::default() };
+            switchback.record(slice.with_metric(ON_TIME, Some(on_time))).unwrap();
+        }
+        let (record, _) = switchback.finish();
+        let result =
+            Some(LoadExperiment { load: None, offered_per_s: None, record, end: EndOfExperiment::Interrupted });
+        let receive_calls = std::collections::BTreeMap::new();
+        XdpPoint { rate_kpps: 12.0, delay_us, result, receive_calls, not_possible: None }
+    }
+
+    fn statements_of(point: &XdpPoint) -> String {
+        let texts = of_point(point, &threaded_napi_rows().unwrap()).into_iter().filter_map(|text| match text {
+            Statement(text) => Some(text),
+            Table { .. } | Break => None,
+        });
+        texts.collect::<Vec<_>>().join("\n")
+    }
+
+    const LATENCIES: [(&str, u64); 4] =
+        [("interrupts", 10), ("udp-busy-poll", 20), ("napi-thread", 20), ("io-uring", 9_000)];
+
+    #[test]
+    fn ways_are_in_order_and_those_that_fall_behind_are_named() {
+        let said = statements_of(&point(78.0, LATENCIES, 1.0));
+        assert!(said.contains("interrupts < udp-busy-poll × 1.99"), "{said}");
+        assert!(said.contains(" ? napi-thread × 1.00"), "{said}");
+        assert!(said.contains("falls behind: io-uring (processing"), "{said}");
+        assert!(said.contains("p50, udp-busy-poll: same order as published (1.99"), "{said}");
+        assert!(said.contains("p50, io-uring: 1.20 times the reference published, falls behind here"), "{said}");
+        assert_eq!(said.matches(INLINE_IS_SLOWER).count(), 1, "{said}");
+    }
+
+    #[test]
+    fn no_order_follows_if_the_sender_was_late() {
+        let said = statements_of(&point(78.0, LATENCIES, 0.5));
+        assert!(said.contains("50.0 % of the requests were sent within 10 µs") && !said.contains("order by"), "{said}");
+    }
+}

@@ -28,7 +28,7 @@ const DEFER_HARD_IRQS: u32 = 100;
 /// `gro_flush_timeout` of the published script, in ns.
 const GRO_FLUSH_TIMEOUT_NS: u64 = 15_000;
 /// Priority of the client's threads under `SCHED_FIFO`, which the publication used, too: below that of NAPI threads and of
-/// the responder, which share their CPUs.
+/// the responder, which share their CPUs. Under it, two threads that spin on one CPU would not take turns.
 const LOAD_PRIORITY: u32 = 10;
 /// Payload of a request and of its response, in bytes.
 const BYTES: u32 = 64;
@@ -114,7 +114,7 @@ impl<'a> XdpClient<'a> {
             poll_cpu: poller.filter(|_| way.has_thread()),
             cpus: vec![receiver, sender],
             time_calls,
-            fifo_priority: Some(LOAD_PRIORITY),
+            fifo_priority: (!self.placement.is_overcommitted()).then_some(LOAD_PRIORITY),
             ..XdpSpec::default()
         };
         XdpLoadSpec {

@@ -6,10 +6,9 @@ use std::net::SocketAddr;
 
 use quell_change::journal::Journal;
 use quell_experiment::{ContrastSet, Criterion, ExperimentDesign, SliceStage};
-use quell_linux::InterfaceName;
-use quell_linux::Pid;
 use quell_linux::sched::{self, Policy, SchedError, Scheduling};
 use quell_linux::visible::counted;
+use quell_linux::{InterfaceName, Pid};
 use quell_load::OfferedLoad;
 use quell_published::{PublishedError, threaded_napi_rows};
 use quell_result::facts::HostFacts;
@@ -122,11 +121,10 @@ pub fn play_xdp(
         let placement = placement(host, lab, replay.insist);
         let mut run = PublishedXdpRun::begin(placement, replay.absent.clone())?;
         run.not_a_measurement = lab.plan.cpus.overcommitted.clone().or_else(|| {
-            let is_shared = placement.poller.is_some_and(|cpu| cpu == placement.sender);
-            is_shared.then(|| "the thread that polls shares the sender's CPU".to_owned())
+            placement.is_overcommitted().then(|| "the thread that polls shares the sender's CPU".to_owned())
         });
         unthread(lab)?;
-        let _observes = ObservesInTime::begin()?;
+        let _observes = (!placement.is_overcommitted()).then(ObservesInTime::begin).transpose()?;
         let responder = start_responder(lab, placement)?;
         for (index, &(rate_kpps, delay_us)) in replay.points.iter().enumerate() {
             let name = format!("{rate_kpps} Kpkt/s, {delay_us} µs");
