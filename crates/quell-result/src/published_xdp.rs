@@ -98,6 +98,14 @@ pub struct XdpPlacement {
     pub poller: Option<u32>,
 }
 
+impl XdpPlacement {
+    /// Whether threads that spin share a CPU.
+    #[must_use]
+    pub fn is_overcommitted(&self) -> bool {
+        self.receiver == self.sender || self.poller == Some(self.sender)
+    }
+}
+
 /// A rate and a processing time under which ways to poll were compared.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -134,7 +142,9 @@ impl XdpWay {
         match self.poller {
             PollWay::Interrupts if !self.sleeps => Some(PollMechanism::Interrupts),
             PollWay::BusyPoll | PollWay::UdpBusyPoll | PollWay::IoUring => Some(PollMechanism::Inline),
-            PollWay::BusyPollThread | PollWay::UdpBusyPollThread | PollWay::IoUringThread => Some(PollMechanism::Separate),
+            PollWay::BusyPollThread | PollWay::UdpBusyPollThread | PollWay::IoUringThread => {
+                Some(PollMechanism::Separate)
+            }
             PollWay::ThreadedBusyPoll => Some(PollMechanism::Threaded),
             PollWay::Interrupts | PollWay::NapiThread => None,
         }

@@ -113,7 +113,9 @@ impl Attached {
             PollWay::ThreadedBusyPoll if threaded != Some(NapiThreading::BusyPoll) => {
                 Err(XdpError::NoThreadedBusyPoll { device, queue })
             }
-            way if (way.is_of_udp() || matches!(way, PollWay::IoUring | PollWay::IoUringThread)) && napi.is_none() => Err(XdpError::NoNapi { device, queue }),
+            way if (way.is_of_udp() || matches!(way, PollWay::IoUring | PollWay::IoUringThread)) && napi.is_none() => {
+                Err(XdpError::NoNapi { device, queue })
+            }
             _ => Ok(()),
         }
     }

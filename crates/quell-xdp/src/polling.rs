@@ -172,7 +172,12 @@ impl Poller {
 /// sleeping, as `xsk_recvmsg` does.
 fn poll_udp(udp: &UdpSocket) -> Result<(), XdpError> {
     match udp.receive(&mut [0]) {
-        Err(error) if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionRefused | ErrorKind::Interrupted) => {
+        Err(error)
+            if !matches!(
+                error.kind(),
+                ErrorKind::WouldBlock | ErrorKind::ConnectionRefused | ErrorKind::Interrupted
+            ) =>
+        {
             Err(XdpError::system("poll by a UDP socket")(error))
         }
         _ => Ok(()),

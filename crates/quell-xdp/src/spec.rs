@@ -28,7 +28,7 @@ pub enum PollWay {
     /// The receiving thread, with `SO_PREFER_BUSY_POLL` and `recv` of a UDP socket that has received from the queue: a
     /// substitute for `busy-poll` with the same kind of call, for loads.
     UdpBusyPoll,
-    /// A second thread, as [`PollWay::UdpBusyPoll`]: a substitute for `busy-poll-thread`.
+    /// A second thread, in the same way: a substitute for `busy-poll-thread`.
     UdpBusyPollThread,
     /// The receiving thread, with an io_uring that polls the queue's NAPI ID: a substitute for `busy-poll` where the socket
     /// has no NAPI ID.

@@ -20,6 +20,7 @@ pub(crate) mod sorting;
 mod stalls;
 mod suspension;
 pub(crate) mod text;
+mod xdp;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -140,11 +141,12 @@ impl FindingsReport {
 }
 
 pub fn rules() -> impl Iterator<Item = &'static Rule> {
-    let groups: [&[&Rule]; 12] = [
+    let groups: [&[&Rule]; 13] = [
         stalls::RULES,
         suspension::RULES,
         queues::RULES,
         polling::RULES,
+        xdp::RULES,
         sharing::RULES,
         placement::RULES,
         cpus::RULES,

@@ -1,9 +1,10 @@
 //! A process as far as it receives packets: its threads, its epolls and their watched files, and its sockets.
 
+use quell_linux::af_xdp::XdpSocketStats;
 use quell_linux::epoll_params::EpollParams;
 use quell_linux::proc::ProcessState;
 use quell_linux::sched::Scheduling;
-use quell_linux::{CpuList, Pid};
+use quell_linux::{CpuList, NapiId, Pid};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -87,6 +88,42 @@ pub struct EpollWait {
     pub timeout_ms: Option<i32>,
 }
 
+/// An AF_XDP socket, read through a duplicate of its descriptor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct SnapshotXdpSocket {
+    pub fd: i32,
+    /// Whether the device writes into the socket's memory. Otherwise the kernel copies.
+    pub zero_copy: bool,
+    /// NAPI ID (`SO_INCOMING_NAPI_ID`). Null if it is 0: such a socket cannot busy poll.
+    pub napi: Option<NapiId>,
+    /// `SO_PREFER_BUSY_POLL`.
+    pub prefer_busy_poll: bool,
+    /// `SO_BUSY_POLL` in µs.
+    pub busy_poll_us: u32,
+    /// Drops and errors since the socket was opened.
+    pub stats: XdpSocketStats,
+}
+
+impl SnapshotXdpSocket {
+    /// Whether the program polls the queue by this socket, or would if the socket had a NAPI ID.
+    #[must_use]
+    pub fn wants_to_poll(&self) -> bool {
+        self.prefer_busy_poll || self.busy_poll_us > 0
+    }
+
+    /// Received frames that the socket lost, by reason.
+    #[must_use]
+    pub fn losses(&self) -> [(u64, &'static str); 3] {
+        let XdpSocketStats { rx_dropped, rx_ring_full, rx_fill_ring_empty, .. } = self.stats;
+        [
+            (rx_dropped, "dropped"),
+            (rx_ring_full.unwrap_or(0), "found the RX ring full"),
+            (rx_fill_ring_empty.unwrap_or(0), "found the fill ring empty"),
+        ]
+    }
+}
+
 /// Open files of a process that are relevant for packet delivery.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -97,6 +134,9 @@ pub struct Files {
     pub sockets: Vec<HeldSocket>,
     /// Descriptors of AF_XDP sockets. They busy poll on their own and never suspend interrupts.
     pub xdp_sockets: Vec<i32>,
+    /// What could be read of these sockets. The kernel does not report whether one uses need-wakeup.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub xdp_details: Vec<SnapshotXdpSocket>,
     /// Descriptors of io_urings. They busy poll without suspending interrupts.
     pub io_urings: Vec<i32>,
     /// Descriptors of io_urings with requests for sockets. It is unknown of rings in neither of the two lists.

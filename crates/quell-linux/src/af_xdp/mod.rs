@@ -14,5 +14,8 @@ mod socket;
 mod umem;
 
 pub use error::XdpSocketError;
-pub use socket::{CopyMode, ReceivedFrame, XdpHandle, XdpReceiver, XdpSender, XdpSocketSpec, XdpSocketStats, open};
+pub use socket::{
+    CopyMode, ReceivedFrame, XdpHandle, XdpReceiver, XdpSender, XdpSocketSpec, XdpSocketStats, is_zero_copy, open,
+    stats,
+};
 pub use umem::{FRAME_BYTES, Frame};

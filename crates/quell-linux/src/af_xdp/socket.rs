@@ -301,20 +301,30 @@ impl XdpHandle {
     }
 
     pub fn stats(&self) -> io::Result<XdpSocketStats> {
-        let stats = sockopt::xdp_statistics(&self.0.socket)?;
-        Ok(XdpSocketStats {
-            rx_dropped: stats.rx_dropped,
-            rx_ring_full: stats.rx_ring_full,
-            rx_fill_ring_empty: stats.rx_fill_ring_empty_descs,
-            rx_invalid_descriptors: stats.rx_invalid_descs,
-            tx_invalid_descriptors: stats.tx_invalid_descs,
-        })
+        stats(self)
     }
 
     /// Whether the device writes into the umem.
     pub fn is_zero_copy(&self) -> io::Result<bool> {
-        Ok(sockopt::xdp_options(&self.0.socket)?.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
+        is_zero_copy(self)
     }
+}
+
+/// Statistics of an AF_XDP socket, also of another program.
+pub fn stats(socket: impl AsFd) -> io::Result<XdpSocketStats> {
+    let stats = sockopt::xdp_statistics(socket)?;
+    Ok(XdpSocketStats {
+        rx_dropped: stats.rx_dropped,
+        rx_ring_full: stats.rx_ring_full,
+        rx_fill_ring_empty: stats.rx_fill_ring_empty_descs,
+        rx_invalid_descriptors: stats.rx_invalid_descs,
+        tx_invalid_descriptors: stats.tx_invalid_descs,
+    })
+}
+
+/// Whether the device of an AF_XDP socket, also of another program, writes into the umem.
+pub fn is_zero_copy(socket: impl AsFd) -> io::Result<bool> {
+    Ok(sockopt::xdp_options(socket)?.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
 }
 
 impl AsFd for XdpHandle {

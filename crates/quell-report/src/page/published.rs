@@ -2,8 +2,8 @@
 
 use maud::{Markup, html};
 use quell_experiment::Criterion;
-use quell_result::figures;
 use quell_published::Experiment;
+use quell_result::figures;
 use quell_result::published::{PublishedRun, part_name};
 use quell_result::published_xdp::PublishedXdpRun;
 

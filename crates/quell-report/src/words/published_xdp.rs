@@ -29,7 +29,9 @@ const PERIODS_MAX: f64 = 2.0;
 pub fn published_xdp(run: &PublishedXdpRun) -> Result<Vec<PublishedText>, PublishedError> {
     let rows = threaded_napi_rows()?;
     let mut out = Vec::new();
-    out.extend(run.not_a_measurement.as_ref().map(|why| Statement(format!("NOT A MEASUREMENT: {}", visible::name(why)))));
+    out.extend(
+        run.not_a_measurement.as_ref().map(|why| Statement(format!("NOT A MEASUREMENT: {}", visible::name(why)))),
+    );
     out.push(Statement(format!("({}) {}", Experiment::C, Experiment::C.title())));
     out.push(Statement(format!("published: {}", Experiment::C.source())));
     out.push(Statement(here(run)));
@@ -75,7 +77,8 @@ const LEGEND: &str = concat!(
 );
 
 fn of_point(point: &XdpPoint, rows: &[ThreadedNapiRow]) -> Vec<PublishedText> {
-    let mut out = vec![Statement(format!("{} Kpkt/s, {} µs processing", short(point.rate_kpps), short(point.delay_us)))];
+    let mut out =
+        vec![Statement(format!("{} Kpkt/s, {} µs processing", short(point.rate_kpps), short(point.delay_us)))];
     out.extend(point.not_possible.as_ref().map(|why| Statement(format!("not possible here: {}", visible::name(why)))));
     let Some(experiment) = &point.result else { return out };
     let analysis = experiment.analyse();
@@ -96,7 +99,8 @@ fn of_point(point: &XdpPoint, rows: &[ThreadedNapiRow]) -> Vec<PublishedText> {
             Some(pair) => interval(&pair),
             None => ABSENT.to_owned(),
         };
-        let names = [visible::name(name).into_owned(), way.published().map_or(ABSENT.to_owned(), |one| one.to_string())];
+        let names =
+            [visible::name(name).into_owned(), way.published().map_or(ABSENT.to_owned(), |one| one.to_string())];
         let there = there.unwrap_or_else(|| [ABSENT; 4].map(str::to_owned));
         names.into_iter().chain(here).chain([to_reference]).chain(there).collect()
     };
@@ -173,7 +177,8 @@ fn pair(analysis: &SwitchbackAnalysis, way: &str, against: &str) -> Option<Pair>
         return None;
     }
     let inverse = |end: f64| (end > 0.0).then(|| 1.0 / end);
-    let estimate = RatioEstimate { ratio: 1.0 / ratio, low: high.and_then(inverse).unwrap_or(0.0), high: inverse(low), blocks };
+    let estimate =
+        RatioEstimate { ratio: 1.0 / ratio, low: high.and_then(inverse).unwrap_or(0.0), high: inverse(low), blocks };
     let verdict = match contrast.verdict {
         ContrastVerdict::Better => ContrastVerdict::Worse,
         ContrastVerdict::Worse => ContrastVerdict::Better,
@@ -235,11 +240,13 @@ fn statements<'a>(
 }
 
 /// The ways by their p50, and whether each one differs from the one before it.
-fn order(experiment: &LoadExperiment<XdpWay>, analysis: &SwitchbackAnalysis, played: &[(&str, XdpWay)]) -> Option<String> {
-    let mut sorted: Vec<(&str, f64)> = played
-        .iter()
-        .filter_map(|(name, _)| Some((*name, experiment.latencies(name).p50()?.as_secs_f64())))
-        .collect();
+fn order(
+    experiment: &LoadExperiment<XdpWay>,
+    analysis: &SwitchbackAnalysis,
+    played: &[(&str, XdpWay)],
+) -> Option<String> {
+    let mut sorted: Vec<(&str, f64)> =
+        played.iter().filter_map(|(name, _)| Some((*name, experiment.latencies(name).p50()?.as_secs_f64()))).collect();
     sorted.sort_by(|one, other| one.1.total_cmp(&other.1));
     let mut text = visible::name(sorted.first()?.0).into_owned();
     for two in sorted.windows(2) {
@@ -272,7 +279,9 @@ fn agreements<'a>(
         let is_slower = is_behind(name) || pair.as_ref()?.verdict == ContrastVerdict::Worse;
         let text = match &pair {
             Some(pair) => agreement("p50", name, there, &pair.estimate),
-            None => format!("p50, {}: {there:.2} times the reference published, falls behind here", visible::name(name)),
+            None => {
+                format!("p50, {}: {there:.2} times the reference published, falls behind here", visible::name(name))
+            }
         };
         let why = (is_slower && way.poller.is_inline() && !std::mem::replace(&mut is_explained, true))
             .then(|| format!("; {INLINE_IS_SLOWER}"));
@@ -282,7 +291,8 @@ fn agreements<'a>(
 }
 
 const INLINE_IS_SLOWER: &str = "each poll of the program sets the queue's timer of 15 µs, which on a virtual machine exits to the \
-     hypervisor, and the timer's polls take the receiver's CPU; the softirq of interrupts runs on the other CPU";
+     hypervisor, and the timer's polls take the receiver's CPU; the softirq of interrupts runs on the sender's CPU, which never \
+     sleeps (published, a CPU that sleeps between packets)";
 
 /// Durations of the receive call at the point for which they were published.
 fn calls(point: &XdpPoint) -> Vec<PublishedText> {
@@ -294,7 +304,8 @@ fn calls(point: &XdpPoint) -> Vec<PublishedText> {
     let slots: Vec<(u64, u32)> = calls.slots().collect();
     let last = slots.iter().map(|(ns, _)| (*ns).max(1).ilog2()).max().unwrap_or(0).min(20);
     let first = RECEIVE_CALLS.iter().map(|(ns, _)| ns.ilog2()).min().unwrap_or(0);
-    let percent = |count: u64, of: u64| if of == 0 { ABSENT.to_owned() } else { short(100.0 * count as f64 / of as f64) };
+    let percent =
+        |count: u64, of: u64| if of == 0 { ABSENT.to_owned() } else { short(100.0 * count as f64 / of as f64) };
     let row = |power: u32| {
         let here: u64 = slots
             .iter()
@@ -313,4 +324,69 @@ fn calls(point: &XdpPoint) -> Vec<PublishedText> {
         Statement(format!("time in the receive call, {}; published: recvfrom of SO_BUSY_POLL", visible::name(way))),
         Table { heading, rows: (first..=last.max(first + 5)).map(row).collect() },
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use quell_experiment::{ContrastSet, ExperimentDesign, SliceObservation, Switchback, Treatment};
+    use quell_result::experiment::EndOfExperiment;
+
+    use super::*;
+
+    fn treatment(poller: &str) -> Treatment<XdpWay> {
+        let way = serde_json::json!({ "poller": poller, "sleeps": false, "own-cpu": false });
+        Treatment { name: poller.to_owned(), setting: serde_json::from_value(way).unwrap() }
+    }
+
+    /// A point at 12 Kpkt/s, at which each way has this latency in µs.
+    fn point(delay_us: f64, latencies: [(&str, u64); 4], on_time: f64) -> XdpPoint {
+        let [reference, others @ ..] = latencies;
+        let others = others.map(|(name, _)| treatment(name)).to_vec();
+        let design = ExperimentDesign {
+            contrasts: ContrastSet::AllPairs,
+            ..ExperimentDesign::new(treatment(reference.0), others, vec![P50], 1)
+        };
+        let mut switchback = Switchback::new(ExperimentDesign { budget_ms: 24 * design.block_ms(), ..design }).unwrap();
+        while let Some(next) = switchback.next_slice() {
+            let us = latencies.iter().find(|(name, _)| *name == next.treatment.name).unwrap().1;
+            let mut latency = LatencyHistogram::new();
+            latency.record_n(us * 1_000 + u64::from(next.block % 5) * 40, 1_000);
+            let slice =
+                SliceObservation { spent_ms: 210.0, latency: Some((&latency).into()), ..SliceObservation::default() };
+            switchback.record(slice.with_metric(ON_TIME, Some(on_time))).unwrap();
+        }
+        let (record, _) = switchback.finish();
+        let result =
+            Some(LoadExperiment { load: None, offered_per_s: None, record, end: EndOfExperiment::Interrupted });
+        let receive_calls = std::collections::BTreeMap::new();
+        XdpPoint { rate_kpps: 12.0, delay_us, result, receive_calls, not_possible: None }
+    }
+
+    fn statements_of(point: &XdpPoint) -> String {
+        let texts = of_point(point, &threaded_napi_rows().unwrap()).into_iter().filter_map(|text| match text {
+            Statement(text) => Some(text),
+            Table { .. } | Break => None,
+        });
+        texts.collect::<Vec<_>>().join("\n")
+    }
+
+    const LATENCIES: [(&str, u64); 4] =
+        [("interrupts", 10), ("udp-busy-poll", 20), ("napi-thread", 20), ("io-uring", 9_000)];
+
+    #[test]
+    fn ways_are_in_order_and_those_that_fall_behind_are_named() {
+        let said = statements_of(&point(78.0, LATENCIES, 1.0));
+        assert!(said.contains("interrupts < udp-busy-poll × 1.99"), "{said}");
+        assert!(said.contains(" ? napi-thread × 1.00"), "{said}");
+        assert!(said.contains("falls behind: io-uring (processing"), "{said}");
+        assert!(said.contains("p50, udp-busy-poll: same order as published (1.99"), "{said}");
+        assert!(said.contains("p50, io-uring: 1.20 times the reference published, falls behind here"), "{said}");
+        assert_eq!(said.matches(INLINE_IS_SLOWER).count(), 1, "{said}");
+    }
+
+    #[test]
+    fn no_order_follows_if_the_sender_was_late() {
+        let said = statements_of(&point(78.0, LATENCIES, 0.5));
+        assert!(said.contains("50.0 % of the requests were sent within 10 µs") && !said.contains("order by"), "{said}");
+    }
 }

@@ -3,18 +3,22 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
+use quell_experiment::{Criterion, ExperimentDesign, Switchback, Treatment};
 use quell_load::clients::{ClientFacts, ClockOffset};
 use quell_load::cluster_run::{self, ClientRun, ClusterRun};
 use quell_load::{KeyValues, LoadReport, LoadSpec, OfferedLoad, RunSpec, Schedule, ServeShape, Transport, Workload};
 use quell_published::Experiment;
-use quell_result::experiment::ExperimentResult;
+use quell_result::experiment::{EndOfExperiment, ExperimentResult, LoadExperiment};
 use quell_result::load::LoadRun;
 use quell_result::published::{PublishedPart, PublishedRun};
+use quell_result::published_xdp::{AbsentWay, PublishedXdpRun, XdpPlacement, XdpPoint, XdpWay};
 use quell_result::simulation::{SimulationRun, SweepHeader};
 use quell_result::top::{IntervalReport, RecordingHeader, TopRecording};
 use quell_result::{Document, DocumentError, ResultDocument};
 use quell_sim::sweep::{Point, Setup};
 use quell_sim::{HostProfile, Load};
+use quell_stats::LatencyHistogram;
+use quell_xdp::PollWay;
 
 const EXPERIMENT: &str = include_str!("../../../quell/tests/fixtures/result.json");
 const TUNE: &str = include_str!("../../../quell/tests/fixtures/tune.json");
@@ -81,6 +85,33 @@ fn published_experiments_are_read_back() {
         parts: vec![part(Some(measured), None), part(None, Some("no such mode here".to_owned()))],
         no_hardware_counters: None,
         ended: Some("interrupted".to_owned()),
+    });
+}
+
+#[test]
+fn the_published_experiment_of_af_xdp_is_read_back() {
+    let way = XdpWay { poller: PollWay::IoUring, sleeps: false, own_cpu: false };
+    let treatment = |setting: XdpWay| Treatment { name: setting.to_string(), setting };
+    let criteria = vec![Criterion::Latency { quantile: 0.5 }];
+    let design = ExperimentDesign::new(treatment(XdpWay::default()), vec![treatment(way)], criteria, 1);
+    let (record, _) = Switchback::new(design).unwrap().finish();
+    let load = Some(OfferedLoad::Rate(12_000.0));
+    let result = LoadExperiment { load, offered_per_s: Some(12_000.0), record, end: EndOfExperiment::Interrupted };
+    let mut calls = LatencyHistogram::new();
+    calls.record(900);
+    let placement = XdpPlacement { receiver: 1, sender: 0, poller: None };
+    let absent = AbsentWay { ways: "busy-poll".to_owned(), why: "no NAPI ID".to_owned() };
+    let point = |result, not_possible| XdpPoint {
+        rate_kpps: 12.0,
+        delay_us: 78.0,
+        result,
+        receive_calls: [(way.to_string(), calls.clone())].into(),
+        not_possible,
+    };
+    is_read_back_as(&PublishedXdpRun {
+        points: vec![point(Some(result), None), point(None, Some("no way".to_owned()))],
+        ended: Some("interrupted".to_owned()),
+        ..PublishedXdpRun::begin(placement, vec![absent]).unwrap()
     });
 }
 

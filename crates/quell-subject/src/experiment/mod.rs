@@ -19,11 +19,11 @@ use clients::{ClientsError, RemoteClients};
 use command::{CommandRunner, CommandSubjectError, LabClient, StartedCommand};
 use judge::{Judge, JudgeError, Judges};
 use program::SubjectError;
-use xdp::XdpSubjectError;
 use quell_experiment::{
     ContrastSet, Criterion, DesignError, Driven, ExperimentDesign, ExperimentEnd, ExperimentSubject, Goal, SliceStage,
     StopReason, Switchback, Treatment, drive,
 };
+use xdp::XdpSubjectError;
 
 use quell_host::attach::plan::{AttachObstacle, AttachPlan};
 use quell_host::attach::poller;

@@ -16,7 +16,9 @@ use quell_result::published_xdp::{
     poll_share,
 };
 use quell_stats::LatencyHistogram;
-use quell_xdp::{PollWay, XdpError, XdpLoadReport, XdpLoadSpec, XdpMoment, XdpProgress, XdpSampler, XdpSchedule, XdpSpec};
+use quell_xdp::{
+    PollWay, XdpError, XdpLoadReport, XdpLoadSpec, XdpMoment, XdpProgress, XdpSampler, XdpSchedule, XdpSpec,
+};
 
 use crate::lab::napi::QueueError;
 use crate::lab::veth::VethLab;
@@ -26,7 +28,7 @@ const DEFER_HARD_IRQS: u32 = 100;
 /// `gro_flush_timeout` of the published script, in ns.
 const GRO_FLUSH_TIMEOUT_NS: u64 = 15_000;
 /// Priority of the client's threads under `SCHED_FIFO`, which the publication used, too: below that of NAPI threads and of
-/// the responder, which share their CPUs.
+/// the responder, which share their CPUs. Under it, two threads that spin on one CPU would not take turns.
 const LOAD_PRIORITY: u32 = 10;
 /// Payload of a request and of its response, in bytes.
 const BYTES: u32 = 64;
@@ -112,7 +114,7 @@ impl<'a> XdpClient<'a> {
             poll_cpu: poller.filter(|_| way.has_thread()),
             cpus: vec![receiver, sender],
             time_calls,
-            fifo_priority: Some(LOAD_PRIORITY),
+            fifo_priority: (!self.placement.is_overcommitted()).then_some(LOAD_PRIORITY),
             ..XdpSpec::default()
         };
         XdpLoadSpec {
@@ -166,7 +168,9 @@ impl<'a> XdpClient<'a> {
         if (self.stopped)() {
             return Ok(None);
         }
-        let [before, after] = &*readings else { return Ok(Some(ObservedRun { report, responder_ns: None, napi_thread_ns: None })) };
+        let [before, after] = &*readings else {
+            return Ok(Some(ObservedRun { report, responder_ns: None, napi_thread_ns: None }));
+        };
         let increase = |(before, after): (u64, u64)| after.saturating_sub(before);
         Ok(Some(ObservedRun {
             report,
@@ -176,7 +180,11 @@ impl<'a> XdpClient<'a> {
     }
 
     /// Durations of the receive call of a way in which the receiving thread polls.
-    pub(crate) fn receive_calls(&mut self, way: XdpWay, slice_ms: u32) -> Result<Option<LatencyHistogram>, XdpSubjectError> {
+    pub(crate) fn receive_calls(
+        &mut self,
+        way: XdpWay,
+        slice_ms: u32,
+    ) -> Result<Option<LatencyHistogram>, XdpSubjectError> {
         self.switch_to(way)?;
         Ok(self.run(slice_ms, true)?.and_then(|run| run.report.receive_calls))
     }

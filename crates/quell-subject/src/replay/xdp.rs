@@ -6,10 +6,9 @@ use std::net::SocketAddr;
 
 use quell_change::journal::Journal;
 use quell_experiment::{ContrastSet, Criterion, ExperimentDesign, SliceStage};
-use quell_linux::InterfaceName;
-use quell_linux::Pid;
 use quell_linux::sched::{self, Policy, SchedError, Scheduling};
 use quell_linux::visible::counted;
+use quell_linux::{InterfaceName, Pid};
 use quell_load::OfferedLoad;
 use quell_published::{PublishedError, threaded_napi_rows};
 use quell_result::facts::HostFacts;
@@ -18,9 +17,9 @@ use quell_result::published_xdp::{AbsentWay, PublishedXdpRun, XdpPlacement, XdpP
 use quell_xdp::{PollWay, XdpResponder, XdpResponderSpec, XdpSpec};
 
 use super::PORT;
-use crate::extent::Extent;
 use crate::experiment::xdp::{XdpClient, XdpSubjectError};
 use crate::experiment::{ComparisonError, compare, design};
+use crate::extent::Extent;
 use crate::lab::veth::{CLIENT_DEVICE, LabError, VethLab};
 use crate::question::{Follow, SubjectStep, Timing, report_slice};
 use crate::run::{LabRunError, LabSpec, in_empty_lab};
@@ -79,7 +78,8 @@ fn ways(cpus: usize, extent: Extent, insist: bool) -> (Vec<XdpWay>, Vec<AbsentWa
         "an AF_XDP socket of a veth has no NAPI ID, so SO_BUSY_POLL polls nothing; the ways udp-busy-poll poll the same queue by \
          the same kind of call, of a UDP socket",
     )];
-    let mut ways = vec![shared(PollWay::Interrupts), sleeping, shared(PollWay::UdpBusyPoll), shared(PollWay::NapiThread)];
+    let mut ways =
+        vec![shared(PollWay::Interrupts), sleeping, shared(PollWay::UdpBusyPoll), shared(PollWay::NapiThread)];
     let mut with_cpu = [PollWay::UdpBusyPollThread, PollWay::NapiThread, PollWay::ThreadedBusyPoll].map(apart).to_vec();
     if extent == Extent::Quick {
         not_here.push(absent(both(PollWay::IoUring, PollWay::IoUringThread), "left out by --quick"));
@@ -121,18 +121,18 @@ pub fn play_xdp(
         let placement = placement(host, lab, replay.insist);
         let mut run = PublishedXdpRun::begin(placement, replay.absent.clone())?;
         run.not_a_measurement = lab.plan.cpus.overcommitted.clone().or_else(|| {
-            let is_shared = placement.poller.is_some_and(|cpu| cpu == placement.sender);
-            is_shared.then(|| "the thread that polls shares the sender's CPU".to_owned())
+            placement.is_overcommitted().then(|| "the thread that polls shares the sender's CPU".to_owned())
         });
         unthread(lab)?;
-        let _observes = ObservesInTime::begin()?;
+        let _observes = (!placement.is_overcommitted()).then(ObservesInTime::begin).transpose()?;
         let responder = start_responder(lab, placement)?;
         for (index, &(rate_kpps, delay_us)) in replay.points.iter().enumerate() {
             let name = format!("{rate_kpps} Kpkt/s, {delay_us} µs");
             follow(SubjectStep::PartBegins { number: index + 1, of: replay.points.len(), name: &name });
             let at = (responder.address(), responder.tid());
             let mut client = XdpClient::new(lab, placement, at, (rate_kpps, delay_us), stopped);
-            let mut point = XdpPoint { rate_kpps, delay_us, result: None, receive_calls: BTreeMap::new(), not_possible: None };
+            let mut point =
+                XdpPoint { rate_kpps, delay_us, result: None, receive_calls: BTreeMap::new(), not_possible: None };
             match measure(&mut client, replay, &mut point, follow) {
                 Ok(()) => {}
                 Err(error @ ComparisonError::NoModeLeft(_)) => point.not_possible = Some(error.to_string()),

@@ -6,4 +6,5 @@ mod client_outputs;
 mod common;
 mod drops_on_the_kernel;
 mod modelled;
+mod published_xdp_on_the_kernel;
 mod run_on_the_kernel;

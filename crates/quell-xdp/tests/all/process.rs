@@ -57,12 +57,7 @@ pub(crate) fn run_load(
     way: PollWay,
     requests: u64,
 ) -> Counted {
-    let way = match way {
-        PollWay::IoUring => "io-uring",
-        PollWay::IoUringThread => "io-uring-thread",
-        _ => "interrupts",
-    };
-    let env = [(ADDRESS, address.to_string()), (WAY, way.to_owned()), (REQUESTS, requests.to_string())];
+    let env = [(ADDRESS, address.to_string()), (WAY, way.name().to_owned()), (REQUESTS, requests.to_string())];
     spawn(namespace, before, the_load_of_another_process, &env).end()
 }
 
@@ -118,6 +113,7 @@ fn the_responder_of_another_process() {
 fn the_load_of_another_process() {
     let address: SocketAddr = env(ADDRESS);
     let way = match env::<String>(WAY).as_str() {
+        "udp-busy-poll" => PollWay::UdpBusyPoll,
         "io-uring" => PollWay::IoUring,
         "io-uring-thread" => PollWay::IoUringThread,
         _ => PollWay::Interrupts,

@@ -73,6 +73,7 @@ fn a_load_allocates_nothing_and_makes_the_calls_of_its_way_alone() {
     let _answering = lab.respond(&responder(V4, PollWay::Interrupts));
     for (way, of_way) in [
         (PollWay::Interrupts, &["poll", "ppoll", "recvfrom", "sendto"][..]),
+        (PollWay::UdpBusyPoll, &["recvfrom", "sendto"]),
         (PollWay::IoUring, &["io_uring_enter", "sendto"]),
         (PollWay::IoUringThread, &["io_uring_enter", "sendto"]),
     ] {

@@ -1,10 +1,12 @@
 //! Every way to poll that a veth has, over IPv4 and IPv6, with the proof of who polled.
 
+use std::ops::ControlFlow;
+
 use quell_linux::netdev::{NapiThreading, Netdev, PartialNapiSettings};
 use quell_linux::netns::Namespace;
 use quell_sampler::XdpHook;
 use quell_test_support::{Lacks, skip};
-use quell_xdp::{CopyMode, PollWay, XdpError, XdpLoadSpec, XdpSpec};
+use quell_xdp::{CopyMode, PollWay, XdpError, XdpLoadSpec, XdpMoment, XdpSpec};
 
 use crate::lab::{CLOSED, OPEN, V4, V6, XdpLab, assert_complete, load, responder};
 
@@ -102,6 +104,45 @@ fn an_io_uring_polls_a_queue_without_interrupts_in_the_receiving_thread_and_besi
         let Some(polls) = report.polls else { return skip(Lacks::Root, report.polls_missing.unwrap()) };
         assert!(polls.program > 0 && polls.program + polls.program_last > polls.total() / 2, "{way:?}: {polls:?}");
     }
+}
+
+#[test]
+fn a_udp_socket_of_the_queue_polls_it_in_the_receiving_thread_and_beside_it() {
+    let Some(lab) = XdpLab::raise("xdp-udp") else { return };
+    let _answering = lab.respond(&responder(V4, PollWay::Interrupts));
+    for way in [PollWay::UdpBusyPoll, PollWay::UdpBusyPollThread] {
+        set_client_queue(&lab, &DEFERRING);
+        let mut spec = load(V4, way, CLOSED);
+        spec.socket.time_calls = way == PollWay::UdpBusyPoll;
+        let report = match lab.try_load(&spec) {
+            Err(error @ XdpError::Option(_)) => return skip(Lacks::KernelFeature, &error),
+            report => report.unwrap(),
+        };
+        assert_complete(&report);
+        assert_eq!(report.receive_calls.as_ref().is_some_and(|calls| !calls.is_empty()), way.is_inline());
+        assert_eq!(report.cpu.iter().any(|cpu| cpu.thread == "poller"), way.has_thread());
+        let Some(polls) = report.polls else { return skip(Lacks::Root, report.polls_missing.unwrap()) };
+        assert!(polls.program > 0 && polls.program + polls.program_last > polls.total() / 2, "{way:?}: {polls:?}");
+    }
+    let refused = lab.try_respond(&responder(V6, PollWay::UdpBusyPoll)).err().unwrap();
+    assert!(matches!(refused, XdpError::OnlyLoads { .. }), "{refused}");
+}
+
+#[test]
+fn an_observer_is_called_at_both_ends_of_the_measured_window() {
+    let Some(lab) = XdpLab::raise("xdp-moments") else { return };
+    let _answering = lab.respond(&responder(V4, PollWay::Interrupts));
+    let spec = load(V4, PollWay::Interrupts, OPEN);
+    let moments = lab.lab.client.run(|| {
+        let mut seen = Vec::new();
+        quell_xdp::run(&spec, &mut |now| {
+            seen.extend((now.moment != XdpMoment::Tick).then_some(now.moment));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        seen
+    });
+    assert_eq!(moments.unwrap(), [XdpMoment::WindowBegan, XdpMoment::WindowEnded]);
 }
 
 #[test]

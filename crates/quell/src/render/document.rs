@@ -60,7 +60,33 @@ mod tests {
         for experiment in ["a", "b", "d"] {
             documents.push(json!({ "schema": "quell-published/1", "experiment": experiment, "parts": [part.clone()] }));
         }
+        documents.push(played_by_af_xdp(&documents[0]));
         documents
+    }
+
+    /// A document of experiment (c) with the slices of another experiment.
+    fn played_by_af_xdp(experiment: &Value) -> Value {
+        let mut result = experiment["experiments"][0].clone();
+        let design = &mut result["record"]["design"];
+        let way =
+            |poller| json!({ "name": poller, "setting": { "poller": poller, "sleeps": false, "own-cpu": false } });
+        design["reference"] = way("interrupts");
+        let others = ["udp-busy-poll", "napi-thread", "io-uring"].map(way);
+        let treatments = design["treatments"].as_array_mut().unwrap();
+        treatments.iter_mut().zip(others).for_each(|(treatment, way)| *treatment = way);
+        assert!(treatments.len() <= 3, "{treatments:?}");
+        let latency = result["record"]["slices"][0]["observation"]["latency"].clone();
+        json!({
+            "schema": "quell-published-xdp/1",
+            "quell-version": "0.2.0",
+            "started-unix-s": 1_764_000_000,
+            "host": experiment["host"],
+            "placement": { "receiver": 1, "sender": 0, "poller": 2 },
+            "points": [{
+                "rate-kpps": 32.0, "delay-us": 30.0, "result": result, "receive-calls": { "udp-busy-poll": latency },
+            }],
+            "absent": [{ "ways": "busy-poll", "why": "no NAPI ID" }],
+        })
     }
 
     fn keep_first_latency(slices: &mut Value) {

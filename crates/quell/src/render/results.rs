@@ -1,13 +1,13 @@
 //! The list of stored results: subject, question and answer of each, in one line.
 
 use quell_linux::visible;
+use quell_published::Experiment;
 use quell_report::words;
 use quell_result::ResultDocument;
 use quell_result::conclusion::Conclusion;
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
 use quell_result::facts::HostFacts;
 use quell_result::list::{ListedContent, ListedResult, ResultsList};
-use quell_published::Experiment;
 use quell_result::published::PublishedRun;
 use quell_result::published_xdp::PublishedXdpRun;
 use quell_result::store::utc;

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use quell_host::snapshot::{
-    EpollWait, Files, Index, Process, Reading, SnapshotEpoll, SnapshotSocket, SocketState, Thread, WatchedFile,
-    WatchedKind,
+    EpollWait, Files, Index, Process, Reading, SnapshotEpoll, SnapshotSocket, SnapshotXdpSocket, SocketState, Thread,
+    WatchedFile, WatchedKind,
 };
 use quell_linux::NapiId;
 use quell_linux::sched::Policy;
@@ -23,6 +23,8 @@ pub(super) struct Context<'a> {
     pub(super) online: Option<usize>,
     pub(super) show_namespace: bool,
 }
+
+const XDP: &str = "AF_XDP socket";
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
@@ -150,10 +152,29 @@ impl Context<'_> {
         let lines = self.sockets(unwatched.into_iter().filter_map(|inode| self.index.socket(inode)));
         let in_no_epoll = |line: Node| if files.epolls.is_empty() { line } else { line.with(Faint, "in no epoll") };
         node.extend(lines.into_iter().map(in_no_epoll));
-        let kinds = [("AF_XDP socket", &files.xdp_sockets), ("io_uring", &files.io_urings)];
+        let kinds = [(XDP, &files.xdp_sockets), ("io_uring", &files.io_urings)];
         for (what, numbers) in kinds.into_iter().filter(|(_, numbers)| !numbers.is_empty()) {
             node.push(Node::named(format!("{what} {}", ranges(numbers.iter().map(|fd| fd.unsigned_abs())))));
+            if what == XDP {
+                node.extend(files.xdp_details.iter().map(|socket| self.xdp_socket(socket)));
+            }
         }
+    }
+
+    /// Mode of an AF_XDP socket, who polls for it, and what it lost.
+    fn xdp_socket(&self, socket: &SnapshotXdpSocket) -> Node {
+        let mut node = Node::named(format!("AF_XDP socket {}", socket.fd));
+        node.add(Plain, if socket.zero_copy { "zero-copy" } else { "copy mode" });
+        node.add_if(Plain, socket.napi.map(|napi| self.names.name(&BTreeSet::from([napi]))));
+        match (socket.wants_to_poll(), socket.napi) {
+            (true, None) => node.add(Notable, "asks for busy polling without NAPI ID"),
+            (true, Some(_)) => node.add(Plain, format!("polled by the program, {} µs", socket.busy_poll_us)),
+            (false, _) => {}
+        }
+        for (number, what) in socket.losses().into_iter().filter(|(number, _)| *number > 0) {
+            node.add(Notable, format!("{} {what}", counted(number, "frame")));
+        }
+        node
     }
 
     fn sockets<'s>(&self, sockets: impl Iterator<Item = &'s SnapshotSocket>) -> Vec<Node> {

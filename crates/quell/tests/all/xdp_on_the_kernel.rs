@@ -86,3 +86,51 @@ fn what_is_not_possible_exits_with_its_code() {
     assert!(code == 1 && said.contains("not a power of two"), "{code} {said}");
     end(answering);
 }
+
+/// IDs of the findings about a program.
+fn findings(program: &Child) -> Vec<String> {
+    let output = Command::new(env!("CARGO_BIN_EXE_quell"))
+        .args(["doctor", &program.id().to_string(), "--seconds", "0", "--json"])
+        .output()
+        .unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let found = report["findings"].as_array().unwrap();
+    found.iter().map(|finding| finding["id"].as_str().unwrap().to_owned()).collect()
+}
+
+fn shown(program: &Child) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_quell")).args(["show", &program.id().to_string()]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_socket_that_asks_for_busy_polling_without_a_napi_id_is_shown_and_found() {
+    let Some(lab) = TestLab::raise_beside_others("xdp-found-busy", 1) else { return };
+    let Some(answering) = responder(&lab, &["--json", "--poller", "busy-poll"]) else { return };
+    let found = findings(&answering);
+    assert!(found.iter().any(|id| id == "xdp-socket-cannot-busy-poll"), "{found:?}");
+    let tree = shown(&answering);
+    assert!(tree.contains("copy mode") && tree.contains("asks for busy polling without NAPI ID"), "{tree}");
+    end(answering);
+}
+
+#[test]
+fn frames_that_a_socket_loses_are_shown_and_found() {
+    let Some(lab) = TestLab::raise_beside_others("xdp-found-drops", 1) else { return };
+    let Some(answering) = responder(&lab, &["--json", "--ring", "64", "--work-us", "2000"]) else { return };
+    let found = findings(&answering);
+    assert!(!found.iter().any(|id| id.starts_with("xdp-socket")), "{found:?}");
+
+    // More than the rings and the veth hold, while the responder works on the first ones.
+    lab.client
+        .run(|| {
+            let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+            (0..2_000).filter(|_| socket.send_to(&[0; 64], SERVER).is_ok()).count()
+        })
+        .unwrap();
+    let found = findings(&answering);
+    assert!(found.iter().any(|id| id == "xdp-socket-drops"), "{found:?}");
+    let tree = shown(&answering);
+    assert!(tree.contains(" found the fill ring empty") || tree.contains(" found the RX ring full"), "{tree}");
+    end(answering);
+}

@@ -3,13 +3,14 @@
 
 use std::collections::HashMap;
 
+use quell_linux::af_xdp;
 use quell_linux::epoll_params::{self, EpollParams};
 use quell_linux::kcmp::is_same_file;
 use quell_linux::pidfd::{PidFd, PidFdError};
 use quell_linux::proc::{EpollInfo, FdKind, ProcRoot};
 use quell_linux::socket_options;
 
-use super::super::{HeldEpoll, Reading, SnapshotEpoll, UnknownReason, WatchedFile, WatchedTarget};
+use super::super::{HeldEpoll, Reading, SnapshotEpoll, SnapshotXdpSocket, UnknownReason, WatchedFile, WatchedTarget};
 use super::outcome::Outcome as _;
 use super::processes::OpenProcess;
 use super::sockets::SocketTable;
@@ -22,7 +23,10 @@ pub(super) fn look_at_watched(processes: &mut [OpenProcess], sockets: &SocketTab
             continue;
         }
         let pidfd = PidFd::open(process.pid);
-        process.xdp_sockets = pidfd.as_ref().map_or_else(|_| Vec::new(), |pidfd| xdp_sockets(process, pidfd, sockets));
+        if let Ok(pidfd) = &pidfd {
+            process.xdp_sockets = xdp_sockets(process, pidfd, sockets);
+            process.xdp_details = process.xdp_sockets.iter().filter_map(|fd| xdp_details(pidfd, *fd)).collect();
+        }
         process.epolls = epolls(&proc, process, &pidfd, sockets);
     }
     mark_shared_epolls(processes);
@@ -53,6 +57,19 @@ fn xdp_sockets(process: &OpenProcess, pidfd: &PidFd, sockets: &SocketTable) -> V
 
 fn is_xdp(pidfd: &PidFd, fd: i32) -> bool {
     pidfd.duplicate_briefly(fd).is_ok_and(|socket| socket_options::is_xdp(socket).unwrap_or(false))
+}
+
+/// `None` if the kernel refuses one of the options, or the program has closed the socket.
+fn xdp_details(pidfd: &PidFd, fd: i32) -> Option<SnapshotXdpSocket> {
+    let socket = pidfd.duplicate_briefly(fd).ok()?;
+    Some(SnapshotXdpSocket {
+        fd,
+        zero_copy: af_xdp::is_zero_copy(&socket).ok()?,
+        napi: socket_options::incoming_napi_id(&socket).ok()?,
+        prefer_busy_poll: socket_options::prefer_busy_poll(&socket).ok()?,
+        busy_poll_us: socket_options::busy_poll_us(&socket).ok()?,
+        stats: af_xdp::stats(&socket).ok()?,
+    })
 }
 
 fn epolls(

@@ -95,8 +95,9 @@ fn join_process(process: OpenProcess, sockets: &SocketTable) -> Process {
     let held = process.sockets().filter(|(_, inode)| sockets.contains(*inode));
     let held = held.map(|(fd, inode)| HeldSocket { fd, inode }).collect();
     let io_urings = process.fds.known_elements().filter(|fd| fd.kind == FdKind::IoUring).map(|fd| fd.number).collect();
-    let OpenProcess { epolls, xdp_sockets, rings_with_sockets, rings_without_sockets, .. } = process;
-    let files = Files { epolls, sockets: held, xdp_sockets, io_urings, rings_with_sockets, rings_without_sockets };
+    let OpenProcess { epolls, xdp_sockets, xdp_details, rings_with_sockets, rings_without_sockets, .. } = process;
+    let files =
+        Files { epolls, sockets: held, xdp_sockets, xdp_details, io_urings, rings_with_sockets, rings_without_sockets };
     Process {
         pid: process.pid,
         start_time_ticks: process.start_time_ticks,

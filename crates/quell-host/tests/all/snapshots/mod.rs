@@ -215,6 +215,8 @@ fn of_polling() -> Vec<Edit> {
         .then_later("/processes/0/threads/1/run-ns", json!(10_000_000_000_u64))
         .then_later("/processes/0/threads/1/wait-ns", json!(1_950_000_000_u64)),
         edit("small-busy-poll-budget", Note, vec![("/processes/0/files/epolls/1/params/busy_poll_budget", json!(0))]),
+        edit("xdp-socket-drops", Warning, vec![("/processes/0/files", with_xdp_socket(false, 7))]),
+        edit("xdp-socket-cannot-busy-poll", Warning, vec![("/processes/0/files", with_xdp_socket(true, 0))]),
         edit("polls-without-suspension", Note, vec![("/processes/0/files/io-urings/-", json!(30))]),
         edit(
             "long-flush-after-sleep",
@@ -227,6 +229,20 @@ fn of_polling() -> Vec<Edit> {
         edit("too-many-empty-polls", Warning, vec![("/cpus/each/2/counters/net-rx-softirqs", json!(200_000))]),
         edit("too-many-empty-polls", Warning, vec![("/cpus/each/2/counters/softnet-time-squeeze", json!(250))]),
     ]
+}
+
+/// The files of a program with an AF_XDP socket besides.
+fn with_xdp_socket(prefer_busy_poll: bool, lost: u64) -> Value {
+    let mut files = healthy()["processes"][0]["files"].clone();
+    files["xdp-sockets"] = json!([31]);
+    files["xdp-details"] = json!([{
+        "fd": 31, "zero-copy": false, "napi": null, "prefer-busy-poll": prefer_busy_poll, "busy-poll-us": 0,
+        "stats": {
+            "rx-dropped": lost, "rx-ring-full": 0, "rx-fill-ring-empty": null, "rx-invalid-descriptors": 0,
+            "tx-invalid-descriptors": 0,
+        },
+    }]);
+    files
 }
 
 fn of_sharing_and_placement() -> Vec<Edit> {
@@ -421,6 +437,16 @@ pub(crate) fn harmless_edits() -> Vec<HarmlessEdit> {
                 ("/sockets/3", steered_udp(103, 8_194)),
                 ("/sockets/4", steered_udp(104, 8_194)),
             ],
+        ),
+        harmless(
+            "xdp-socket-drops",
+            "the socket lost nothing",
+            vec![("/processes/0/files", with_xdp_socket(false, 0))],
+        ),
+        harmless(
+            "xdp-socket-cannot-busy-poll",
+            "the socket does not ask for busy polling",
+            vec![("/processes/0/files", with_xdp_socket(false, 0))],
         ),
         harmless(
             "polls-without-suspension",

@@ -71,12 +71,20 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     report::check_writable(args.subject.report.as_ref())?;
     if let Some(experiment) = args.experiment {
         return match published::run(args, experiment)? {
-            Played::Servers(run) => {
-                finish_published(args, &*run, ResultDocument::Published(run.clone()), run.ended.as_deref(), &destination)
-            }
-            Played::Xdp(run) => {
-                finish_published(args, &*run, ResultDocument::PublishedXdp(run.clone()), run.ended.as_deref(), &destination)
-            }
+            Played::Servers(run) => finish_published(
+                args,
+                &*run,
+                ResultDocument::Published(run.clone()),
+                run.ended.as_deref(),
+                &destination,
+            ),
+            Played::Xdp(run) => finish_published(
+                args,
+                &*run,
+                ResultDocument::PublishedXdp(run.clone()),
+                run.ended.as_deref(),
+                &destination,
+            ),
         };
     }
     let place = args.subject.place().map_or_else(|| lab_or_model(args), Ok)?;

@@ -1,0 +1,95 @@
+//! Rules about AF_XDP sockets.
+
+use super::{Fix, Node, Observation, Rule, Severity};
+use crate::snapshot::query::SnapshotQuery;
+use crate::snapshot::{Process, SnapshotXdpSocket};
+
+pub(super) static RULES: &[&Rule] = &[&DROPS, &NO_BUSY_POLLING];
+
+static DROPS: Rule = Rule {
+    id: "xdp-socket-drops",
+    severity: Severity::Warning,
+    title: "an AF_XDP socket loses received frames",
+    impact: "The program never sees these frames. Their senders repeat them, or the data is lost.",
+    source: "net/xdp/xsk.c, xsk_rcv and XDP_STATISTICS",
+    explanation: "Detected by XDP_STATISTICS of the socket: rx_dropped, rx_ring_full, rx_fill_ring_empty_descs. With two \
+                  snapshots, they have to grow; with one, they count since the socket was opened. Fix: larger rings, \
+                  frames that the program gives to the fill ring before it works on others, or more CPU time for it.",
+    needs_two: false,
+    judges_settings: false,
+    stalls: false,
+    examine: drops,
+};
+
+fn drops(query: &SnapshotQuery<'_>) -> Vec<Observation> {
+    sockets(query).filter_map(|(process, socket)| of_drops(query, process, socket)).collect()
+}
+
+fn of_drops(query: &SnapshotQuery<'_>, process: &Process, socket: &SnapshotXdpSocket) -> Option<Observation> {
+    let before = query.before().and_then(|before| {
+        let same = |other: &&Process| (other.pid, other.start_time_ticks) == (process.pid, process.start_time_ticks);
+        let files = before.processes.iter().find(same)?.files.known()?;
+        files.xdp_details.iter().find(|other| other.fd == socket.fd).map(SnapshotXdpSocket::losses)
+    });
+    let lost: Vec<String> = socket
+        .losses()
+        .into_iter()
+        .enumerate()
+        .map(|(at, (number, what))| (number.saturating_sub(before.map_or(0, |before| before[at].0)), what))
+        .filter(|(number, _)| *number > 0)
+        .map(|(number, what)| format!("{number} {what}"))
+        .collect();
+    (!lost.is_empty()).then(|| Observation {
+        severity: Severity::Warning,
+        nodes: vec![Node::from(process)],
+        observed: format!(
+            "frames of socket {} {}: {}",
+            socket.fd,
+            if before.is_some() { "between the snapshots" } else { "since it was opened" },
+            lost.join(", ")
+        ),
+        fix: vec![Fix::advice("larger rings, or more CPU time for the thread that receives")],
+    })
+}
+
+static NO_BUSY_POLLING: Rule = Rule {
+    id: "xdp-socket-cannot-busy-poll",
+    severity: Severity::Warning,
+    title: "an AF_XDP socket asks for busy polling, but has no NAPI ID",
+    impact: "Receive calls of the program poll nothing. Frames wait for an interrupt, or for the queue's timer if the queue \
+             defers.",
+    source: "net/xdp/xsk.c, xsk_recvmsg; include/net/busy_poll.h, sk_can_busy_loop and sk_busy_loop; seen on veth, Linux 6.18",
+    explanation: "Detected if a socket has SO_PREFER_BUSY_POLL or SO_BUSY_POLL, and SO_INCOMING_NAPI_ID is 0. A socket in \
+                  copy mode has no ID before its first frame; one of a veth never has one, and one in copy mode has none on \
+                  some kernels from 6.13 on. SO_BUSY_POLL alone, as the sysctl net.core.busy_read sets it, is a note. Fix: \
+                  zero-copy mode, another kernel, or a thread that polls the queue by its ID.",
+    needs_two: false,
+    judges_settings: false,
+    stalls: false,
+    examine: no_busy_polling,
+};
+
+fn no_busy_polling(query: &SnapshotQuery<'_>) -> Vec<Observation> {
+    let asks = sockets(query).filter(|(_, socket)| socket.wants_to_poll() && socket.napi.is_none());
+    asks.map(|(process, socket)| Observation {
+        severity: if socket.prefer_busy_poll { Severity::Warning } else { Severity::Note },
+        nodes: vec![Node::from(process)],
+        observed: format!(
+            "socket {}: SO_PREFER_BUSY_POLL {}, SO_BUSY_POLL {} µs, SO_INCOMING_NAPI_ID 0: it has received nothing, or this AF_XDP \
+             socket cannot busy poll on this kernel",
+            socket.fd,
+            u8::from(socket.prefer_busy_poll),
+            socket.busy_poll_us
+        ),
+        fix: vec![Fix::advice("zero-copy mode, or a thread of Quell that polls the queue (mode userbusy)")],
+    })
+    .collect()
+}
+
+fn sockets<'a>(query: &SnapshotQuery<'a>) -> impl Iterator<Item = (&'a Process, &'a SnapshotXdpSocket)> {
+    let of_process = |process: &'a Process| {
+        let files = process.files.known().into_iter();
+        files.flat_map(|files| &files.xdp_details).map(move |socket| (process, socket))
+    };
+    query.now.processes.iter().flat_map(of_process)
+}
