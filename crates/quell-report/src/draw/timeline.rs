@@ -17,6 +17,8 @@ const ROW: f64 = 17.0;
 const PACKET: f64 = 6.0;
 const GAP: f64 = 12.0;
 const HEAD: f64 = 4.0;
+/// Height of the mark below a timer that expires.
+const EXPIRY: f64 = 5.0;
 /// Width of a letter, to see whether a word fits a bar.
 const LETTER: f64 = 6.8;
 
@@ -242,10 +244,10 @@ pub(crate) fn drawn(case: &RecordedCase<'_>, end_us: f64) -> (Group, f64) {
     for mark in case.trace.marks.iter().filter(|mark| mark.what == "timer" && mark.at_ns >= case.first_ns) {
         let at = case.us(mark.at_ns);
         if at < end_us {
-            marks = marks.add(line((x.at(at), y + 1.0), (x.at(at), y + ROW), "zero"));
+            marks = marks.add(line((x.at(at), y + ROW), (x.at(at), y + ROW + EXPIRY), "zero"));
         }
     }
-    y += ROW + 2.0;
+    y += ROW + EXPIRY + 2.0;
     if let Some(last_us) = summary.map(|summary| summary.burst_us).filter(|us| *us <= end_us) {
         let at = x.at(last_us);
         marks = marks.add(line((at, HEAD), (at, y), "limit"));
