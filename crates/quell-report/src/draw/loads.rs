@@ -179,7 +179,7 @@ pub(crate) fn bars(chart: &BarChart<'_>, groups: &[(String, Vec<Bar<'_>>)]) -> O
             .add(line((x.at(value), 8.0), (x.at(value), y), "grid"))
             .add(anchored(text(x.at(value), y + 15.0, &tick(value), "t"), "middle"));
     }
-    grid = grid.add(anchored(text((LEFT + RIGHT) / 2.0, y + 31.0, &format!("{title}, {unit}"), "t"), "middle"));
+    grid = grid.add(anchored(text((LEFT + RIGHT) / 2.0, y + 31.0, unit, "t"), "middle"));
     Some(Chart {
         title: (*title).to_owned(),
         unit: format!("{about} in {unit}"),

@@ -234,6 +234,10 @@ pub(crate) fn drawn(case: &RecordedCase<'_>, end_us: f64) -> (Group, f64) {
         }
         y += ROW;
     }
+    if let Some(last_us) = summary.map(|summary| summary.burst_us).filter(|us| *us <= end_us) {
+        let at = x.at(last_us);
+        marks = marks.add(line((at, HEAD), (at, y + 4.0), "limit"));
+    }
     y += GAP;
     let states = case.interrupt_states(end_us);
     marks = marks.add(text(0.0, y + 12.0, "IRQ is", ""));
@@ -248,10 +252,6 @@ pub(crate) fn drawn(case: &RecordedCase<'_>, end_us: f64) -> (Group, f64) {
         }
     }
     y += ROW + EXPIRY + 2.0;
-    if let Some(last_us) = summary.map(|summary| summary.burst_us).filter(|us| *us <= end_us) {
-        let at = x.at(last_us);
-        marks = marks.add(line((at, HEAD), (at, y), "limit"));
-    }
     marks = marks.add(line((LEFT, y), (RIGHT, y), "axis"));
     for value in x.ticks(5) {
         marks = marks.add(anchored(text(x.at(value), y + 15.0, &tick(value), "t"), "middle"));

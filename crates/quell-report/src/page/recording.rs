@@ -68,7 +68,8 @@ fn content(recording: &TopRecording, summary: &RecordingSummary, level: u8) -> M
     }
 }
 
-const CHANGES: &str = "Changes of settings are noticed by the next snapshot of the host, which can be seconds later.";
+const CHANGES: &str = "Dashed lines in the charts are at these times. Changes of settings are noticed by the next snapshot of the \
+                       host, which can be seconds later.";
 const SETTINGS: &str = "As the kernel reported them.";
 
 fn changes(changes: &[RecordedChange]) -> Markup {

@@ -63,7 +63,11 @@ pub(crate) fn body(
                     " ms of warm-up. Nothing was measured."
                 }
                 @let answers = answers(rows, &styles);
-                @if !answers.is_empty() { ul { @for answer in &answers { li { (answer) } } } }
+                @match &answers[..] {
+                    [] => {},
+                    [answer] => p.lede { (answer) },
+                    _ => ul { @for answer in &answers { li { (answer) } } },
+                }
             }
             @if !charts.is_empty() { (parts::section(below, if loads(rows).len() > 1 { "Over the loads" } else { "Latency and cost" }, "", &parts::charts(&charts))) }
             @if let Some(published) = published {
@@ -122,6 +126,7 @@ fn answers(rows: &[SweepRow], styles: &[ModeStyle]) -> Vec<String> {
         return Vec::new();
     }
     let at = |load: String| {
+        let name = if load == "max" { "In a closed loop".to_owned() } else { format!("At {load} requests/s") };
         let best = |(column, name, _, unit): &Drawn| {
             let medians = styles.iter().filter_map(|style| {
                 let value = column.of(&Figures::median(&figures(rows, &style.name, &load))?);
@@ -130,7 +135,7 @@ fn answers(rows: &[SweepRow], styles: &[ModeStyle]) -> Vec<String> {
             let (mode, value) = medians.min_by(|(_, one), (_, other)| one.total_cmp(other))?;
             Some(format!("lowest {name}: {mode} ({} {unit})", short(value)))
         };
-        format!("At {load}: {}.", DRAWN.iter().filter_map(best).collect::<Vec<_>>().join("; "))
+        format!("{name}: {}.", DRAWN.iter().filter_map(best).collect::<Vec<_>>().join("; "))
     };
     loads(rows).into_iter().map(at).collect()
 }

@@ -12,7 +12,7 @@ use quell_sampler::{PollsByPoller, QueueSample};
 use quell_stats::Spread;
 
 use super::TextTable;
-use super::settings::{EPOLL, QUEUE, epoll_cells, grouped, named, queue_cells};
+use super::settings::{EPOLL, QUEUE, epoll_cells, grouped, known, named, queue_cells};
 
 /// Whoever can poll a queue.
 pub(crate) struct Poller {
@@ -25,7 +25,7 @@ pub(crate) struct Poller {
 pub(crate) const POLLERS: [Poller; 6] = [
     Poller { name: "interrupt", accent: "base", polls: |polls| polls.interrupt },
     Poller { name: "timer", accent: "defer", polls: |polls| polls.timer },
-    Poller { name: "softirq", accent: "threadedbusy", polls: |polls| polls.rescheduled },
+    Poller { name: "other softirq", accent: "threadedbusy", polls: |polls| polls.rescheduled },
     Poller { name: "ksoftirqd", accent: "eventspin", polls: |polls| polls.ksoftirqd },
     Poller { name: "NAPI thread", accent: "threaded", polls: |polls| polls.thread },
     Poller { name: "program", accent: "suspend", polls: |polls| polls.program.saturating_add(polls.program_last) },
@@ -161,7 +161,7 @@ fn shares(totals: &[QueueTotals<'_>]) -> Vec<(&'static str, f64)> {
     let counts: Vec<(&'static str, f64)> = POLLERS.iter().map(|poller| (poller.name, of(poller.name))).collect();
     let all: f64 = counts.iter().map(|(_, polls)| polls).sum();
     let mut shares: Vec<_> = counts.into_iter().map(|(name, polls)| (name, polls / all * 100.0)).collect();
-    shares.retain(|(_, share)| *share >= 0.5);
+    shares.retain(|(_, share)| *share >= 1.0);
     shares.sort_by(|(_, one), (_, other)| other.total_cmp(one));
     shares
 }
@@ -250,7 +250,7 @@ fn queues_table(totals: &[QueueTotals<'_>]) -> TextTable {
             "polls/s",
             "interrupt",
             "timer",
-            "other",
+            "other softirq",
             "ksoftirqd",
             "thread",
             "program",
@@ -384,9 +384,8 @@ fn settings(reports: &[IntervalReport]) -> Vec<TextTable> {
         vec![row("at the start", at_start(queue.napi).as_ref()), row("at the end", Some(&queue.settings))]
     };
     let queues = grouped(last.queues.iter().map(|queue| (name_of(queue), rows(queue))));
-    let head = [&["when"], &QUEUE[..]].concat();
-    let table = |(names, rows): (Vec<String>, _)| TextTable { heading: named(&names), head: head.clone(), rows };
-    let mut tables: Vec<TextTable> = queues.into_iter().map(table).collect();
+    let mut tables: Vec<TextTable> =
+        queues.into_iter().map(|(names, rows)| known(named(&names), &QUEUE, &rows)).collect();
     let row = |program: &ObservedProgram, epolls: &ObservedEpolls| {
         [vec![name_of_program(program), epolls.count.to_string()], epoll_cells(Some(&epolls.params))].concat()
     };
