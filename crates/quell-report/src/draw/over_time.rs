@@ -82,7 +82,7 @@ impl TimeAxis<'_> {
             for ((point, time), value) in points.iter().zip(self.times_s).zip(&timeline.values) {
                 if let (Some(centre), Some(value)) = (point, value) {
                     let said = format!("{} at {} s: {} {unit}", timeline.name, short(*time), short(*value));
-                    group = group.add(dot(*centre, 1.5, "dot", &said));
+                    group = group.add(dot(*centre, 1.0, "tip", &said));
                 }
             }
             marks = marks.add(group);
