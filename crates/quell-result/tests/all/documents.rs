@@ -17,6 +17,7 @@ use quell_sim::sweep::{Point, Setup};
 use quell_sim::{HostProfile, Load};
 
 const EXPERIMENT: &str = include_str!("../../../quell/tests/fixtures/result.json");
+const RECORDING: &str = include_str!("../../../quell/tests/fixtures/recording.json");
 const TUNE: &str = include_str!("../../../quell/tests/fixtures/tune.json");
 
 fn json(value: &impl serde::Serialize) -> String {
@@ -61,6 +62,7 @@ fn a_recording_is_lines_of_which_a_torn_last_one_is_no_report() {
     let recording = TopRecording { header, reports: vec![report.clone(), report] };
     assert_eq!(TopRecording::from_json(&text).unwrap(), recording);
     is_read_back_as(&recording);
+    is_read_back(RECORDING);
 }
 
 #[test]

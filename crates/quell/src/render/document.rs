@@ -48,6 +48,7 @@ mod tests {
             include_str!("../../tests/fixtures/tune.json"),
         ];
         let mut documents: Vec<Value> = fixtures.iter().map(|text| serde_json::from_str(text).unwrap()).collect();
+        let recording = ResultDocument::parse(include_str!("../../tests/fixtures/recording.json")).unwrap();
         // Histograms take most of the time: one in each document suffices.
         documents[0]["experiments"].as_array_mut().unwrap().truncate(1);
         keep_first_latency(&mut documents[0]["experiments"][0]["record"]["slices"]);
@@ -59,6 +60,7 @@ mod tests {
         for experiment in ["a", "b", "d"] {
             documents.push(json!({ "schema": "quell-published/1", "experiment": experiment, "parts": [part.clone()] }));
         }
+        documents.push(serde_json::to_value(recording).unwrap());
         documents
     }
 
