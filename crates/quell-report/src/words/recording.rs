@@ -38,7 +38,8 @@ pub struct RecordingSummary {
     pub headline: String,
     /// Rates, waits, drops: sentences.
     pub statements: Vec<String>,
-    pub queues: TextTable,
+    /// Polls, and waits.
+    pub queues: [TextTable; 2],
     pub programs: TextTable,
     /// In the order of time.
     pub changes: Vec<RecordedChange>,
@@ -62,7 +63,7 @@ pub fn recording_summary(recording: &TopRecording) -> RecordingSummary {
     RecordingSummary {
         headline: headline(reports, &totals),
         statements: statements(reports, &totals),
-        queues: queues_table(&totals),
+        queues: queue_tables(&totals),
         programs: programs_table(reports),
         changes: changes(reports),
         settings: settings(reports),
@@ -228,40 +229,37 @@ fn statements(reports: &[IntervalReport], totals: &[QueueTotals<'_>]) -> Vec<Str
     said
 }
 
-fn queues_table(totals: &[QueueTotals<'_>]) -> TextTable {
-    let row = |queue: &QueueTotals<'_>| {
+/// Rates and shares of the polls, without those who never polled; then how long packets can have waited.
+fn queue_tables(totals: &[QueueTotals<'_>]) -> [TextTable; 2] {
+    let polls_by = |queue: &QueueTotals<'_>, poller: &Poller| queue.polls.get(poller.name).copied().unwrap_or(0.0);
+    let seen = || POLLERS.iter().filter(|poller| totals.iter().any(|queue| polls_by(queue, poller) > 0.0));
+    let polls = |queue: &QueueTotals<'_>| {
         let polls = queue.all_polls();
         let share = |part: f64| if polls > 0.0 { format!("{:.0}", part / polls * 100.0) } else { ABSENT.to_owned() };
-        let rate = |count: f64| short(count / queue.seconds);
+        let rates = [queue.packets, polls].map(|count| short(count / queue.seconds));
+        let shares = seen().map(|poller| share(polls_by(queue, poller))).chain([share(queue.empty)]);
+        [name_of(queue.queue)].into_iter().chain(rates).chain(shares).collect()
+    };
+    let waits = |queue: &QueueTotals<'_>| {
         let [median, p99] = [0, 1].map(|quantile| queue.wait(quantile));
         let waits = [median.map(|wait| wait.median), p99.map(|wait| wait.median), p99.map(|wait| wait.max)];
-        let mut cells = vec![name_of(queue.queue), rate(queue.packets), rate(polls)];
-        cells.extend(POLLERS.iter().map(|poller| share(queue.polls.get(poller.name).copied().unwrap_or(0.0))));
-        cells.push(share(queue.empty));
-        cells.push(short(queue.masked_ns / queue.seconds / 1e7));
-        cells.extend(waits.map(|wait| wait.map_or_else(|| ABSENT.to_owned(), short)));
-        cells
+        let masked = short(queue.masked_ns / queue.seconds / 1e7);
+        let waits = waits.map(|wait| wait.map_or_else(|| ABSENT.to_owned(), short));
+        [name_of(queue.queue), masked].into_iter().chain(waits).collect()
     };
-    TextTable {
-        heading: "Queues: rates, shares of the polls in percent, and bounds of the wait in µs".to_owned(),
-        head: vec![
-            "queue",
-            "packets/s",
-            "polls/s",
-            "interrupt",
-            "timer",
-            "other softirq",
-            "ksoftirqd",
-            "thread",
-            "program",
-            "empty",
-            "masked %",
-            "wait p50",
-            "wait p99",
-            "worst p99",
-        ],
-        rows: totals.iter().map(row).collect(),
-    }
+    let head = ["queue", "packets/s", "polls/s"].into_iter().chain(seen().map(|poller| poller.name)).chain(["empty"]);
+    [
+        TextTable {
+            heading: "Polls: rates, then who polled and how many found no packet, in percent".to_owned(),
+            head: head.collect(),
+            rows: totals.iter().map(polls).collect(),
+        },
+        TextTable {
+            heading: "Waits: time with the interrupt masked, and bounds of the wait in the ring in µs".to_owned(),
+            head: vec!["queue", "masked %", "typical p50", "typical p99", "worst p99"],
+            rows: totals.iter().map(waits).collect(),
+        },
+    ]
 }
 
 /// Programs in all reports, by PID. Those with the latest report of each.

@@ -24,7 +24,7 @@ pub(crate) fn render(document: &ResultDocument, details: bool, terminal: Termina
         ResultDocument::Simulation(run) => sim_rows::render(&run.setup, &run.rows, terminal),
         ResultDocument::Sweep(sweep) => sim_rows::render(&sweep.header.setup, &sweep.rows, terminal),
         ResultDocument::Top(report) => top::text(report),
-        ResultDocument::Recording(recording) => terminal.wrap(&recording::render(recording, details)),
+        ResultDocument::Recording(recording) => terminal.wrap(&recording::render(recording, details, terminal)),
         ResultDocument::Snapshot(snapshot) => show_tree::tree(snapshot, Style { terminal, details }),
         ResultDocument::Conformance(report) => {
             conformance::render(report, &suite::all().map_err(Failure::usage)?, terminal)
