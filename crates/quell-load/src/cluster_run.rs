@@ -99,7 +99,9 @@ impl ClusterRun {
         out
     }
 
-    fn notes(&self) -> Vec<String> {
+    /// What a reader has to know besides the figures.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
         let ms = |ns: u64| ns as f64 / 1e6;
         let measuring = self.clients.iter().any(|run| run.client.measures_only);
         let report = &self.report;

@@ -17,7 +17,7 @@ pub struct Accent {
 }
 
 /// Accents of all kinds.
-pub const ACCENTS: [Accent; 9] = [
+pub const ACCENTS: [Accent; 10] = [
     Accent { kind: "base", light: (110, 116, 124), dark: (150, 156, 164), terminal: 245 },
     Accent { kind: "defer", light: (190, 80, 0), dark: (240, 140, 50), terminal: 172 },
     Accent { kind: "napibusy", light: (0, 130, 95), dark: (40, 205, 165), terminal: 36 },
@@ -27,6 +27,7 @@ pub const ACCENTS: [Accent; 9] = [
     Accent { kind: "threadedbusy", light: (128, 84, 56), dark: (215, 175, 140), terminal: 137 },
     Accent { kind: "sockpoll", light: (0, 120, 140), dark: (92, 205, 222), terminal: 37 },
     Accent { kind: "eventspin", light: (88, 76, 190), dark: (170, 165, 255), terminal: 99 },
+    Accent { kind: "userbusy", light: (176, 42, 48), dark: (255, 135, 130), terminal: 167 },
 ];
 
 /// Accent of a kind of mode.
@@ -145,6 +146,7 @@ mod tests {
             "threadedbusy",
             "sockpoll50",
             "eventspin50",
+            "userbusy",
         ] {
             let kind = name.parse::<DeliveryMode>().unwrap().kind();
             let accent = accent(kind);

@@ -105,8 +105,17 @@ const ROW: f64 = 20.0;
 const LEFT: f64 = 112.0;
 const RIGHT: f64 = WIDTH - 62.0;
 
-/// A mode, and the quartiles of its CPU time in µs.
-type CpuBar<'a> = (&'a ModeStyle, [f64; 3]);
+/// A mode, and the lower end, the middle and the upper end of its values.
+pub(crate) type Bar<'a> = (&'a ModeStyle, [f64; 3]);
+
+/// Texts of a chart of bars.
+pub(crate) struct BarChart<'a> {
+    pub(crate) title: &'a str,
+    pub(crate) about: &'a str,
+    pub(crate) unit: &'a str,
+    /// What the ends of the thin lines are. Absent without such lines.
+    pub(crate) spread: Option<&'a str>,
+}
 
 /// Draws the CPU time per request, or per packet, at each load: the median of the slices, and their middle half.
 fn cpu_bars(parts: &[Part<'_>], styles: &[ModeStyle]) -> Option<Chart> {
@@ -121,42 +130,46 @@ fn cpu_bars(parts: &[Part<'_>], styles: &[ModeStyle]) -> Option<Chart> {
         let at = |share: f64| values.get(((values.len().max(1) - 1) as f64 * share).round() as usize).copied();
         Some([at(0.25)?, part.experiment.median(mode, &work.name(figures::CPU))?, at(0.75)?])
     };
-    let groups: Vec<(&Part<'_>, Vec<CpuBar<'_>>)> = parts
-        .iter()
-        .map(|part| (part, styles.iter().filter_map(|style| Some((style, quartiles(part, &style.name)?))).collect()))
-        .filter(|(_, rows): &(_, Vec<_>)| !rows.is_empty())
-        .collect();
-    let max = groups.iter().flat_map(|(_, rows)| rows).flat_map(|(_, values)| values).copied().fold(0.0, f64::max);
+    let of_part = |part: &Part<'_>| {
+        let rows = styles.iter().filter_map(|style| Some((style, quartiles(part, &style.name)?)));
+        (part.load.clone(), rows.collect())
+    };
+    let groups: Vec<(String, Vec<Bar<'_>>)> = parts.iter().map(of_part).collect();
+    let title = format!("CPU time per {}", work.word());
+    let spread = Some("middle half of the slices");
+    bars(&BarChart { title: &title, about: "median of the slices", unit: "µs", spread }, &groups)
+}
+
+/// Draws a bar for each mode at each load. `None` without values above 0.
+pub(crate) fn bars(chart: &BarChart<'_>, groups: &[(String, Vec<Bar<'_>>)]) -> Option<Chart> {
+    let BarChart { title, about, unit, spread } = chart;
+    let values = groups.iter().flat_map(|(_, rows)| rows).flat_map(|(_, values)| values);
+    let max = values.copied().filter(|value| value.is_finite()).fold(0.0, f64::max);
     (max > 0.0).then_some(())?;
     let x = Scale::from_zero(max * 1.05, LEFT, RIGHT);
     let (mut marks, mut y) = (Group::new(), 8.0);
-    let mut table = Grid::new(["load", "mode", "median µs", "middle half µs"]);
-    for (part, rows) in &groups {
-        marks = marks.add(text(0.0, y + 14.0, &format!("at {}", label(&part.load)), "h"));
+    let head = ["load".to_owned(), "mode".to_owned(), format!("{title}, {unit}")];
+    let mut table = Grid::new(head.into_iter().chain(spread.map(ToString::to_string)));
+    for (load, rows) in groups.iter().filter(|(_, rows)| !rows.is_empty()) {
+        marks = marks.add(text(0.0, y + 14.0, &format!("at {}", label(load)), "h"));
         y += ROW;
-        for (style, [low, median, high]) in rows {
-            let middle = y + ROW / 2.0;
-            let said = format!(
-                "{}: {} µs, middle half {} to {}",
-                label(&style.name),
-                short(*median),
-                short(*low),
-                short(*high)
-            );
-            let bar = rectangle((LEFT, middle - 5.0), (x.at(*median), middle + 5.0), "bar mark");
-            let group = Group::new()
+        for (style, [low, middle, high]) in rows {
+            let centre = y + ROW / 2.0;
+            let ends = format!("{} to {}", short(*low), short(*high));
+            let said_spread = spread.map_or_else(String::new, |spread| format!(", {spread} {ends}"));
+            let said = format!("{}: {} {unit}{said_spread}", label(&style.name), short(*middle));
+            let bar = rectangle((LEFT, centre - 5.0), (x.at(*middle), centre + 5.0), "bar mark");
+            let mut group = Group::new()
                 .set("class", style.classes())
                 .add(text(8.0, y + 14.0, &label(&style.name), ""))
                 .add(bar.add(svg::node::element::Title::new(said)))
-                .add(line((x.at(*low), middle), (x.at(*high), middle), "whisker"))
-                .add(text(RIGHT + 8.0, y + 14.0, &short(*median), ""));
+                .add(text(RIGHT + 8.0, y + 14.0, &short(*middle), ""));
+            if spread.is_some() {
+                group = group.add(line((x.at(*low), centre), (x.at(*high), centre), "whisker"));
+            }
             marks = marks.add(group);
-            table.rows.push(vec![
-                shown(&part.load),
-                shown(&style.name),
-                short(*median),
-                format!("{} to {}", short(*low), short(*high)),
-            ]);
+            let cells = [shown(load), shown(&style.name), short(*middle)];
+            table.rows.push(cells.into_iter().chain(spread.map(|_| ends)).collect());
             y += ROW;
         }
     }
@@ -166,12 +179,11 @@ fn cpu_bars(parts: &[Part<'_>], styles: &[ModeStyle]) -> Option<Chart> {
             .add(line((x.at(value), 8.0), (x.at(value), y), "grid"))
             .add(anchored(text(x.at(value), y + 15.0, &tick(value), "t"), "middle"));
     }
-    let unit = format!("CPU time in µs per {}", work.word());
-    grid = grid.add(anchored(text((LEFT + RIGHT) / 2.0, y + 31.0, &unit, "t"), "middle"));
+    grid = grid.add(anchored(text((LEFT + RIGHT) / 2.0, y + 31.0, unit, "t"), "middle"));
     Some(Chart {
-        title: format!("CPU time per {}", work.word()),
-        unit: "median of the slices".to_owned(),
-        note: Some("The thin line is the middle half of the slices.".to_owned()),
+        title: (*title).to_owned(),
+        unit: format!("{about} in {unit}"),
+        note: spread.map(|spread| format!("The thin line is the {spread}.")),
         svg: image(y + 38.0, Group::new().add(grid).add(marks)),
         table,
     })

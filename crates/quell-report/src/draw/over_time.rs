@@ -34,12 +34,15 @@ pub(crate) struct TimeAxis<'a> {
 }
 
 impl TimeAxis<'_> {
-    /// Draws the lines that are not 0 all the time, on an axis from 0, or on a logarithmic one if they differ much and
+    /// Draws the lines that reach a hundredth of the largest value, on an axis from 0, or on a logarithmic one if they differ much and
     /// `can_be_log`. `None` without any.
     pub(crate) fn chart(&self, title: &str, unit: &str, lines: &[TimeLine], can_be_log: bool) -> Option<Chart> {
-        let is_drawn = |line: &&TimeLine| line.values.iter().flatten().any(|value| value.is_finite() && *value > 0.0);
-        let lines: Vec<&TimeLine> = lines.iter().filter(is_drawn).collect();
-        let values = || lines.iter().flat_map(|line| &line.values).flatten().copied();
+        let largest = |line: &TimeLine| {
+            line.values.iter().flatten().copied().filter(|value| value.is_finite()).fold(0.0, f64::max)
+        };
+        let max = lines.iter().map(largest).fold(0.0, f64::max);
+        let drawn: Vec<&TimeLine> = lines.iter().filter(|line| largest(line) > max / 100.0).collect();
+        let values = || drawn.iter().flat_map(|line| &line.values).flatten().copied();
         let y = match can_be_log {
             true => Scale::over(values().filter(|value| *value > 0.0), PLOT.bottom, PLOT.top)?,
             false => {
@@ -67,7 +70,7 @@ impl TimeAxis<'_> {
             ));
         }
         let mut labels = EndLabels { ends: Vec::new() };
-        for timeline in &lines {
+        for timeline in &drawn {
             let points: Vec<Option<(f64, f64)>> = (self.times_s.iter().zip(&timeline.values))
                 .map(|(time, value)| Some((x.at(*time), y.at(value.filter(|value| value.is_finite())?))))
                 .collect();
@@ -79,28 +82,27 @@ impl TimeAxis<'_> {
             for ((point, time), value) in points.iter().zip(self.times_s).zip(&timeline.values) {
                 if let (Some(centre), Some(value)) = (point, value) {
                     let said = format!("{} at {} s: {} {unit}", timeline.name, short(*time), short(*value));
-                    group = group.add(dot(*centre, 1.5, "dot", &said));
+                    group = group.add(dot(*centre, 1.0, "tip", &said));
                 }
             }
             marks = marks.add(group);
             let last = points.iter().flatten().last();
             labels.ends.extend(last.map(|end| (*end, timeline.name.clone(), timeline.classes())));
         }
-        let marked = if self.changes.is_empty() { "" } else { "Dashed: something changed." };
         Some(Chart {
             title: title.to_owned(),
             unit: format!("{unit}, {}", y.word()),
-            note: (!marked.is_empty()).then(|| marked.to_owned()),
+            note: None,
             svg: image(HEIGHT, marks.add(labels.draw(PLOT))),
-            table: self.table(unit, &lines),
+            table: self.table(unit, lines),
         })
     }
 
-    fn table(&self, unit: &str, lines: &[&TimeLine]) -> Grid {
+    fn table(&self, unit: &str, lines: &[TimeLine]) -> Grid {
         let names = lines.iter().map(|line| format!("{}, {unit}", line.name));
         let mut grid = Grid::new(std::iter::once("end, s".to_owned()).chain(names));
         for (index, time) in self.times_s.iter().enumerate() {
-            let cell = |line: &&TimeLine| line.values[index].map_or_else(|| ABSENT.to_owned(), short);
+            let cell = |line: &TimeLine| line.values[index].map_or_else(|| ABSENT.to_owned(), short);
             grid.rows.push(std::iter::once(short(*time)).chain(lines.iter().map(cell)).collect());
         }
         grid

@@ -17,6 +17,8 @@ const ROW: f64 = 17.0;
 const PACKET: f64 = 6.0;
 const GAP: f64 = 12.0;
 const HEAD: f64 = 4.0;
+/// Height of the mark below a timer that expires.
+const EXPIRY: f64 = 5.0;
 /// Width of a letter, to see whether a word fits a bar.
 const LETTER: f64 = 6.8;
 
@@ -232,6 +234,10 @@ pub(crate) fn drawn(case: &RecordedCase<'_>, end_us: f64) -> (Group, f64) {
         }
         y += ROW;
     }
+    if let Some(last_us) = summary.map(|summary| summary.burst_us).filter(|us| *us <= end_us) {
+        let at = x.at(last_us);
+        marks = marks.add(line((at, HEAD), (at, y + 4.0), "limit"));
+    }
     y += GAP;
     let states = case.interrupt_states(end_us);
     marks = marks.add(text(0.0, y + 12.0, "IRQ is", ""));
@@ -242,14 +248,10 @@ pub(crate) fn drawn(case: &RecordedCase<'_>, end_us: f64) -> (Group, f64) {
     for mark in case.trace.marks.iter().filter(|mark| mark.what == "timer" && mark.at_ns >= case.first_ns) {
         let at = case.us(mark.at_ns);
         if at < end_us {
-            marks = marks.add(line((x.at(at), y + 1.0), (x.at(at), y + ROW), "zero"));
+            marks = marks.add(line((x.at(at), y + ROW), (x.at(at), y + ROW + EXPIRY), "zero"));
         }
     }
-    y += ROW + 2.0;
-    if let Some(last_us) = summary.map(|summary| summary.burst_us).filter(|us| *us <= end_us) {
-        let at = x.at(last_us);
-        marks = marks.add(line((at, HEAD), (at, y), "limit"));
-    }
+    y += ROW + EXPIRY + 2.0;
     marks = marks.add(line((LEFT, y), (RIGHT, y), "axis"));
     for value in x.ticks(5) {
         marks = marks.add(anchored(text(x.at(value), y + 15.0, &tick(value), "t"), "middle"));

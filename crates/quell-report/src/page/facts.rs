@@ -117,8 +117,8 @@ pub(crate) fn reported<'a>(settings: impl Iterator<Item = &'a ReportedSettings>)
 /// Tables that the terminal has, too, each below its heading.
 pub(crate) fn text_tables<'a>(tables: impl IntoIterator<Item = &'a TextTable>) -> Markup {
     html! { @for table in tables {
-        @if !table.heading.is_empty() { p.about { (shown_long(&table.heading)) } }
-        (parts::table(&Grid::from(table), if table.heading.is_empty() { "figures" } else { &table.heading }))
+        p.about { (shown_long(&table.heading)) }
+        div.named { (parts::table(&Grid::from(table), &table.heading)) }
     } }
 }
 

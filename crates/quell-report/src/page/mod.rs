@@ -85,6 +85,7 @@ fn of_document(source: &ReportSource, level: u8) -> Result<Body, ReportError> {
         ResultDocument::Sweep(sweep) => simulation::body(source, &sweep.header.setup, &sweep.rows, level),
         ResultDocument::Recording(recording) => recording::body(source, recording, level),
         ResultDocument::Load(run) => load::body(source, run, level),
+        ResultDocument::Clients(run) => load::of_clients(source, run, level),
         _ => Err(ReportError::NotMeasured { name: source.name.clone(), schema: source.document.kind().schema }),
     }
 }

@@ -56,7 +56,7 @@ fn content(recording: &TopRecording, summary: &RecordingSummary, level: u8) -> M
             @let charts = queue_charts(queue.queue, &joined, &axis);
             @if !charts.is_empty() { (parts::section(below, &shown(&name_of(queue.queue)), "", &parts::charts(&charts))) }
         }
-        (parts::section(below, "All queues", "", &facts::text_tables([&summary.queues])))
+        (parts::section(below, "All queues", "", &facts::text_tables(&summary.queues)))
         @if !summary.programs.rows.is_empty() {
             (parts::section(below, "Programs", "", &html! {
                 (facts::text_tables([&summary.programs]))
@@ -68,7 +68,8 @@ fn content(recording: &TopRecording, summary: &RecordingSummary, level: u8) -> M
     }
 }
 
-const CHANGES: &str = "Changes of settings are noticed by the next snapshot of the host, which can be seconds later.";
+const CHANGES: &str = "Dashed lines in the charts are at these times. Changes of settings are noticed by the next snapshot of the \
+                       host, which can be seconds later.";
 const SETTINGS: &str = "As the kernel reported them.";
 
 fn changes(changes: &[RecordedChange]) -> Markup {

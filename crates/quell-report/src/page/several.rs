@@ -32,8 +32,28 @@ pub(crate) fn content(compared: &[Compared<'_>]) -> Markup {
     html! {
         (parts::section(2, "Answers", "", &parts::table(&answers(compared), "answers")))
         @if !curves.is_empty() { (parts::section(2, "Latency", LATENCY, &parts::charts(&curves))) }
-        (parts::section(2, "Differences", DIFFERENCES, &parts::table(&differences(compared), "differences")))
+        @match unrelated(compared) {
+            Some(why) => (parts::section(2, "Differences", &why, &html! {})),
+            None => (parts::section(2, "Differences", DIFFERENCES, &parts::table(&differences(compared), "differences"))),
+        }
     }
+}
+
+/// Why there is no difference to show. `None` if two results share a mode at a load.
+fn unrelated(compared: &[Compared<'_>]) -> Option<String> {
+    let shares = |load: &&str| !common_modes(&parts_at(compared, load)).is_empty();
+    if common_loads(compared).iter().any(shares) {
+        return None;
+    }
+    let one = |(index, one): (usize, &Compared<'_>)| {
+        let at = |part: &Part<'_>| {
+            let modes: Vec<String> = part.experiment.treatment_names().map(shown).collect();
+            format!("{} at {}", modes.join(", "), shown(&part.load))
+        };
+        format!("{} has {}", letter(index), one.parts.iter().map(at).collect::<Vec<_>>().join("; "))
+    };
+    let has: Vec<String> = compared.iter().enumerate().map(one).collect();
+    Some(format!("None: no two of these results have the same mode at the same load. {}.", has.join(". ")))
 }
 
 const LATENCY: &str = "The same mode at the same load in each result. The bands hold 95 % of the lines when the measured blocks \

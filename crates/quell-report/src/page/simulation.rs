@@ -1,24 +1,25 @@
 //! The page of rows of `quell sim run`.
 
-use std::collections::BTreeMap;
-
 use maud::html;
 use quell_cli::number::{ABSENT, short};
 use quell_linux::visible::counted;
 use quell_mode::OfferedLoad;
 use quell_published::irq_suspension_cells;
 use quell_result::simulation::SimulationSetup;
-use quell_sim::Column;
 use quell_sim::sweep::SweepRow;
+use quell_sim::{Column, Figures};
+use quell_stats::Spread;
 
 use super::embed::Download;
 use super::{Body, ReportError, ReportSource, parts};
-use crate::draw::loads::{LoadPoint, over_throughput};
+use crate::draw::loads::{self, Bar, BarChart, LoadPoint, over_throughput};
 use crate::draw::{Chart, Grid, shown};
 use crate::palette::ModeStyle;
 
-/// Quantities that are drawn: column, name, what it is, unit.
-const DRAWN: [(Column, &str, &str, &str); 4] = [
+/// Quantity that is drawn: column, name, what it is, unit.
+type Drawn = (Column, &'static str, &'static str, &'static str);
+
+const DRAWN: [Drawn; 4] = [
     (Column::P50, "p50", "latency", "µs"),
     (Column::P99, "p99", "latency", "µs"),
     (Column::Cpu, "CPU use", "of all CPUs", "%"),
@@ -38,7 +39,11 @@ pub(crate) fn body(
     }
     let names: Vec<String> = rows.iter().map(|row| row.mode.to_string()).collect();
     let styles = ModeStyle::of_all(names.iter().zip(rows).map(|(name, row)| (name.as_str(), row.mode)));
-    let drawn = |(column, name, about, unit): &(Column, &str, &str, &str)| {
+    let drawn = |drawn: &Drawn| {
+        let (column, name, about, unit) = drawn;
+        if loads(rows).len() < 2 {
+            return bars(rows, &styles, drawn);
+        }
         let lines = styles.iter().map(|style| (style, points(rows, style, *column)));
         over_throughput(name, about, unit, lines.collect())
     };
@@ -57,8 +62,14 @@ pub(crate) fn body(
                     (short(setup.measured_ns as f64 / 1e6)) " ms after " (short(setup.warm_up_ns as f64 / 1e6))
                     " ms of warm-up. Nothing was measured."
                 }
+                @let answers = answers(rows, &styles);
+                @match &answers[..] {
+                    [] => {},
+                    [answer] => p.lede { (answer) },
+                    _ => ul { @for answer in &answers { li { (answer) } } },
+                }
             }
-            @if !charts.is_empty() { (parts::section(below, "Over the loads", "", &parts::charts(&charts))) }
+            @if !charts.is_empty() { (parts::section(below, if loads(rows).len() > 1 { "Over the loads" } else { "Latency and cost" }, "", &parts::charts(&charts))) }
             @if let Some(published) = published {
                 (parts::section(below, "Beside the published figures", PUBLISHED, &parts::table(&published, "published figures")))
             }
@@ -70,22 +81,63 @@ pub(crate) fn body(
 
 const PUBLISHED: &str = "Rows of the model at loads that were published for this host.";
 
+/// Rows by mode and load, in the order of the loads' first appearance.
+fn loads(rows: &[SweepRow]) -> Vec<String> {
+    let mut loads: Vec<String> = Vec::new();
+    for load in rows.iter().map(|row| row.load.to_string()) {
+        if !loads.contains(&load) {
+            loads.push(load);
+        }
+    }
+    loads
+}
+
+/// Figures of a mode at a load, for each seed.
+fn figures(rows: &[SweepRow], mode: &str, load: &str) -> Vec<Figures> {
+    let is_row = |row: &&SweepRow| row.mode.to_string() == mode && row.load.to_string() == load;
+    rows.iter().filter(is_row).map(|row| row.figures).collect()
+}
+
 /// The median over the seeds at each load.
 fn points(rows: &[SweepRow], style: &ModeStyle, column: Column) -> Vec<LoadPoint> {
-    let mut of_load: BTreeMap<String, Vec<&SweepRow>> = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.mode.to_string() == style.name) {
-        of_load.entry(row.load.to_string()).or_default().push(row);
-    }
-    let point = |(load, rows): (String, Vec<&SweepRow>)| {
-        let median = |column: Column| {
-            let mut values: Vec<f64> = rows.iter().map(|row| column.of(&row.figures)).collect();
-            values.retain(|value| value.is_finite());
-            values.sort_by(f64::total_cmp);
-            values.get(values.len() / 2).copied()
-        };
-        Some(LoadPoint { load, per_s: median(Column::Qps)?, value: median(column)? })
+    let point = |load: String| {
+        let median = Figures::median(&figures(rows, &style.name, &load))?;
+        Some(LoadPoint { load, per_s: median.qps, value: column.of(&median) })
     };
-    of_load.into_iter().filter_map(point).collect()
+    loads(rows).into_iter().filter_map(point).collect()
+}
+
+/// Bars at the only load. `None` without values.
+fn bars(rows: &[SweepRow], styles: &[ModeStyle], (column, name, about, unit): &Drawn) -> Option<Chart> {
+    let load = loads(rows).pop()?;
+    let bars = styles.iter().filter_map(|style| {
+        let runs = figures(rows, &style.name, &load);
+        let spread = Spread::of(runs.iter().map(|run| Some(column.of(run))))?;
+        Some((style, [spread.min, spread.median, spread.max]))
+    });
+    let of_load: (String, Vec<Bar<'_>>) = (load.clone(), bars.collect());
+    let seeds = rows.iter().any(|row| row.seed != rows[0].seed);
+    loads::bars(&BarChart { title: name, about, unit, spread: seeds.then_some("range of the seeds") }, &[of_load])
+}
+
+/// Which modes are best at each load.
+fn answers(rows: &[SweepRow], styles: &[ModeStyle]) -> Vec<String> {
+    if styles.len() < 2 {
+        return Vec::new();
+    }
+    let at = |load: String| {
+        let name = if load == "max" { "In a closed loop".to_owned() } else { format!("At {load} requests/s") };
+        let best = |(column, name, _, unit): &Drawn| {
+            let medians = styles.iter().filter_map(|style| {
+                let value = column.of(&Figures::median(&figures(rows, &style.name, &load))?);
+                value.is_finite().then_some((&style.name, value))
+            });
+            let (mode, value) = medians.min_by(|(_, one), (_, other)| one.total_cmp(other))?;
+            Some(format!("lowest {name}: {mode} ({} {unit})", short(value)))
+        };
+        format!("{name}: {}.", DRAWN.iter().filter_map(best).collect::<Vec<_>>().join("; "))
+    };
+    loads(rows).into_iter().map(at).collect()
 }
 
 fn table(rows: &[SweepRow]) -> Grid {

@@ -9,9 +9,10 @@ use quell_linux::{NapiId, Pid};
 use quell_mode::PartialNapiSettings;
 use quell_result::top::{IntervalReport, ObservedEpolls, ObservedProgram, ObservedQueue, TopRecording};
 use quell_sampler::{PollsByPoller, QueueSample};
+use quell_stats::Spread;
 
 use super::TextTable;
-use super::settings::{EPOLL, QUEUE, epoll_cells, grouped, named, queue_cells};
+use super::settings::{EPOLL, QUEUE, epoll_cells, grouped, known, named, queue_cells};
 
 /// Whoever can poll a queue.
 pub(crate) struct Poller {
@@ -24,7 +25,7 @@ pub(crate) struct Poller {
 pub(crate) const POLLERS: [Poller; 6] = [
     Poller { name: "interrupt", accent: "base", polls: |polls| polls.interrupt },
     Poller { name: "timer", accent: "defer", polls: |polls| polls.timer },
-    Poller { name: "softirq", accent: "threadedbusy", polls: |polls| polls.rescheduled },
+    Poller { name: "other softirq", accent: "threadedbusy", polls: |polls| polls.rescheduled },
     Poller { name: "ksoftirqd", accent: "eventspin", polls: |polls| polls.ksoftirqd },
     Poller { name: "NAPI thread", accent: "threaded", polls: |polls| polls.thread },
     Poller { name: "program", accent: "suspend", polls: |polls| polls.program.saturating_add(polls.program_last) },
@@ -37,7 +38,8 @@ pub struct RecordingSummary {
     pub headline: String,
     /// Rates, waits, drops: sentences.
     pub statements: Vec<String>,
-    pub queues: TextTable,
+    /// Polls, and waits.
+    pub queues: [TextTable; 2],
     pub programs: TextTable,
     /// In the order of time.
     pub changes: Vec<RecordedChange>,
@@ -61,7 +63,7 @@ pub fn recording_summary(recording: &TopRecording) -> RecordingSummary {
     RecordingSummary {
         headline: headline(reports, &totals),
         statements: statements(reports, &totals),
-        queues: queues_table(&totals),
+        queues: queue_tables(&totals),
         programs: programs_table(reports),
         changes: changes(reports),
         settings: settings(reports),
@@ -99,12 +101,17 @@ pub(crate) struct QueueTotals<'a> {
     pub(crate) packets: f64,
     empty: f64,
     masked_ns: f64,
-    /// 50th and 99th percentile of the bound of the wait in each report that has them, in ns, in ascending order.
-    waits_ns: [Vec<u64>; 2],
+    /// 50th and 99th percentile of the bound of the wait in each report, in µs; absent in reports without packets.
+    waits_us: [Vec<Option<f64>>; 2],
     stalled: usize,
 }
 
 impl QueueTotals<'_> {
+    /// Bound of the wait over the reports: of the median packet (0), or of the 99th percentile (1).
+    fn wait(&self, quantile: usize) -> Option<Spread> {
+        Spread::of(self.waits_us[quantile].iter().copied())
+    }
+
     fn all_polls(&self) -> f64 {
         self.polls.values().sum()
     }
@@ -122,7 +129,7 @@ pub(crate) fn queue_totals(reports: &[IntervalReport]) -> Vec<QueueTotals<'_>> {
                 packets: 0.0,
                 empty: 0.0,
                 masked_ns: 0.0,
-                waits_ns: Default::default(),
+                waits_us: Default::default(),
                 stalled: 0,
             });
             of_queue.queue = queue;
@@ -132,7 +139,6 @@ pub(crate) fn queue_totals(reports: &[IntervalReport]) -> Vec<QueueTotals<'_>> {
         }
     }
     let mut totals: Vec<QueueTotals<'_>> = totals.into_values().collect();
-    totals.iter_mut().flat_map(|queue| &mut queue.waits_ns).for_each(|waits| waits.sort_unstable());
     totals.sort_by(|one, other| other.packets.total_cmp(&one.packets));
     totals
 }
@@ -145,8 +151,9 @@ fn add(totals: &mut QueueTotals<'_>, sample: &QueueSample, interval_ns: u64) {
     totals.packets += sample.packets as f64;
     totals.empty += sample.empty as f64;
     totals.masked_ns += sample.masked_ns as f64 + sample.suspended_ns as f64;
-    totals.waits_ns[0].extend(sample.wait.p50_ns);
-    totals.waits_ns[1].extend(sample.wait.p99_ns);
+    for (waits, ns) in totals.waits_us.iter_mut().zip([sample.wait.p50_ns, sample.wait.p99_ns]) {
+        waits.push(ns.map(|ns| ns as f64 / 1e3));
+    }
 }
 
 /// Polls of all queues by poller, the most frequent one first.
@@ -155,7 +162,7 @@ fn shares(totals: &[QueueTotals<'_>]) -> Vec<(&'static str, f64)> {
     let counts: Vec<(&'static str, f64)> = POLLERS.iter().map(|poller| (poller.name, of(poller.name))).collect();
     let all: f64 = counts.iter().map(|(_, polls)| polls).sum();
     let mut shares: Vec<_> = counts.into_iter().map(|(name, polls)| (name, polls / all * 100.0)).collect();
-    shares.retain(|(_, share)| *share >= 0.5);
+    shares.retain(|(_, share)| *share >= 1.0);
     shares.sort_by(|(_, one), (_, other)| other.total_cmp(one));
     shares
 }
@@ -196,14 +203,14 @@ fn statements(reports: &[IntervalReport], totals: &[QueueTotals<'_>]) -> Vec<Str
             .find_map(|report| report.polls_unknown.as_ref())
             .map(|why| format!("Polls were unknown at least at times: {}.", visible::name(why))),
     );
-    let worst = totals.iter().filter_map(|queue| Some((queue, *queue.waits_ns[1].last()?)));
-    if let Some((queue, worst_ns)) = worst.max_by_key(|(_, ns)| *ns) {
-        let name = name_of(queue.queue);
-        let typical = middle(&queue.waits_ns[1])
-            .map_or_else(String::new, |ns| format!(", and {} µs in a typical report", us(ns)));
+    let waits = totals.iter().filter_map(|queue| Some((queue, queue.wait(1)?)));
+    if let Some((queue, wait)) = waits.max_by(|(_, one), (_, other)| one.max.total_cmp(&other.max)) {
         said.push(format!(
-            "99 % of the packets of a report waited at most {} µs in the ring: the worst report, of {name}{typical}.",
-            us(worst_ns)
+            "99 % of the packets of a report waited at most {} µs in the ring, in the worst report of {}; {} µs in a typical \
+             one.",
+            short(wait.max),
+            name_of(queue.queue),
+            short(wait.median)
         ));
     }
     let stalled = totals.iter().filter(|queue| queue.stalled > 0);
@@ -222,49 +229,37 @@ fn statements(reports: &[IntervalReport], totals: &[QueueTotals<'_>]) -> Vec<Str
     said
 }
 
-fn us(ns: u64) -> String {
-    short(ns as f64 / 1e3)
-}
-
-fn middle<T: Copy>(sorted: &[T]) -> Option<T> {
-    sorted.get(sorted.len() / 2).copied()
-}
-
-fn queues_table(totals: &[QueueTotals<'_>]) -> TextTable {
-    let row = |queue: &QueueTotals<'_>| {
+/// Rates and shares of the polls, without those who never polled; then how long packets can have waited.
+fn queue_tables(totals: &[QueueTotals<'_>]) -> [TextTable; 2] {
+    let polls_by = |queue: &QueueTotals<'_>, poller: &Poller| queue.polls.get(poller.name).copied().unwrap_or(0.0);
+    let seen = || POLLERS.iter().filter(|poller| totals.iter().any(|queue| polls_by(queue, poller) > 0.0));
+    let polls = |queue: &QueueTotals<'_>| {
         let polls = queue.all_polls();
         let share = |part: f64| if polls > 0.0 { format!("{:.0}", part / polls * 100.0) } else { ABSENT.to_owned() };
-        let rate = |count: f64| short(count / queue.seconds);
-        let wait = |ns: Option<u64>| ns.map_or_else(|| ABSENT.to_owned(), us);
-        let mut cells = vec![name_of(queue.queue), rate(queue.packets), rate(polls)];
-        cells.extend(POLLERS.iter().map(|poller| share(queue.polls.get(poller.name).copied().unwrap_or(0.0))));
-        cells.push(share(queue.empty));
-        cells.push(short(queue.masked_ns / queue.seconds / 1e7));
-        cells.extend(
-            [middle(&queue.waits_ns[0]), middle(&queue.waits_ns[1]), queue.waits_ns[1].last().copied()].map(wait),
-        );
-        cells
+        let rates = [queue.packets, polls].map(|count| short(count / queue.seconds));
+        let shares = seen().map(|poller| share(polls_by(queue, poller))).chain([share(queue.empty)]);
+        [name_of(queue.queue)].into_iter().chain(rates).chain(shares).collect()
     };
-    TextTable {
-        heading: "Queues: rates, shares of the polls in percent, and bounds of the wait in µs".to_owned(),
-        head: vec![
-            "queue",
-            "packets/s",
-            "polls/s",
-            "interrupt",
-            "timer",
-            "other",
-            "ksoftirqd",
-            "thread",
-            "program",
-            "empty",
-            "masked %",
-            "wait p50",
-            "wait p99",
-            "worst p99",
-        ],
-        rows: totals.iter().map(row).collect(),
-    }
+    let waits = |queue: &QueueTotals<'_>| {
+        let [median, p99] = [0, 1].map(|quantile| queue.wait(quantile));
+        let waits = [median.map(|wait| wait.median), p99.map(|wait| wait.median), p99.map(|wait| wait.max)];
+        let masked = short(queue.masked_ns / queue.seconds / 1e7);
+        let waits = waits.map(|wait| wait.map_or_else(|| ABSENT.to_owned(), short));
+        [name_of(queue.queue), masked].into_iter().chain(waits).collect()
+    };
+    let head = ["queue", "packets/s", "polls/s"].into_iter().chain(seen().map(|poller| poller.name)).chain(["empty"]);
+    [
+        TextTable {
+            heading: "Polls: rates, then who polled and how many found no packet, in percent".to_owned(),
+            head: head.collect(),
+            rows: totals.iter().map(polls).collect(),
+        },
+        TextTable {
+            heading: "Waits: time with the interrupt masked, and bounds of the wait in the ring in µs".to_owned(),
+            head: vec!["queue", "masked %", "typical p50", "typical p99", "worst p99"],
+            rows: totals.iter().map(waits).collect(),
+        },
+    ]
 }
 
 /// Programs in all reports, by PID. Those with the latest report of each.
@@ -280,9 +275,8 @@ fn programs_table(reports: &[IntervalReport]) -> TextTable {
     let row = |seen: &Vec<&ObservedProgram>| {
         let last = seen.last()?;
         let typical = |value: fn(&ObservedProgram) -> Option<f64>| {
-            let mut values: Vec<f64> = seen.iter().filter_map(|program| value(program)).collect();
-            values.sort_by(f64::total_cmp);
-            middle(&values).map_or_else(|| ABSENT.to_owned(), short)
+            let spread = Spread::of(seen.iter().map(|program| value(program)));
+            spread.map_or_else(|| ABSENT.to_owned(), |spread| short(spread.median))
         };
         let napis = last.napis.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let effect = last.effect.as_ref().map_or(ABSENT, effect_word);
@@ -388,9 +382,8 @@ fn settings(reports: &[IntervalReport]) -> Vec<TextTable> {
         vec![row("at the start", at_start(queue.napi).as_ref()), row("at the end", Some(&queue.settings))]
     };
     let queues = grouped(last.queues.iter().map(|queue| (name_of(queue), rows(queue))));
-    let head = [&["when"], &QUEUE[..]].concat();
-    let table = |(names, rows): (Vec<String>, _)| TextTable { heading: named(&names), head: head.clone(), rows };
-    let mut tables: Vec<TextTable> = queues.into_iter().map(table).collect();
+    let mut tables: Vec<TextTable> =
+        queues.into_iter().map(|(names, rows)| known(named(&names), &QUEUE, &rows)).collect();
     let row = |program: &ObservedProgram, epolls: &ObservedEpolls| {
         [vec![name_of_program(program), epolls.count.to_string()], epoll_cells(Some(&epolls.params))].concat()
     };

@@ -75,14 +75,16 @@ fn rows<V>(values: &ReportedValues<V>, cells: impl Fn(Option<&V>) -> Vec<String>
 }
 
 fn tables(settings: &[&'static str], objects: impl Iterator<Item = (String, Vec<Vec<String>>)>) -> Vec<TextTable> {
-    let table = |(names, rows): (Vec<String>, Vec<Vec<String>>)| {
-        let is_known = |column: usize| rows.iter().any(|row| row[column] != ABSENT);
-        let known: Vec<usize> = (1..=settings.len()).filter(|column| is_known(*column)).collect();
-        let row = |row: &Vec<String>| [0].iter().chain(&known).map(|column| row[*column].clone()).collect();
-        let head = std::iter::once("when").chain(known.iter().map(|column| settings[column - 1])).collect();
-        TextTable { heading: named(&names), head, rows: rows.iter().map(row).collect() }
-    };
-    grouped(objects).into_iter().map(table).collect()
+    grouped(objects).into_iter().map(|(names, rows)| known(named(&names), settings, &rows)).collect()
+}
+
+/// A table of the settings that are known at some time. Its rows begin with the time.
+pub(super) fn known(heading: String, settings: &[&'static str], rows: &[Vec<String>]) -> TextTable {
+    let is_known = |column: &usize| rows.iter().any(|row| row[*column] != ABSENT);
+    let columns: Vec<usize> = (1..=settings.len()).filter(is_known).collect();
+    let row = |row: &Vec<String>| [0].iter().chain(&columns).map(|column| row[*column].clone()).collect();
+    let head = std::iter::once("when").chain(columns.iter().map(|column| settings[column - 1])).collect();
+    TextTable { heading, head, rows: rows.iter().map(row).collect() }
 }
 
 /// Names by value, in the order of their appearance.

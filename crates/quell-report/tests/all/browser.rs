@@ -11,7 +11,7 @@ use quell_test_support::{Lacks, skip, skip_part};
 use serde_json::Value;
 
 use crate::hostile::with_text;
-use crate::recorded::{documents, experiment, explained, source};
+use crate::recorded::{documents, experiment, explained, simulated, source};
 
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 const WIDTHS: [u32; 3] = [360, 800, 1400];
@@ -39,7 +39,9 @@ fn pages() -> Vec<(&'static str, String)> {
         ("search", page(&all[2])),
         ("published", page(&all[3])),
         ("simulation", page(&all[4])),
+        ("one-load", page(&simulated(&[("base", 50e3, 1), ("suspend20", 50e3, 1), ("suspend20", 50e3, 2)]))),
         ("load", page(&all[5])),
+        ("clients", page(&all[7])),
         ("recording", page(&all[6])),
         ("recorded-markup", page(&with_text(&all[6], "\"></script><img src=x onerror=alert(1)>"))),
         ("explanation", page::explanation(&explained())),

@@ -3,11 +3,12 @@
 use std::fs;
 use std::path::Path;
 
+use quell_cli::number;
 use quell_report::page::{self, ReportError, ReportSource};
 use quell_result::ResultDocument;
 use serde_json::json;
 
-use crate::recorded::{documents, experiment, explained, source};
+use crate::recorded::{documents, experiment, explained, simulated, source};
 
 fn generated() -> ReportSource {
     ReportSource {
@@ -110,6 +111,38 @@ fn a_measurement_says_whether_the_kernel_reported_the_same_settings_afterwards()
     document["experiments"][0]["settings"]["queues"][0]["values"]["after"]["gro-flush-timeout"] = json!(7_000);
     let page = page::page(&[source("changed", &document)]).unwrap();
     assert!(page.contains("Not restored exactly") && page.contains("after defer-hard-irqs 0, gro-flush-timeout 7 µs"));
+}
+
+#[test]
+fn results_without_a_common_mode_and_load_say_so_instead_of_an_empty_table() {
+    let mut other = documents().remove(0);
+    other["experiments"].as_array_mut().unwrap().truncate(1);
+    other["experiments"][0]["load"] = json!("777");
+    let page = page::page(&[source("before.json", &documents()[0]), source("after.json", &other)]).unwrap();
+    assert!(
+        page.contains("None: no two of these results have the same mode at the same load. A has base, suspend200 at")
+    );
+    assert!(!page.contains("effect in A"));
+}
+
+#[test]
+fn rows_of_one_load_have_bars_and_an_answer_and_seeds_their_median() {
+    let rows = simulated(&[("base", 50e3, 1), ("base", 50e3, 2), ("suspend20", 50e3, 1), ("suspend20", 50e3, 2)]);
+    let page = page::page(&[source("one", &rows)]).unwrap();
+    let p99 = |seed: usize| rows["rows"][seed]["figures"]["p99-us"].as_f64().unwrap();
+    assert!(p99(0) != p99(1), "the seeds differ");
+    let median = number::short(f64::midpoint(p99(0), p99(1)));
+    assert!(page.contains(&format!("base: {median} µs, range of the seeds")), "{median}");
+    assert!(page.contains("At 50K requests/s: lowest p50: "), "an answer");
+    assert_eq!(page.matches("<svg class=\"chart\"").count(), 4);
+}
+
+#[test]
+fn a_load_from_many_clients_has_each_of_them_and_why_it_is_invalid() {
+    let page = page::page(&[source("clients", &documents()[7])]).unwrap();
+    for text in ["rank 0 (client0), measures only", "rank 1 (client1)", "INVALID: client1 is saturated"] {
+        assert!(page.contains(text), "{text}");
+    }
 }
 
 #[test]

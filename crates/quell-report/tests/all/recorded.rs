@@ -29,7 +29,7 @@ pub(crate) fn documents() -> Vec<Value> {
         "transport": "tcp", "shape": "epoll", "load": "200000", "threads": 1, "result": experiment.clone(),
     });
     let published = json!({ "schema": "quell-published/1", "experiment": "a", "parts": [part] });
-    vec![experiment, value(GUEST), value(TUNE), published, simulation(), load(), recording()]
+    vec![experiment, value(GUEST), value(TUNE), published, simulation(), load(), recording(), clients()]
 }
 
 /// A minute in which a program is attached, and its queue stalls once.
@@ -87,10 +87,16 @@ fn recording() -> Value {
 }
 
 fn simulation() -> Value {
+    simulated(&[("base", 50e3, 1), ("base", 100e3, 1), ("suspend20", 50e3, 1), ("suspend20", 100e3, 1)])
+}
+
+/// Rows of the model for modes, loads and seeds.
+pub(crate) fn simulated(points: &[(&str, f64, u64)]) -> Value {
     let setup = setup();
-    let point = |mode: &str, load: f64| Point { mode: mode.parse().unwrap(), load: Load::Qps(load), seed: 1 };
-    let points = [point("base", 50e3), point("base", 100e3), point("suspend20", 50e3), point("suspend20", 100e3)];
-    let rows = points.iter().map(|point| setup.row(point).unwrap()).collect();
+    let row = |(mode, load, seed): &(&str, f64, u64)| {
+        setup.row(&Point { mode: mode.parse().unwrap(), load: Load::Qps(*load), seed: *seed }).unwrap()
+    };
+    let rows = points.iter().map(row).collect();
     serde_json::to_value(quell_result::simulation::SimulationRun::new(&setup, rows)).unwrap()
 }
 
@@ -113,6 +119,24 @@ fn load() -> Value {
             "waited-for-connection": 0, "hits": 0, "misses": 0, "errors": errors, "generator-was-late": true, "cpu": null,
             "engines": [],
         },
+    })
+}
+
+fn clients() -> Value {
+    let Value::Object(load) = load() else { unreachable!() };
+    let client = |rank: u32, measures_only: bool| {
+        json!({
+            "client": {
+                "rank": rank, "host": format!("client{rank}"), "connections": 16,
+                "measures-only": measures_only, "clock": { "offset-ns": 10, "error-ns": 900 }, "start-skew-ns": 4_000,
+            },
+            "report": load["report"],
+        })
+    };
+    json!({
+        "schema": "quell-mpi/1", "quell-version": "0.2.0", "spec": load["spec"], "run": load["run"], "windows": 1,
+        "clients": [client(0, true), client(1, false)], "report": load["report"], "start-skew-ns": 4_000,
+        "start-skew-error-ns": 1_800, "invalid": "client1 is saturated",
     })
 }
 

@@ -21,6 +21,7 @@ use quell_stats::LatencyHistogram;
 use quell_xdp::PollWay;
 
 const EXPERIMENT: &str = include_str!("../../../quell/tests/fixtures/result.json");
+const RECORDING: &str = include_str!("../../../quell/tests/fixtures/recording.json");
 const TUNE: &str = include_str!("../../../quell/tests/fixtures/tune.json");
 
 fn json(value: &impl serde::Serialize) -> String {
@@ -65,6 +66,7 @@ fn a_recording_is_lines_of_which_a_torn_last_one_is_no_report() {
     let recording = TopRecording { header, reports: vec![report.clone(), report] };
     assert_eq!(TopRecording::from_json(&text).unwrap(), recording);
     is_read_back_as(&recording);
+    is_read_back(RECORDING);
 }
 
 #[test]
@@ -96,7 +98,7 @@ fn the_published_experiment_of_af_xdp_is_read_back() {
     let design = ExperimentDesign::new(treatment(XdpWay::default()), vec![treatment(way)], criteria, 1);
     let (record, _) = Switchback::new(design).unwrap().finish();
     let load = Some(OfferedLoad::Rate(12_000.0));
-    let result = LoadExperiment { load, offered_per_s: Some(12_000.0), record, end: EndOfExperiment::Interrupted };
+    let result = LoadExperiment { load, offered_per_s: Some(12_000.0), record, end: EndOfExperiment::Interrupted, settings: None };
     let mut calls = LatencyHistogram::new();
     calls.record(900);
     let placement = XdpPlacement { receiver: 1, sender: 0, poller: None };

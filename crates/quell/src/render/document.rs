@@ -25,7 +25,7 @@ pub(crate) fn render(document: &ResultDocument, details: bool, terminal: Termina
         ResultDocument::Simulation(run) => sim_rows::render(&run.setup, &run.rows, terminal),
         ResultDocument::Sweep(sweep) => sim_rows::render(&sweep.header.setup, &sweep.rows, terminal),
         ResultDocument::Top(report) => top::text(report),
-        ResultDocument::Recording(recording) => terminal.wrap(&recording::render(recording, details)),
+        ResultDocument::Recording(recording) => terminal.wrap(&recording::render(recording, details, terminal)),
         ResultDocument::Snapshot(snapshot) => show_tree::tree(snapshot, Style { terminal, details }),
         ResultDocument::Conformance(report) => {
             conformance::render(report, &suite::all().map_err(Failure::usage)?, terminal)
@@ -49,6 +49,7 @@ mod tests {
             include_str!("../../tests/fixtures/tune.json"),
         ];
         let mut documents: Vec<Value> = fixtures.iter().map(|text| serde_json::from_str(text).unwrap()).collect();
+        let recording = ResultDocument::parse(include_str!("../../tests/fixtures/recording.json")).unwrap();
         // Histograms take most of the time: one in each document suffices.
         documents[0]["experiments"].as_array_mut().unwrap().truncate(1);
         keep_first_latency(&mut documents[0]["experiments"][0]["record"]["slices"]);
@@ -61,6 +62,7 @@ mod tests {
             documents.push(json!({ "schema": "quell-published/1", "experiment": experiment, "parts": [part.clone()] }));
         }
         documents.push(played_by_af_xdp(&documents[0]));
+        documents.push(serde_json::to_value(recording).unwrap());
         documents
     }
 

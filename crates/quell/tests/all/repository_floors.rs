@@ -134,6 +134,7 @@ const WALL_CLOCK: &[&str] = &[
     "quell-observer/src/observer.rs",
     "quell-result/src/experiment.rs",
     "quell-result/src/store.rs",
+    "quell-result/src/top.rs",
 ];
 
 #[test]

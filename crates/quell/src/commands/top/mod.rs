@@ -14,6 +14,7 @@ use quell_linux::signal::Interruption;
 use quell_linux::visible;
 use quell_mode::parse_duration;
 use quell_observer::Observer;
+use quell_result::store::ResultStore;
 use quell_result::top::{IntervalReport, RecordingHeader};
 
 use super::snapshot_scope::{ScopeArgs, not_taken};
@@ -89,9 +90,9 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let mut observer = RecordedObserver { observer, record };
     let shown = show(args, &mut observer, interruption);
     if let Some(file) = &file {
-        let path = visible::path(file.path());
-        let path = shell_words::quote(&path);
-        output::say(&format!("recording: {path}\nto look at it: quell report {path} -o FILE.html"));
+        let argument = ResultStore::of_user().argument_for(file.path());
+        let (path, argument) = (visible::path(file.path()), shell_words::quote(&argument));
+        output::say(&format!("recording: {path}\nto look at it: quell report {argument} -o FILE.html"));
     }
     shown
 }
