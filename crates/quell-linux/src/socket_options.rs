@@ -109,6 +109,13 @@ pub fn set_prefer_busy_poll(socket: impl AsFd, prefer: bool) -> Result<(), Socke
     set(socket, SocketOption::PreferBusyPoll, prefer.into())
 }
 
+/// Prefers busy polling, with a time in µs and a budget in packets. Needs CAP_NET_ADMIN.
+pub fn set_busy_polling(socket: impl AsFd, microseconds: u32, packets: u16) -> Result<(), SocketOptionError> {
+    set_prefer_busy_poll(&socket, true)?;
+    set_busy_poll_us(&socket, microseconds)?;
+    set_busy_poll_budget(&socket, packets)
+}
+
 /// Sets the socket's busy-poll budget in packets; 0 means 8. Raising it needs CAP_NET_ADMIN. The kernel has no way to
 /// read it.
 pub fn set_busy_poll_budget(socket: impl AsFd, packets: u16) -> Result<(), SocketOptionError> {

@@ -1,7 +1,6 @@
 //! A socket on the device that has an address: reserved port, socket, redirect program, NAPI instance.
 
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use quell_linux::address::Addresses;
@@ -9,7 +8,7 @@ use quell_linux::af_xdp::{self, Frame, XdpHandle, XdpReceiver, XdpSender, XdpSoc
 use quell_linux::link::{Link, Links};
 use quell_linux::netdev::{Napi, Netdev, QueueKind};
 use quell_linux::netlink::Failure;
-use quell_linux::socket_options::{incoming_napi_id, set_busy_poll_budget, set_busy_poll_us, set_prefer_busy_poll};
+use quell_linux::socket_options::{incoming_napi_id, set_busy_polling};
 use quell_mode::NapiThreading;
 use quell_sampler::{XdpRedirect, XdpRedirectError};
 
@@ -66,7 +65,7 @@ impl Endpoint {
         receiver.publish();
         let handle = receiver.handle();
         if spec.way.is_the_sockets() {
-            spec.set_busy_polling(&handle)?;
+            set_busy_polling(&handle, spec.busy_poll_us, spec.busy_poll_budget)?;
         }
         let redirect = XdpRedirect::attach(link.index, spec.queue, &handle, local).map_err(in_program)?;
         let attached = Attached { handle, link, spec: spec.clone(), redirect };
@@ -153,15 +152,6 @@ impl Attached {
             defers: settings
                 .and_then(|settings| Some(settings.defer_hard_irqs? > 0 && settings.gro_flush_timeout_ns? > 0)),
         })
-    }
-}
-
-impl XdpSpec {
-    /// Prefers busy polling for a socket.
-    pub(crate) fn set_busy_polling(&self, socket: impl AsFd) -> Result<(), XdpError> {
-        set_prefer_busy_poll(&socket, true)?;
-        set_busy_poll_us(&socket, self.busy_poll_us)?;
-        Ok(set_busy_poll_budget(&socket, self.busy_poll_budget)?)
     }
 }
 

@@ -69,9 +69,10 @@ fn here(run: &PublishedXdpRun) -> String {
 }
 
 const LEGEND: &str = concat!(
-    "Latencies in µs from the intended send. ×p50: p50 divided by that of interrupts, with a 95 % interval that holds for all ",
-    "pairs of a point together. CPU: µs per request of the client's receiver, poller and NAPI thread; CPUs of each thread in %. ",
-    "All threads spin, except for the responder, the NAPI thread and a sleeping receiver. Published: both sides poll in this way, ",
+    "Latencies in µs from the intended send; *: published, for the mechanism in the column as. ×p50: p50 divided by that of ",
+    "interrupts, with a 95 % interval that holds for all pairs of a point together. CPU µs: time per request of the client's ",
+    "receiver, poller and NAPI thread. recv, poller, NAPI, send, resp: share of a CPU that the receiver, the thread that polls, the ",
+    "NAPI thread, the sender and the responder use, in %. polls: polls of the client's queue per request. All threads spin, except for the responder, the NAPI thread and a sleeping receiver. Published: both sides poll in this way, ",
     "and interrupts have a CPU of their own. Here, the client alone does, and on a veth the softirq of the client's queue runs ",
     "where the responder sends, so its time is the responder's.",
 );
@@ -104,10 +105,9 @@ fn of_point(point: &XdpPoint, rows: &[ThreadedNapiRow]) -> Vec<PublishedText> {
         let there = there.unwrap_or_else(|| [ABSENT; 4].map(str::to_owned));
         names.into_iter().chain(here).chain([to_reference]).chain(there).collect()
     };
-    let heading = vec!["way", "published as", "p5", "p50", "p95", "p99", "×p50", "publ. p5", "p50", "p95", "p99"];
+    let heading = vec!["way", "as", "p5", "p50", "p95", "p99", "×p50", "p5*", "p50*", "p95*", "p99*"];
     out.push(Table { heading, rows: played.iter().map(latency).collect() });
-    let heading =
-        vec!["way", "polled by", "CPU", "receiver", "poller", "NAPI thread", "sender", "responder", "polls/request"];
+    let heading = vec!["way", "polled by", "CPU µs", "recv", "poller", "NAPI", "send", "resp", "polls"];
     out.push(Table { heading, rows: played.iter().map(|(name, _)| costs(experiment, name)).collect() });
     out.extend(statements(point, experiment, &analysis, &played, &published));
     out.extend(calls(point));
@@ -147,7 +147,7 @@ fn costs(experiment: &LoadExperiment<XdpWay>, name: &str) -> Vec<String> {
     let polled: Vec<String> = shares
         .iter()
         .filter(|(share, _)| *share >= 0.01)
-        .map(|(share, text)| format!("{text} {} %", short((share * 100.0).round())))
+        .map(|(share, text)| format!("{text} {:.0} %", share * 100.0))
         .collect();
     let polled = if polled.is_empty() { ABSENT.to_owned() } else { polled.join(", ") };
     let threads = [RECEIVER, POLLER, NAPI_THREAD, SENDER, RESPONDER].map(|thread| percent(share(cpus_of(thread))));

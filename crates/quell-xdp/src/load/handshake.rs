@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use quell_linux::af_xdp::XdpReceiver;
 use quell_linux::clock::monotonic_ns;
-use quell_linux::socket_options::incoming_napi_id;
+use quell_linux::socket_options::{incoming_napi_id, set_busy_polling};
 use quell_linux::udp::UdpSocket;
 
 use super::{XdpMoment, XdpProgress};
@@ -92,7 +92,7 @@ pub(super) fn udp_of_queue(
             std::thread::sleep(UDP_LOOKS);
         }
         if incoming_napi_id(&socket)? == Some(napi) {
-            spec.socket.set_busy_polling(&socket)?;
+            set_busy_polling(&socket, spec.socket.busy_poll_us, spec.socket.busy_poll_budget)?;
             return Ok(socket);
         }
     }

@@ -72,8 +72,8 @@ mod tests {
         let design = &mut result["record"]["design"];
         let way =
             |poller| json!({ "name": poller, "setting": { "poller": poller, "sleeps": false, "own-cpu": false } });
-        design["reference"] = way("interrupts");
-        let others = ["udp-busy-poll", "napi-thread", "io-uring"].map(way);
+        let [reference, others @ ..] = ["interrupts", "udp-busy-poll", "napi-thread", "io-uring"].map(way);
+        design["reference"] = reference;
         let treatments = design["treatments"].as_array_mut().unwrap();
         treatments.iter_mut().zip(others).for_each(|(treatment, way)| *treatment = way);
         assert!(treatments.len() <= 3, "{treatments:?}");

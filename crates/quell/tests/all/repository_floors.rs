@@ -133,6 +133,7 @@ const WALL_CLOCK: &[&str] = &[
     "quell-linux/src/clock.rs",
     "quell-observer/src/observer.rs",
     "quell-result/src/experiment.rs",
+    "quell-result/src/published_xdp.rs",
     "quell-result/src/store.rs",
     "quell-result/src/top.rs",
 ];
