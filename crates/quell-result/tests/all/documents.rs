@@ -98,7 +98,13 @@ fn the_published_experiment_of_af_xdp_is_read_back() {
     let design = ExperimentDesign::new(treatment(XdpWay::default()), vec![treatment(way)], criteria, 1);
     let (record, _) = Switchback::new(design).unwrap().finish();
     let load = Some(OfferedLoad::Rate(12_000.0));
-    let result = LoadExperiment { load, offered_per_s: Some(12_000.0), record, end: EndOfExperiment::Interrupted, settings: None };
+    let result = LoadExperiment {
+        load,
+        offered_per_s: Some(12_000.0),
+        record,
+        end: EndOfExperiment::Interrupted,
+        settings: None,
+    };
     let mut calls = LatencyHistogram::new();
     calls.record(900);
     let placement = XdpPlacement { receiver: 1, sender: 0, poller: None };
