@@ -174,8 +174,9 @@ fn the_answer_for_a_program_is_that_of_each_load_with_its_packet_rate_and_proble
         })
         .into();
     result.subject = SubjectFacts::Programs(Box::new(programs));
-    let answers =
-        |result: &ExperimentResult| ResultDocument::Experiment(result.clone()).answers_for_programs("bench-1");
+    let answers = |result: &ExperimentResult| {
+        ResultDocument::Experiment(Box::new(result.clone())).answers_for_programs("bench-1")
+    };
     let (processes, of_loads) = answers(&result).unwrap();
     assert_eq!(processes, [(Pid::new(812).unwrap(), "nginx".to_owned())]);
     let rates: Vec<_> = of_loads.iter().map(|one| (one.measured.packets_per_s, one.better)).collect();
