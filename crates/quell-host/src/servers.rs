@@ -119,6 +119,9 @@ pub enum NextStep {
     AwaitClients,
 }
 
+/// A process by its PID and name.
+pub type NamedProcess = (Pid, String);
+
 /// An earlier measurement of a program at one load.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -181,7 +184,7 @@ pub struct Known<'a> {
     /// Modes of attached processes, and whether `quell run` started them.
     pub attached: &'a BTreeMap<Pid, (DeliveryMode, bool)>,
     /// Answers of measurements for a process with this PID and name, the newest first.
-    pub measured: &'a BTreeMap<(Pid, String), Vec<EarlierAnswer>>,
+    pub measured: &'a BTreeMap<NamedProcess, Vec<EarlierAnswer>>,
     /// Polls of each queue. Empty if they cannot be sampled.
     pub polls: &'a BTreeMap<NapiId, QueueSample>,
     /// Time for which they were sampled, in nanoseconds.

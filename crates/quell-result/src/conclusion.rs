@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 
 use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, RatioEstimate, SwitchbackAnalysis, WhyUndecided};
-use quell_host::servers::{EarlierAnswer, EarlierMeasurement};
+use quell_host::servers::{EarlierAnswer, EarlierMeasurement, NamedProcess};
 use quell_linux::Pid;
 use quell_linux::kernel::Kernel;
 use quell_load::OfferedLoad;
@@ -436,7 +436,7 @@ impl ResultDocument {
     /// Running processes that were measured on this kernel, with their names, and the answer for them at each load. Absent
     /// without an answer. `name` is that of the result.
     #[must_use]
-    pub fn answers_for_programs(&self, name: &str) -> Option<(Vec<(Pid, String)>, Vec<EarlierAnswer>)> {
+    pub fn answers_for_programs(&self, name: &str) -> Option<(Vec<NamedProcess>, Vec<EarlierAnswer>)> {
         let (host, subject, started_unix_s) = match self {
             Self::Experiment(result) => (&result.host, &result.subject, result.started_unix_s),
             Self::Tune(file) => (&file.host, &file.subject, file.started_unix_s),

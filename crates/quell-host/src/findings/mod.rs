@@ -231,6 +231,7 @@ pub(crate) fn added(
 }
 
 /// Number of kinds of findings of a severity: several places with the same problem are one.
+#[must_use]
 pub fn kinds_of<'a>(severity: Severity, findings: impl Iterator<Item = &'a Finding>) -> usize {
     findings.filter(|finding| finding.severity == severity).map(|finding| finding.id).collect::<BTreeSet<_>>().len()
 }

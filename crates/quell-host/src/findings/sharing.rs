@@ -77,7 +77,7 @@ fn mixing<'q>(query: &'q SnapshotQuery<'q>) -> impl Iterator<Item = (&'q EpollCo
 pub fn unpolled_queues(now: &Snapshot) -> BTreeMap<Pid, String> {
     let query = SnapshotQuery::new(now, None);
     let polling = mixing(&query).filter(|(epoll, _)| epoll.polls());
-    polling.map(|(epoll, _)| (epoll.process.pid, one_queue_per_worker(&query, epoll.process).into())).collect()
+    polling.map(|(epoll, _)| (epoll.process.pid, one_queue_per_worker(&query, epoll.process))).collect()
 }
 
 static UDP_ON_SEVERAL: Rule = Rule {

@@ -10,11 +10,11 @@ use quell_host::attach::attached::{Attached, adapt, attachments};
 use quell_host::attach::placement::mark_attached_filters;
 use quell_host::behavior::{self, Behavior};
 use quell_host::findings::{self, FindingsReport, Rule, Severity};
-use quell_host::servers::{self, EarlierAnswer, HostServer, Known};
+use quell_host::servers::{self, EarlierAnswer, HostServer, Known, NamedProcess};
 use quell_host::snapshot::{self, Snapshot, SnapshotScope};
 use quell_linux::process::is_root;
 use quell_linux::visible::counted;
-use quell_linux::{NapiId, Pid, kernel, visible};
+use quell_linux::{NapiId, kernel, visible};
 use quell_result::store::{self, ResultStore};
 use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
 use schemars::JsonSchema;
@@ -36,7 +36,7 @@ const OVERVIEW_S: u64 = 1;
 const RESULTS_READ: usize = 20;
 
 /// Answers of measurements for processes, the newest first.
-type EarlierAnswers = BTreeMap<(Pid, String), Vec<EarlierAnswer>>;
+type EarlierAnswers = BTreeMap<NamedProcess, Vec<EarlierAnswer>>;
 
 /// Options of `quell doctor`.
 #[derive(Debug, Args)]

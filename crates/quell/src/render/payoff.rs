@@ -30,7 +30,7 @@ impl ProgramArguments {
 
     pub(crate) fn of_selection(selection: &Selection) -> Self {
         match selection {
-            Selection::Processes(pids) => Self::of_pids(&pids.iter().copied().collect::<Vec<_>>()),
+            Selection::Processes(pids) => Self::of_pids(pids),
             Selection::Cgroup(cgroup) => {
                 let path = cgroup.path().to_string_lossy();
                 let option = format!("--cgroup {}", visible::name(&shell_words::quote(&path)));
