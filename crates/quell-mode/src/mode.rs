@@ -42,7 +42,8 @@ impl DeliveryMode {
         (is_in_range && check::contradiction(kind, &settings).is_none()).then_some(Self { kind, settings })
     }
 
-    /// The mode with these settings under its own name, such as `suspend20`, or else as [`Self::with_settings`].
+    /// The mode with these settings under its own name, such as `suspend20`, or else `base` with overrides. `None` if no
+    /// mode has them, because they contradict each other or are out of range.
     #[must_use]
     pub fn recognised(napi: NapiSettings, epoll: EpollParams) -> Option<Self> {
         let timeout = NonZeroU64::new(napi.gro_flush_timeout_ns);

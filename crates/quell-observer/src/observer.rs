@@ -12,7 +12,7 @@ use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge, suspect};
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
 use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::views::with_attachments;
-use quell_host::findings::unpolled_queues;
+use quell_host::findings::{STEERED, unpolled_queues};
 use quell_host::snapshot::{self, Device, Files, Process, Snapshot, SnapshotNapi, SnapshotScope, TakeError, queues_of};
 use quell_linux::proc::{ControlGroups, ProcDir, ProcRoot};
 use quell_linux::sysfs::Sysfs;
@@ -293,7 +293,9 @@ impl Observer {
             let mode_of = mode.and_then(|mode| mode.parse::<DeliveryMode>().ok());
             let judged =
                 mode_of.map(|mode| (mode, judged(&mode, of_program, interval_ns, ran_ns, polling, &mut cause)));
-            let fix = unpolled.get(&process.pid).cloned();
+            let is_steered = condition.is_some_and(|condition| condition.is_steered);
+            let fix = unpolled.get(&process.pid);
+            let fix = fix.map(|fix| if is_steered { STEERED.to_owned() } else { fix.clone() });
             let payoff = judged.as_ref().filter(|(_, queues)| !queues.is_empty());
             let payoff = payoff.map(|(mode, queues)| ModePayoff::of(*mode, queues, fix));
             let effect = judged.and_then(|(_, queues)| worst(queues));
