@@ -51,9 +51,10 @@ pub struct CpuTime {
     pub thread_ns: Ns,
     /// Time in softirqs.
     pub softirq_ns: Ns,
-    /// Time in hard interrupts.
+    /// Time in hard interrupts of threads and softirqs.
     pub hardirq_ns: Ns,
-    /// Time executed while entering and leaving idle states. It is visible in cycles, but not in `/proc/stat`.
+    /// Time executed while entering and leaving idle states, and in hard interrupts of an idle CPU. It is visible in
+    /// cycles, but not in `/proc/stat`, which counts what a tick finds.
     pub unaccounted_ns: Ns,
     /// Total observed time.
     pub total_ns: Ns,
@@ -157,6 +158,8 @@ impl Cpu {
         let book = match self.context {
             Context::Halted | Context::Deciding => return,
             Context::IdleEntry | Context::IdleExit => &mut self.time.unaccounted_ns,
+            // A tick that comes during an interrupt of an idle CPU counts as idle (`account_process_tick`).
+            Context::HardIrq(_) if self.current.is_none() && self.softirq.is_none() => &mut self.time.unaccounted_ns,
             Context::HardIrq(_) => &mut self.time.hardirq_ns,
             Context::SoftIrq => &mut self.time.softirq_ns,
             Context::Thread => &mut self.time.thread_ns,
@@ -168,5 +171,20 @@ impl Cpu {
     pub(crate) fn interrupt(&mut self, now_ns: Ns) -> Ns {
         self.generation = self.generation.wrapping_add(1);
         if self.segment_ends_ns == NEVER { NEVER } else { self.segment_ends_ns.saturating_sub(now_ns) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interrupt_of_an_idle_cpu_is_executed_but_not_accounted() {
+        let interrupted = |current| {
+            let mut cpu = Cpu { context: Context::HardIrq(HardIrq::Tick), current, ..Cpu::new(0) };
+            cpu.account(700);
+            (cpu.time.hardirq_ns, cpu.time.executed_ns())
+        };
+        assert_eq!([interrupted(None), interrupted(Some(1))], [(0, 700), (700, 700)]);
     }
 }
