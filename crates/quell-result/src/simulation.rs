@@ -14,7 +14,7 @@ pub struct SimulationSetup {
     pub host: String,
     /// Number of receive queues. There are as many workers, each with a CPU.
     pub queues: usize,
-    /// Whether each queue has an additional CPU for its interrupt or NAPI thread.
+    /// Whether each queue has an additional CPU for its interrupt, NAPI thread or polling thread.
     pub irqs_apart: bool,
     pub connections: usize,
     /// Virtual time at the start during which nothing is counted, in ns.

@@ -9,7 +9,7 @@ use crate::host::{Costs, HostProfile};
 use crate::mechanism::{Link, RxQueue, Socket};
 use crate::run::RunError;
 use crate::world::{
-    Class, Client, KernelRules, Kicker, Peer, PollLoop, PollPhase, Program, SendPhase, Sender, Stage, Traffic,
+    Class, Client, KernelRules, Peer, PollLoop, PollPhase, Poller, Program, SendPhase, Sender, Stage, Traffic,
     TrafficKind, World, WorldShape,
 };
 
@@ -102,11 +102,10 @@ impl XskRoundTrips {
         world.queues.push(rx);
         let reader = side.start(world, Program::PollLoop(application), Stage::Program, 1);
         if self.polling == XskPolling::SeparateThread {
-            let kicker = Kicker { socket: application.socket, entered: false };
-            side.start(world, Program::Kicker(kicker), Stage::Program, 3);
+            side.start(world, Program::Poller(Poller { queue, loop_ns: 0, entered: false }), Stage::Program, 3);
         }
         let (napi, reader) = (Link::to(queue), Link::to(reader));
-        world.sockets.push(Socket { napi, reader, prefer_busy_poll: true, ..Socket::default() });
+        world.sockets.push(Socket { napi, reader, ..Socket::default() });
     }
 }
 

@@ -1,5 +1,5 @@
 //! Explains a delivery mode by a trace of the model: one request at low load and one busy period, step by step. The
-//! modelled server is an epoll server with one queue on one CPU. The host uses only its lightest idle state.
+//! modelled server is an epoll server with one queue on one CPU; the polling thread of `userbusy` has a second one. The host uses only its lightest idle state.
 
 mod fold;
 mod words;
@@ -147,6 +147,8 @@ impl Story {
         let traffic = TrafficKind::Listed(packets_ns.to_vec());
         let run = Run {
             connections: packets_ns.len(),
+            // The polling thread of `userbusy` has a CPU of its own.
+            irqs_apart: self.mode.poller().is_some(),
             warm_up_ns: 0,
             measured_ns: self.until_ns,
             ..Run::new(self.mode, self.host.clone(), traffic, 1)
@@ -187,7 +189,7 @@ mod tests {
 
     #[test]
     fn every_request_of_a_busy_period_is_answered_in_every_mode() {
-        for mode in ["base", "defer20", "napibusy", "fullbusy", "suspend20", "threaded", "eventspin20"] {
+        for mode in ["base", "defer20", "napibusy", "fullbusy", "suspend20", "threaded", "userbusy", "eventspin20"] {
             let host = HostProfile::shipped("epyc7662-cx5").expect("it ships");
             let story = Story::of(mode.parse().expect("a mode"), &host);
             let packets: Vec<_> = (0..9).map(|index| story.first_ns + 3_000 * index).collect();

@@ -42,7 +42,7 @@ pub(crate) struct RunArgs {
     /// Number of RX queues, workers and CPUs of the server [default: the host's]
     #[arg(long, value_name = "N")]
     queues: Option<u32>,
-    /// Add a CPU per queue for its interrupt or NAPI thread; it is included in cpu% and cyc/req.
+    /// Add a CPU per queue for its interrupt, NAPI thread or polling thread (userbusy); it is included in cpu% and cyc/req.
     #[arg(long)]
     irqs_apart: bool,
     /// Total number of connections [default: 560 per queue, as published]
@@ -72,7 +72,7 @@ pub(crate) struct RunArgs {
 }
 
 const HELP: &str = "\
-Modes: base, deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, eventspinN (N in µs).
+Modes: base, deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, userbusy, eventspinN (N in µs).
 
 Examples:
   quell sim run --mode suspend20 --load 600K
