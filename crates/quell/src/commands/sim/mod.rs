@@ -4,6 +4,7 @@ mod explain;
 mod hosts;
 mod run;
 mod sweep_output;
+mod xsk;
 
 use clap::Subcommand;
 pub(crate) use quell_cli::simulation::{
