@@ -16,14 +16,19 @@ pub const DEFAULT_HOST: &str = "epyc7662-cx5";
 
 #[derive(Debug, Args)]
 pub struct HostArg {
-    /// Host profile: a name listed by `quell sim hosts`, or the path of a .toml file.
-    #[arg(long, value_name = "NAME|FILE", default_value = DEFAULT_HOST)]
-    pub host: String,
+    /// Host profile: a name listed by `quell sim hosts`, or the path of a .toml file [default: epyc7662-cx5]
+    #[arg(long, value_name = "NAME|FILE")]
+    host: Option<String>,
 }
 
 impl HostArg {
     pub fn profile(&self) -> Result<HostProfile, ProgramFailure> {
-        profile(&self.host)
+        self.profile_or(DEFAULT_HOST)
+    }
+
+    /// Profile of the option, or else the shipped one with this name.
+    pub fn profile_or(&self, default: &str) -> Result<HostProfile, ProgramFailure> {
+        profile(self.host.as_deref().unwrap_or(default))
     }
 }
 

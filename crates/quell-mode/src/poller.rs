@@ -1,6 +1,7 @@
 //! Threads of Quell that busy poll queues from outside the program (`userbusy`): their CPUs and scheduling class.
 
 use std::fmt;
+use std::time::Duration;
 
 /// Scheduling class of a polling thread, with its priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -20,6 +21,9 @@ pub enum PollerClass {
 }
 
 const PRIORITY_MAX: u8 = 99;
+const CALLS_PER_TIMEOUT: u32 = 4;
+const CALL_MIN: Duration = Duration::from_micros(10);
+const CALL_MAX: Duration = Duration::from_micros(250);
 
 impl PollerClass {
     pub(crate) const EXPECTED: &'static str = "other, batch, idle, fifo:N or rr:N with a priority N from 1 to 99";
@@ -65,6 +69,13 @@ pub struct PollerSettings {
 }
 
 impl PollerSettings {
+    /// Time of one call that polls. It is shorter than `gro-flush-timeout`, so that the queue's timer never polls beside
+    /// the thread.
+    #[must_use]
+    pub fn call_time(gro_flush_timeout: Duration) -> Duration {
+        (gro_flush_timeout / CALLS_PER_TIMEOUT).clamp(CALL_MIN, CALL_MAX)
+    }
+
     pub(crate) fn cpu_text(self) -> String {
         self.cpu.map_or_else(|| "any".to_owned(), |cpu| cpu.to_string())
     }

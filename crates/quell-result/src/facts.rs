@@ -58,6 +58,9 @@ pub struct ModelFacts {
     pub description: String,
     /// Number of RX queues. The modelled server has one worker and one CPU per queue.
     pub queues: u32,
+    /// Whether each queue has an additional CPU for its interrupt, NAPI thread or polling thread.
+    #[serde(default)]
+    pub irqs_apart: bool,
     pub connections: u32,
 }
 
@@ -69,6 +72,7 @@ impl ModelFacts {
             profile: setup.host.name.clone(),
             description: setup.host.description.clone(),
             queues: count(setup.queues),
+            irqs_apart: setup.irqs_apart,
             connections: count(setup.connections),
         }
     }

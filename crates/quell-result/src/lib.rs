@@ -40,6 +40,8 @@ document::documents! {
     Clients(quell_load::cluster_run::ClusterRun),
     /// Rows of `quell sim run`.
     Simulation(simulation::SimulationRun),
+    /// Rows of `quell sim run --server xsk`.
+    Xsk(simulation::XskSimulationRun),
     /// Rows of `quell sim run --sweep`.
     Sweep(simulation::SweepRows),
     /// One report of `quell top`.

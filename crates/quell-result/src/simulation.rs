@@ -1,6 +1,8 @@
-//! Rows of `quell sim run`: one JSON object, or lines of JSON that a longer sweep adds to.
+//! Rows of `quell sim run`: one JSON object, or lines of JSON that a longer sweep adds to. Rows of `--server xsk` have a
+//! document of their own.
 
 use quell_sim::sweep::{Setup, SweepRow};
+use quell_sim::{XskFigures, XskPolling};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +17,7 @@ pub struct SimulationSetup {
     pub host: String,
     /// Number of receive queues. There are as many workers, each with a CPU.
     pub queues: usize,
-    /// Whether each queue has an additional CPU for its interrupt or NAPI thread.
+    /// Whether each queue has an additional CPU for its interrupt, NAPI thread or polling thread.
     pub irqs_apart: bool,
     pub connections: usize,
     /// Virtual time at the start during which nothing is counted, in ns.
@@ -100,4 +102,38 @@ impl Document for SweepRows {
         sweep.rows.extend(rows);
         Ok(sweep)
     }
+}
+
+/// Rows of `quell sim run --server xsk`: two hosts that exchange packets over AF_XDP sockets.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct XskSimulationRun {
+    /// `quell-sim-xsk/1`.
+    pub schema: String,
+    /// Name of the profile of each of the two hosts.
+    pub host: String,
+    /// Virtual time at the start during which nothing is counted, in ns.
+    pub warm_up_ns: u64,
+    /// Virtual time during which events are counted, in ns.
+    pub measured_ns: u64,
+    /// One row for each way to poll, period and delay.
+    pub rows: Vec<XskRow>,
+}
+
+impl Document for XskSimulationRun {
+    const SCHEMA: &'static str = "quell-sim-xsk/1";
+}
+
+/// One way to poll at one period and delay.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct XskRow {
+    /// Who polls the queues of both hosts.
+    pub mode: XskPolling,
+    /// Time between two packets of the client, in ns.
+    pub period_ns: u64,
+    /// CPU time that the client spends on each reply, in ns.
+    pub delay_ns: u64,
+    /// Metrics of the run.
+    pub figures: XskFigures,
 }

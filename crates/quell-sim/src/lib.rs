@@ -51,4 +51,4 @@ pub use server::{Assignment, Epolls, ServerKind};
 pub use trace::{Mark, Segment, TimelineEntry, TimelineSource, Trace};
 pub use workload::RunScale;
 pub use world::{Counters, CpuTime, KernelRules, ReadObserved, ScriptStep, SocketBusyPoll, TrafficKind, WaitObserved};
-pub use xsk_rr::{XskPolling, XskRoundTrips};
+pub use xsk_rr::{InvalidXskPolling, XskFigures, XskHostFigures, XskPolling, XskResult, XskRoundTrips};

@@ -29,7 +29,7 @@ pub struct Run {
     pub server: ServerKind,
     /// Whether the server's threads may run on any CPU.
     pub floating: bool,
-    /// Whether interrupts go to CPUs without server threads.
+    /// Whether interrupts, NAPI threads and the polling threads of `userbusy` have CPUs without server threads.
     pub irqs_apart: bool,
     /// Whether each CPU transmits on the queue that interrupts it (`xps_cpus`), instead of the queue of the
     /// request.
@@ -220,6 +220,7 @@ impl Run {
             world.tx_queue_of_cpu = (0..self.queues).collect();
         }
         self.add_server(&mut world, &queue_of);
+        self.add_pollers(&mut world);
         Ok(world)
     }
 
@@ -238,9 +239,7 @@ impl Run {
                  ignores the option",
             );
         }
-        if self.mode.poller().is_some() {
-            return refused("the model does not know the polling threads of userbusy: measure a running program");
-        }
+        self.check_pollers()?;
         if let ConnectionSpread::Imbalanced { percent } = self.spread
             && (percent >= 100 || self.connections < self.queues)
         {

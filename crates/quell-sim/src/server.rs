@@ -1,12 +1,14 @@
 //! Servers of a run: their kinds, the assignment of connections to workers, and the placement of threads on CPUs.
 //! `world` simulates the threads.
 
-use quell_mode::{ProgramWait, Threaded};
+use std::time::Duration;
+
+use quell_mode::{PollerClass, PollerSettings, ProgramWait, Threaded};
 
 use crate::engine::{Ns, Purpose, RandomStream};
 use crate::mechanism::{Epoll, Link, Socket};
-use crate::run::Run;
-use crate::world::{Affinity, Class, EpollServer, EventLoop, Program, RecvServer, Stage, Wait, World};
+use crate::run::{Run, RunError};
+use crate::world::{Affinity, Class, EpollServer, EventLoop, Poller, Program, RecvServer, Stage, Wait, World};
 
 /// Initial and maximum `maxevents` of libevent.
 const LIBEVENT_EVENTS: (usize, usize) = (32, 4096);
@@ -120,6 +122,41 @@ impl Run {
         Some(thread)
     }
 
+    pub(crate) fn check_pollers(&self) -> Result<(), RunError> {
+        let Some(poller @ PollerSettings { class, .. }) = self.mode.poller() else { return Ok(()) };
+        let refused = |why| Err(RunError::Setting(why));
+        if self.poller_cpu(poller, self.queues - 1) >= self.cpus() {
+            return refused(
+                "the polling threads have one CPU per queue, from poller-cpu on, and the host has too few CPUs",
+            );
+        }
+        match scheduling_class(class) {
+            None => refused("the model has no class SCHED_IDLE: use another poller-class"),
+            Some(Class::RealTime(_)) if self.poller_cpu(poller, 0) < self.server_cpus() => refused(
+                "a polling thread of class fifo or rr would take the whole CPU of a worker: give it another CPU",
+            ),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// CPU of the polling thread of a queue. A mode does not add CPUs: by default, it is that of the queue's interrupt.
+    fn poller_cpu(&self, poller: PollerSettings, queue: usize) -> usize {
+        poller.cpu.map_or_else(|| self.irq_cpu(queue), |first| first as usize + queue)
+    }
+
+    /// Adds the polling threads of `userbusy`.
+    pub(crate) fn add_pollers(&self, world: &mut World) {
+        let Some(poller) = self.mode.poller() else { return };
+        let timeout = Duration::from_nanos(self.mode.napi().gro_flush_timeout_ns);
+        let loop_ns = PollerSettings::call_time(timeout).as_nanos() as Ns;
+        let class = scheduling_class(poller.class).unwrap_or(Class::Fair);
+        for queue in 0..self.queues {
+            let program = Program::Poller(Poller { queue, loop_ns, entered: false });
+            let thread = world.add_thread(program, Stage::Program, self.poller_cpu(poller, queue), class);
+            world.start_thread(thread);
+        }
+    }
+
     pub(crate) fn add_server(&self, world: &mut World, queue_of: &[u16]) {
         match self.server {
             ServerKind::EventLoop { workers, epolls, assignment } => {
@@ -209,6 +246,16 @@ impl Run {
         let mut random = RandomStream::new(self.seed, Purpose::Placement);
         let draws = (0..DRAWS).map(|_| permutation(workers, &mut random));
         draws.min_by_key(|places| untypical(places, self.host.cpus_per_cache)).unwrap_or_default()
+    }
+}
+
+/// Class of the model. `None` if it has none. A thread has no other of its priority beside it, so `SCHED_RR` equals
+/// `SCHED_FIFO`.
+fn scheduling_class(class: PollerClass) -> Option<Class> {
+    match class {
+        PollerClass::Other | PollerClass::Batch => Some(Class::Fair),
+        PollerClass::Fifo(priority) | PollerClass::RoundRobin(priority) => Some(Class::RealTime(priority)),
+        PollerClass::Idle => None,
     }
 }
 

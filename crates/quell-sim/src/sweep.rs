@@ -31,8 +31,8 @@ pub struct Setup {
     pub host: HostProfile,
     /// Number of RX queues. The number of workers is the same, and each worker has a CPU.
     pub queues: usize,
-    /// Whether each queue has an additional CPU for its interrupt or NAPI thread. Otherwise these run on the
-    /// CPUs of the workers.
+    /// Whether each queue has an additional CPU for its interrupt, NAPI thread or polling thread. Otherwise these run on
+    /// the CPUs of the workers.
     pub irqs_apart: bool,
     /// Number of connections over all queues.
     pub connections: usize,
@@ -109,7 +109,7 @@ impl Setup {
         let short =
             Self { warm_up_ns: 1_000_000, measured_ns: 2_000_000, ..Self::new(self.host.clone()) }.with_queues(2);
         let mut digest = Digest::new();
-        for mode in ["base", "defer20", "napibusy", "fullbusy", "suspend20", "threaded"] {
+        for mode in ["base", "defer20", "napibusy", "fullbusy", "suspend20", "threaded", "userbusy"] {
             let Ok(mode) = mode.parse() else { continue };
             for load in [Load::Qps(100e3), Load::Max] {
                 let row = short.row(&Point { mode, load, seed: 1 })?;

@@ -81,6 +81,7 @@ fn describe(context: Context, thread: Option<&Thread>) -> &'static str {
         Context::Thread => thread.map_or("thread", |thread| match (thread.stage, &thread.program) {
             (Stage::Ksoftirqd, _) => "ksoftirqd",
             (Stage::NapiThread | Stage::NapiThreadWork, _) | (_, Program::NapiThread { .. }) => "NAPI thread",
+            (_, Program::Poller(_)) => "polling thread",
             (Stage::BusyWork | Stage::BusySpin, _) => "busy poll",
             (Stage::FinalPoll, _) => "final poll",
             (Stage::RingSpin | Stage::ClockSpin, _) => "polling in user space",

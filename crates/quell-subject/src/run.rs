@@ -457,6 +457,10 @@ fn steer(lab: &mut VethLab, server: &Server, request: Option<&SteerRequest>) -> 
     groups.steerings.iter().try_for_each(|steering| Ok(lab.transaction.steer(steering)?))
 }
 
+/// Reason why modes with polling threads cannot be set in the lab.
+pub(crate) const NO_CPU_FOR_POLLERS: &str = "in this mode, a thread of Quell polls each queue continuously; in this lab, it would \
+                                             share the server's CPU: measure a running program (--pid)";
+
 /// Reason why a mode cannot be set in the lab. A mode with shortened waits is not refused, because it has an effect
 /// even if waits are not shortened.
 fn why_not_here(lab: &VethLab, mode: &DeliveryMode) -> Option<String> {
@@ -464,11 +468,7 @@ fn why_not_here(lab: &VethLab, mode: &DeliveryMode) -> Option<String> {
         return Some(requirement.to_string());
     }
     match mode.napi().threaded {
-        _ if mode.poller().is_some() => Some(
-            "in this mode, a thread of Quell polls each queue continuously; in this lab, it would share the server's CPU: \
-             measure a running program (--pid)"
-                .to_owned(),
-        ),
+        _ if mode.poller().is_some() => Some(NO_CPU_FOR_POLLERS.to_owned()),
         Threaded::BusyPoll => Some(
             "in this mode, a thread polls each queue continuously and needs its own CPU; in this lab, it would share the \
              server's CPU"

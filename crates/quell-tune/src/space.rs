@@ -47,6 +47,7 @@ const FAMILIES: &[Family] = &[
     Family { word: "fullbusy", axes: &[&[""], BUDGET] },
     Family { word: "threaded", axes: &[&[""]] },
     Family { word: "threadedbusy", axes: &[&[""]] },
+    Family { word: "userbusy", axes: &[&[""]] },
     Family { word: "eventspin", axes: &[&["10", "20", "40", "80", "160"]] },
 ];
 
@@ -57,10 +58,16 @@ const OVERRIDE_STEP: f64 = 0.15;
 type GridPoint = (usize, Vec<usize>);
 
 impl TuneSpace {
+    /// Whether modes of a kind are left out.
+    #[must_use]
+    pub fn refuses(&self, kind: &str) -> bool {
+        self.refused.iter().any(|refused| refused.kind == kind)
+    }
+
     fn points(&self) -> Vec<(GridPoint, DeliveryMode)> {
         let mut points = Vec::new();
         for (at, family) in FAMILIES.iter().enumerate() {
-            if self.refused.iter().any(|refused| refused.kind == family.word) {
+            if self.refuses(family.word) {
                 continue;
             }
             let mut all: Vec<Vec<usize>> = vec![Vec::new()];

@@ -80,9 +80,10 @@ pub fn subject(subject: &SubjectFacts) -> Vec<String> {
 fn of_model(model: &ModelFacts) -> Vec<String> {
     let (profile, description) = (visible::name(&model.profile), visible::name(&model.description));
     let server = format!(
-        "an epoll server similar to memcached, {}, {}; times are virtual",
+        "an epoll server similar to memcached, {}, {}{}; times are virtual",
         counted(model.queues, "queue"),
-        counted(model.connections, "connection")
+        counted(model.connections, "connection"),
+        if model.irqs_apart { ", a CPU per worker and per queue" } else { "" },
     );
     vec![format!("model of {profile}: {description}"), server]
 }

@@ -53,6 +53,7 @@ fn experiment(modes: &[(&str, f64, f64)], noise: f64) -> ExperimentResult {
         profile: "host".to_owned(),
         description: "a host".to_owned(),
         queues: 1,
+        irqs_apart: false,
         connections: 1,
     });
     let mut result = ExperimentResult::begin(subject).unwrap();

@@ -1,5 +1,5 @@
 //! Explains a delivery mode by a trace of the model: one request at low load and one busy period, step by step. The
-//! modelled server is an epoll server with one queue on one CPU. The host uses only its lightest idle state.
+//! modelled server is an epoll server with one queue on one CPU; the polling thread of `userbusy` has a second one. The host uses only its lightest idle state.
 
 mod fold;
 mod words;
@@ -45,6 +45,9 @@ pub const BUSY_REQUESTS: usize = 8;
 const QUIET_NS: Ns = 60_000_000;
 /// Time at which the first packet arrives at a server that never sleeps, in ns. It is within the first busy poll.
 const SPINNING_NS: Ns = 300_000;
+/// Time of a packet before the first one, in ns, if a thread polls from outside. It takes the interrupt that is enabled
+/// until the queue has had a packet.
+const EARLIER_NS: Ns = QUIET_NS / 2;
 /// Duration of the trace in ns. At its end, deferral has enabled the interrupt again.
 const STORY_NS: Ns = 60_000_000;
 /// Duration of the trace in ns if deferral takes longer than the normal duration. No further kinds of events would
@@ -144,12 +147,16 @@ impl Story {
     }
 
     fn record(&self, packets_ns: &[Ns]) -> Result<Trace, RunError> {
-        let traffic = TrafficKind::Listed(packets_ns.to_vec());
+        let has_poller = self.mode.poller().is_some();
+        let packets_ns: Vec<Ns> =
+            has_poller.then_some(EARLIER_NS).into_iter().chain(packets_ns.iter().copied()).collect();
         let run = Run {
             connections: packets_ns.len(),
+            // The polling thread has a CPU of its own.
+            irqs_apart: has_poller,
             warm_up_ns: 0,
             measured_ns: self.until_ns,
-            ..Run::new(self.mode, self.host.clone(), traffic, 1)
+            ..Run::new(self.mode, self.host.clone(), TrafficKind::Listed(packets_ns), 1)
         };
         run.simulate_recorded().map(|(_, trace)| trace)
     }
@@ -186,13 +193,20 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_polls_from_outside_delivers_without_an_interrupt() {
+        let story = story(&explained("userbusy").one_request);
+        assert!(story.contains("Quell's thread polls") && !story.contains("interrupts the CPU"), "{story}");
+    }
+
+    #[test]
     fn every_request_of_a_busy_period_is_answered_in_every_mode() {
-        for mode in ["base", "defer20", "napibusy", "fullbusy", "suspend20", "threaded", "eventspin20"] {
+        for mode in ["base", "defer20", "napibusy", "fullbusy", "suspend20", "threaded", "userbusy", "eventspin20"] {
             let host = HostProfile::shipped("epyc7662-cx5").expect("it ships");
             let story = Story::of(mode.parse().expect("a mode"), &host);
             let packets: Vec<_> = (0..9).map(|index| story.first_ns + 3_000 * index).collect();
             let trace = story.record(&packets).expect("it plays");
-            let answered = trace.marks.iter().filter(|mark| mark.what == "response").count();
+            let answered = |mark: &&crate::Mark| mark.what == "response" && mark.at_ns > story.first_ns;
+            let answered = trace.marks.iter().filter(answered).count();
             assert_eq!(answered, 9, "{mode}");
         }
     }

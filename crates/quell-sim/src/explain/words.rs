@@ -61,6 +61,7 @@ impl Narrator {
             "response" => "The server sends the response.".to_owned(),
             "NET_RX softirq" => "NET_RX softirq polls the queue.".to_owned(),
             "NAPI thread" => "The queue's NAPI thread polls it.".to_owned(),
+            "polling thread" => "Quell's thread polls the queue.".to_owned(),
             "busy poll" => "The server's thread busy polls the queue in epoll_wait.".to_owned(),
             "final poll" => {
                 "Before it leaves the busy-poll loop, the thread polls once more with the full budget.".to_owned()

@@ -57,7 +57,6 @@ pub(crate) struct Socket {
     pub(crate) listed: bool,
     /// Epoll that this descriptor refers to. A nested epoll has no NAPI ID.
     pub(crate) nested: Link,
-    pub(crate) prefer_busy_poll: bool,
     /// Thread that blocks in `recv` on this socket, or polls its receive ring.
     pub(crate) reader: Link,
 }

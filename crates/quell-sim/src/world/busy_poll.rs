@@ -1,4 +1,4 @@
-//! `napi_busy_loop`: the thread of an application, or a NAPI thread with `threaded=2`, polls the queue. Empty
+//! `napi_busy_loop`: the thread of an application, of a poller, or a NAPI thread with `threaded=2`, polls the queue. Empty
 //! iterations are not simulated one by one. Their end is computed when an event occurs that an iteration would notice.
 
 use super::cpu::Context;
@@ -178,7 +178,7 @@ impl World {
         match on_behalf {
             BusyFor::Epoll(epoll) => !self.epolls[epoll].ready.is_empty(),
             BusyFor::Socket(socket) => self.sockets[socket as usize].readable(),
-            BusyFor::Thread => false,
+            BusyFor::Time | BusyFor::Thread => false,
         }
     }
 
@@ -263,6 +263,7 @@ impl World {
         match busy.on_behalf {
             BusyFor::Epoll(epoll) => self.epoll_after_busy(thread, epoll, busy.queue),
             BusyFor::Socket(socket) => self.socket_after_busy(thread, socket),
+            BusyFor::Time => self.program_step(thread),
             BusyFor::Thread => Next::Block,
         }
     }

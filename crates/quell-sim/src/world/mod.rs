@@ -19,7 +19,7 @@ mod utilisation;
 
 pub use counters::Counters;
 pub use cpu::CpuTime;
-pub(crate) use poll_loop::{Kicker, Peer, PollLoop, PollPhase, SendPhase, Sender};
+pub(crate) use poll_loop::{Peer, PollLoop, PollPhase, Poller, SendPhase, Sender};
 pub(crate) use program::{EpollServer, EventLoop, Program, RecvServer, Wait};
 pub use script::{ReadObserved, ScriptStep, SocketBusyPoll, WaitObserved};
 pub(crate) use script::{ScriptAction, Scripted};

@@ -1,13 +1,10 @@
-//! Programs of `xsk_rr`, which poll AF_XDP sockets instead of sleeping. They are a loop over the receive ring, a thread
-//! that only kicks, and a sender with a fixed rate. A kick is one `recvfrom` call, which polls the queue once.
+//! Programs that poll instead of sleeping: those of `xsk_rr`, a loop over the receive ring and a sender with a fixed rate,
+//! and a thread that only polls a queue. A kick is one `recvfrom` call, which polls the queue once.
 
 use super::busy_poll::BusyRequest;
 use super::{BusyFor, Event, Next, Program, Stage, World};
 use crate::engine::{NEVER, Ns};
-use crate::mechanism::{Packet, PacketKind};
-
-/// `BUSY_POLL_BUDGET`: maximum number of packets in the poll of a kick.
-const KICK_BUDGET: u32 = 8;
+use crate::mechanism::{Packet, PacketKind, budget};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Peer {
@@ -41,10 +38,12 @@ pub(crate) struct PollLoop {
     pub(crate) phase: PollPhase,
 }
 
-/// A thread that only kicks.
+/// A thread that only polls a queue with system calls.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Kicker {
-    pub(crate) socket: u32,
+pub(crate) struct Poller {
+    pub(crate) queue: usize,
+    /// Time of the polls of one call, in ns; 0 means one poll.
+    pub(crate) loop_ns: Ns,
     pub(crate) entered: bool,
 }
 
@@ -119,16 +118,22 @@ impl World {
     }
 
     fn kick(&mut self, thread: usize, socket: u32) -> Next {
-        let Some(queue) = self.sockets[socket as usize].napi.get() else { return Next::Run(self.costs.ring_ns) };
-        let (on_behalf, prefer) = (BusyFor::Socket(socket), self.sockets[socket as usize].prefer_busy_poll);
-        self.busy_begin(thread, BusyRequest { queue, on_behalf, prefer, budget: KICK_BUDGET, loop_ns: 0 })
+        match self.sockets[socket as usize].napi.get() {
+            Some(queue) => self.poll_for(thread, queue, 0),
+            None => Next::Run(self.costs.ring_ns),
+        }
     }
 
-    pub(crate) fn kicker_step(&mut self, thread: usize, mut kicker: Kicker) -> Next {
+    fn poll_for(&mut self, thread: usize, queue: usize, loop_ns: Ns) -> Next {
+        let on_behalf = BusyFor::Time;
+        self.busy_begin(thread, BusyRequest { queue, on_behalf, prefer: true, budget: budget(0), loop_ns })
+    }
+
+    pub(crate) fn poller_step(&mut self, thread: usize, mut poller: Poller) -> Next {
         self.threads[thread].stage = Stage::Program;
-        kicker.entered = !kicker.entered;
-        self.threads[thread].program = Program::Kicker(kicker);
-        if kicker.entered { Next::Run(self.costs.recv_ns) } else { self.kick(thread, kicker.socket) }
+        poller.entered = !poller.entered;
+        self.threads[thread].program = Program::Poller(poller);
+        if poller.entered { Next::Run(self.costs.recv_ns) } else { self.poll_for(thread, poller.queue, poller.loop_ns) }
     }
 
     pub(crate) fn sender_step(&mut self, thread: usize, mut sender: Sender) -> Next {

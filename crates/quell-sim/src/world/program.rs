@@ -1,7 +1,7 @@
 //! Programs of threads: servers and scripted applications. At the end of each step, a program returns its next step.
 
 use super::busy_poll::BusyRequest;
-use super::poll_loop::{Kicker, PollLoop, Sender};
+use super::poll_loop::{PollLoop, Poller, Sender};
 use super::script::Scripted;
 use super::{BusyFor, Next, Stage, World};
 use crate::engine::{NEVER, Ns};
@@ -54,7 +54,7 @@ pub(crate) enum Program {
     EpollServer(EpollServer),
     RecvServer(RecvServer),
     PollLoop(PollLoop),
-    Kicker(Kicker),
+    Poller(Poller),
     Sender(Sender),
     Scripted(Scripted),
     NapiThread { queue: usize },
@@ -75,7 +75,7 @@ impl World {
             Program::EpollServer(server) => self.epoll_server_step(thread, server),
             Program::RecvServer(server) => self.recv_server_step(thread, server),
             Program::PollLoop(poll) => self.poll_loop_step(thread, poll),
-            Program::Kicker(kicker) => self.kicker_step(thread, kicker),
+            Program::Poller(poller) => self.poller_step(thread, poller),
             Program::Sender(sender) => self.sender_step(thread, sender),
             Program::Scripted(_) => self.scripted_step(thread),
             Program::NapiThread { .. } => self.napi_thread_turn(thread),
@@ -221,9 +221,6 @@ impl World {
     }
 
     pub(crate) fn socket_after_busy(&mut self, thread: usize, socket: u32) -> Next {
-        if let Program::PollLoop(_) | Program::Kicker(_) | Program::Sender(_) = self.threads[thread].program {
-            return self.program_step(thread);
-        }
         if self.sockets[socket as usize].readable() { self.recv_check(thread) } else { self.recv_sleep(thread) }
     }
 

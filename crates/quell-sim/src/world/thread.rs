@@ -57,6 +57,8 @@ pub(crate) enum Stage {
 pub(crate) enum BusyFor {
     Epoll(usize),
     Socket(u32),
+    /// Until the time limit, whatever arrives.
+    Time,
     /// A NAPI thread with `threaded=2`; this loop never ends.
     Thread,
 }

@@ -10,3 +10,4 @@ mod rules;
 mod servers;
 mod traps;
 mod wait_bound;
+mod xsk;

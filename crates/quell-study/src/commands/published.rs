@@ -9,7 +9,7 @@ use crate::render::comparison;
 use quell_cli::exit::ProgramFailure;
 use quell_cli::output;
 use quell_cli::progress::Progress;
-use quell_cli::simulation::{self, HostArg};
+use quell_cli::simulation;
 use quell_cli::terminal::Terminal;
 
 /// Options of `quell-study published`.
@@ -54,8 +54,7 @@ pub(crate) fn published(args: &PublishedArgs) -> Result<(), ProgramFailure> {
 }
 
 fn compare(experiment: Experiment, args: &PublishedArgs) -> Result<ExperimentComparison, ProgramFailure> {
-    let host =
-        HostArg { host: args.host.clone().unwrap_or_else(|| published::host_of(experiment).to_owned()) }.profile()?;
+    let host = simulation::profile(args.host.as_deref().unwrap_or(published::host_of(experiment)))?;
     let progress = Progress::new();
     let what = format!("runs of experiment ({experiment})");
     let compared =

@@ -1,38 +1,21 @@
 //! Published experiment (c), 2025: threaded NAPI busy polling. The benchmark is `xsk_rr` on two hosts. One of four
 //! mechanisms polls their queues.
 
-use quell_mode::{NapiSettings, Threaded};
 use quell_published::{PollMechanism, ThreadedNapiRow, threaded_napi_rows};
 use quell_sim::sweep::in_parallel;
 use quell_sim::{HostProfile, Ns, RunError, XskPolling, XskRoundTrips};
 
 use super::experiment::{Cell, Compared, ErrorKind, ExperimentError, Summary};
 
-/// Value of `napi_defer_hard_irqs` in the published script, if deferral is enabled.
-const DEFER_HARD_IRQS: u32 = 100;
-/// Value of `gro_flush_timeout` in the published script, in ns.
-const GRO_FLUSH_TIMEOUT_NS: Ns = 15_000;
 /// Goal: maximum error of the difference from the threaded mechanism, in µs.
 const DIFFERENCE_BOUND_US: f64 = 1.0;
 
-fn napi(mechanism: PollMechanism) -> NapiSettings {
-    let deferral = NapiSettings {
-        defer_hard_irqs: DEFER_HARD_IRQS,
-        gro_flush_timeout_ns: GRO_FLUSH_TIMEOUT_NS,
-        ..NapiSettings::default()
-    };
-    match mechanism {
-        PollMechanism::Interrupts => NapiSettings { defer_hard_irqs: 0, ..deferral },
-        PollMechanism::Inline | PollMechanism::Separate => deferral,
-        PollMechanism::Threaded => NapiSettings { threaded: Threaded::BusyPoll, ..deferral },
-    }
-}
-
 fn polling(mechanism: PollMechanism) -> XskPolling {
     match mechanism {
-        PollMechanism::Interrupts | PollMechanism::Inline => XskPolling::Application,
-        PollMechanism::Separate => XskPolling::SeparateThread,
-        PollMechanism::Threaded => XskPolling::NoCalls,
+        PollMechanism::Interrupts => XskPolling::Interrupts,
+        PollMechanism::Inline => XskPolling::BusyPoll,
+        PollMechanism::Separate => XskPolling::BusyPollThread,
+        PollMechanism::Threaded => XskPolling::ThreadedBusyPoll,
     }
 }
 
@@ -143,14 +126,13 @@ pub(super) fn compare(
 fn latency(row: &ThreadedNapiRow, host: &HostProfile) -> Result<LatencyQuantiles, RunError> {
     let run = XskRoundTrips {
         host: host.clone(),
-        napi: napi(row.mechanism),
         polling: polling(row.mechanism),
         period_ns: 1e6 / row.rate_kpps,
         delay_ns: (row.delay_us * 1e3) as Ns,
         warm_up_ns: 5_000_000,
         measured_ns: 25_000_000,
     };
-    let latency = run.simulate()?;
+    let latency = run.simulate()?.latency;
     let quantile = |share| latency.quantile(share).map_or(f64::NAN, |latency| latency.as_nanos() as f64);
     Ok([0.05, 0.5, 0.95, 0.99].map(quantile))
 }

@@ -64,11 +64,15 @@ impl CommandSpec {
 /// Answers a question on a command.
 pub fn answer(
     spec: &CommandSpec,
-    question: Question,
+    mut question: Question,
     tools: &Tools<'_>,
     operator: &mut dyn Operator,
 ) -> Result<Answer, Unanswered> {
-    if let Question::Search(plan) = &question {
+    if let Question::Search(plan) = &mut question {
+        search::refuse_userbusy(
+            plan,
+            "it is compared on running programs (--pid), whose CPUs its polling threads share",
+        );
         plan.check().map_err(|error| Unanswered::Plan { error, plan: plan.clone() })?;
         // The figures that a command of --latency prints are known after its first run.
         if spec.judges.latency.is_none() {

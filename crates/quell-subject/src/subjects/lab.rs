@@ -10,7 +10,7 @@ use super::search::{refused_kinds, search};
 use super::{Answer, Operator, Planned, PlannedSubject, Tools, Unanswered, metrics};
 use crate::experiment::{ComparisonError, check_designs};
 use crate::question::{Question, SubjectStep};
-use crate::run::{LabRequest, check_possible, in_lab, run};
+use crate::run::{LabRequest, NO_CPU_FOR_POLLERS, check_possible, in_lab, run};
 
 /// Answers a question in a lab.
 pub(super) fn answer(
@@ -73,7 +73,8 @@ fn search_in_lab(
 fn space() -> TuneSpace {
     let why = |mode: &DeliveryMode| {
         let launch = |requirement: &Requirement| *requirement == Requirement::SpinBeforeSleep;
-        mode.requirements().into_iter().find(launch)
+        let requirement = mode.requirements().into_iter().find(launch).map(|requirement| requirement.to_string());
+        requirement.or_else(|| mode.poller().map(|_| NO_CPU_FOR_POLLERS.to_owned()))
     };
     TuneSpace { refused: refused_kinds(&TuneSpace::default().all(), &why) }
 }

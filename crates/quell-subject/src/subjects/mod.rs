@@ -202,12 +202,6 @@ pub enum Unanswered {
          nothing was changed"
     )]
     PresentDiffers,
-    /// A search has no mode with a poller, so that it cannot compare with the present one.
-    #[error(
-        "the programs are attached with {0}, which a search does not try: run `quell detach` first, or compare modes with \
-         `quell bench`; nothing was changed"
-    )]
-    PresentHasPoller(DeliveryMode),
     /// The lab could not be set up, or the measurement in it failed.
     #[error(transparent)]
     Lab(#[from] LabRunError),

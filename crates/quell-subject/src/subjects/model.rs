@@ -9,7 +9,7 @@ use quell_sim::sweep::Setup;
 use quell_sim::{Load, RunError};
 use quell_tune::{ModelPrior, RankedMode, TunePlan};
 
-use super::search::search;
+use super::search::{refuse_userbusy, search};
 use super::{Answer, Operator, Planned, PlannedSubject, Unanswered, metrics};
 use crate::experiment::model::{Model, ModelSpec, base_reaches, run_model};
 use crate::experiment::{ComparisonError, check_designs};
@@ -21,6 +21,16 @@ impl ModelSpec {
         let needs_reach = self.loads.iter().any(|load| matches!(load, OfferedLoad::Percent(_)));
         let reaches_per_s = if needs_reach { base_reaches(setup, seed)? } else { 0.0 };
         Ok(self.loads.iter().map(|load| load.rate_per_s(reaches_per_s).map_or(Load::Max, Load::Qps)).collect())
+    }
+
+    /// Completes the plan of a search: leaves out the mode whose polling threads would have no CPU.
+    pub fn complete(&self, plan: &mut TunePlan) {
+        if !self.setup.irqs_apart {
+            refuse_userbusy(
+                plan,
+                "each queue needs a CPU for its polling thread, which all modes get with --irqs-apart",
+            );
+        }
     }
 
     /// Ranks modes for the goal of a plan by the model alone ([`ModelPrior::rank`]).
@@ -40,10 +50,15 @@ impl ModelSpec {
 }
 
 /// Answers a question on the model.
-pub(super) fn answer(spec: &ModelSpec, question: Question, operator: &mut dyn Operator) -> Result<Answer, Unanswered> {
-    match &question {
+pub(super) fn answer(
+    spec: &ModelSpec,
+    mut question: Question,
+    operator: &mut dyn Operator,
+) -> Result<Answer, Unanswered> {
+    match &mut question {
         Question::Compare(comparison) => check_designs(&spec.loads, comparison)?,
         Question::Search(plan) => {
+            spec.complete(plan);
             metrics::of_model().check(plan)?;
             plan.check().map_err(|error| Unanswered::Plan { error, plan: plan.clone() })?;
         }

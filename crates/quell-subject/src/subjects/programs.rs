@@ -15,7 +15,8 @@ use quell_host::attach::{AttachPlan, Targets, observe};
 use quell_host::behavior;
 use quell_host::findings::{Finding, Severity, are_steered};
 use quell_host::snapshot::Snapshot;
-use quell_host::switching::{BegunSwitching, SwitchError, refuse_queues_of_others};
+use quell_host::switching::{BegunSwitching, SwitchError, SwitchPlan, refuse_queues_of_others};
+use quell_linux::visible::counted;
 use quell_linux::{CpuList, Pid, kernel};
 use quell_mode::DeliveryMode;
 use quell_result::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
@@ -25,7 +26,7 @@ use quell_result::tune::TuneFile;
 use quell_tune::{RefusedMode, TuneMetric, TunePlan, TuneSpace};
 
 use super::load_source::{UnderLoad, under_load};
-use super::search::{refused_kinds, search};
+use super::search::{USERBUSY, refused_kinds, search};
 use super::{Answer, HelperError, LoadSource, Operator, Planned, PlannedSubject, Tools, Unanswered, metrics, placed};
 use crate::experiment::clients::RemoteClients;
 use crate::experiment::figures;
@@ -448,17 +449,23 @@ impl Measurement<'_> {
         preview: &mut Preview,
     ) -> Result<(Vec<DeliveryMode>, Vec<ProblemFacts>), Unanswered> {
         let targets = &self.spec.targets;
-        if let Some(mode) = self.attached.mode.filter(|mode| mode.poller().is_some()) {
-            return Err(Unanswered::PresentHasPoller(mode));
-        }
         let mut modes = TuneSpace::default().all();
-        if preview.plan.present().is_none()
-            && let Some(mode) = preview.plan.present_setting()
-        {
+        // The settings of the queues do not show a poller.
+        let polled = self.attached.mode.filter(|mode| mode.poller().is_some());
+        let other = match polled {
+            Some(mode) => Some(mode).filter(|mode| !modes.contains(mode)),
+            None if preview.plan.present().is_none() => preview.plan.present_setting(),
+            None => None,
+        };
+        if let Some(mode) = other {
             modes.push(mode);
             *preview = self.look(&modes)?;
         }
-        let present = preview.plan.present().ok_or(Unanswered::PresentDiffers)?;
+        let present = match polled {
+            Some(polled) => modes.iter().position(|mode| *mode == polled),
+            None => preview.plan.present(),
+        };
+        let present = present.ok_or(Unanswered::PresentDiffers)?;
         let kind = |at: usize| modes[at].kind().word();
         let is_first = |at: &usize| (0..*at).all(|other| kind(other) != kind(*at));
         let first = (0..modes.len()).filter(is_first).map(|at| (&modes[at], &preview.plans()[at]));
@@ -523,6 +530,9 @@ pub fn refused_here(preview: &Preview, modes: &[DeliveryMode], stall: Option<&Fi
         preview.plan.impossible[at].first().map(|first| format!("{}: {}", first.what, first.reason))
     };
     let mut refused = refused_kinds(modes, &why);
+    if let Some(reason) = too_few_cpus(&preview.plan).filter(|_| refused.iter().all(|one| one.kind != USERBUSY)) {
+        refused.push(RefusedMode { kind: USERBUSY.to_owned(), reason });
+    }
     if let Some(Finding { id, observed, .. }) = stall {
         let reason = format!(
             "would stall these programs: {observed} (`quell doctor --explain {id}`); --accept-stalls searches it anyway"
@@ -530,4 +540,49 @@ pub fn refused_here(preview: &Preview, modes: &[DeliveryMode], stall: Option<&Fi
         refused.push(RefusedMode { kind: "suspend".to_owned(), reason });
     }
     refused
+}
+
+/// Why polling threads would share the CPUs of the workers. All modes have the CPUs of the programs, and no other.
+fn too_few_cpus(plan: &SwitchPlan) -> Option<String> {
+    // The epoll of a thread that only accepts has no queue.
+    let workers = plan.epolls.iter().filter(|epoll| !epoll.napis.is_empty()).count().max(1);
+    let (queues, cpus) = (plan.queues.len(), &plan.poller_cpus);
+    (cpus.iter().count() < queues + workers).then(|| {
+        format!(
+            "its {} and {} would share CPUs {cpus}, on which the programs run: let them run on {} CPUs",
+            counted(queues, "polling thread"),
+            counted(workers, "worker"),
+            queues + workers
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use quell_host::switching::SwitchedQueue;
+    use quell_linux::NapiId;
+    use quell_mode::PartialNapiSettings;
+
+    use super::*;
+
+    #[test]
+    fn polling_threads_need_cpus_beside_those_of_the_workers() {
+        let queue = |id| SwitchedQueue {
+            namespace_cookie: 1,
+            device: "eth0".to_owned(),
+            queues: vec![0],
+            napi: NapiId::from_kernel(id).unwrap(),
+            irq: None,
+            old: PartialNapiSettings::default(),
+            values: Vec::new(),
+        };
+        let plan = |cpus: &str| SwitchPlan {
+            queues: vec![queue(8193), queue(8194)],
+            poller_cpus: cpus.parse().unwrap(),
+            ..SwitchPlan::default()
+        };
+        assert_eq!(too_few_cpus(&plan("0,2-3")), None);
+        let why = too_few_cpus(&plan("2-3")).unwrap();
+        assert!(why.contains("2 polling threads and 1 worker would share CPUs 2-3") && why.contains("3 CPUs"), "{why}");
+    }
 }

@@ -12,6 +12,9 @@ use quell_tune::{RefusedMode, TuneEnd, TunePlan, TuneResult, Tuner, tune};
 use super::Unanswered;
 use crate::question::{Follow, SubjectStep};
 
+/// The kind of mode whose polling threads need CPUs of their own.
+pub(super) const USERBUSY: &str = "userbusy";
+
 /// Longest time for which a mode that violates a guard is set, in ms: the slice, and the time to evaluate it.
 const GUARDED_MS: u64 = 1_000;
 const EVALUATED_MS: u64 = 100;
@@ -83,6 +86,13 @@ pub(super) fn refused_kinds<W: Display>(
         }
     }
     refused
+}
+
+/// Leaves out the mode whose polling threads have no CPUs on a subject.
+pub(super) fn refuse_userbusy(plan: &mut TunePlan, reason: &str) {
+    let Some(space) = plan.space.as_mut().filter(|space| !space.refuses(USERBUSY)) else { return };
+    space.refused.push(RefusedMode { kind: USERBUSY.to_owned(), reason: reason.to_owned() });
+    plan.arms = space.coarse();
 }
 
 /// Replaces an interruption by its cause.

@@ -1,15 +1,16 @@
 //! Experiments on the model of a host.
 
+use std::ops::ControlFlow;
+
 use quell_experiment::{ContrastVerdict, StopReason};
 use quell_mode::DeliveryMode;
 use quell_result::experiment::{EndOfExperiment, ExperimentResult};
-use quell_sim::HostProfile;
 use quell_sim::sweep::Setup;
+use quell_sim::{HostProfile, Load};
 use quell_subject::experiment::ComparisonError;
-use quell_subject::experiment::model::ModelSpec;
-use quell_subject::experiment::model::run_model;
-use quell_subject::question::Timing;
-use quell_subject::question::{Comparison, SubjectStep};
+use quell_subject::experiment::model::{Model, ModelSpec, run_model};
+use quell_subject::question::{Comparison, SubjectStep, Timing};
+use quell_tune::{TunePlan, TuneSpace, tune};
 
 type Asked = (ModelSpec, Comparison);
 
@@ -114,4 +115,41 @@ fn a_result_is_marked_as_no_measurement_and_can_be_read_from_its_file() {
     assert!(result.not_a_measurement.is_some());
     let text = serde_json::to_string(&result).expect("JSON");
     assert!(serde_json::from_str::<ExperimentResult>(&text).expect("a result") == result);
+}
+
+fn search(goal: &str) -> TunePlan {
+    TunePlan::new(goal.parse().expect("a goal"), DeliveryMode::default(), TuneSpace::default(), 3)
+}
+
+#[test]
+fn a_search_tries_userbusy_only_if_each_queue_has_a_cpu_for_its_thread() {
+    let completed = |irqs_apart| {
+        let (spec, _) = request("base", &["30%"]);
+        let mut plan = search("lowest p50");
+        ModelSpec { setup: Setup { irqs_apart, ..spec.setup }, ..spec }.complete(&mut plan);
+        plan
+    };
+    let tries = |plan: &TunePlan| plan.arms.iter().any(|mode| mode.to_string() == "userbusy");
+    let (shared, apart) = (completed(false), completed(true));
+    assert!(!tries(&shared) && tries(&apart));
+    let refused = shared.space.expect("a grid").refused;
+    assert!(refused[0].kind == "userbusy" && refused[0].reason.contains("--irqs-apart"), "{refused:?}");
+}
+
+/// All modes have two CPUs: that of the worker, and one for its interrupt or its polling thread.
+#[test]
+fn a_search_finds_userbusy_for_latency_and_not_for_cpu_time() {
+    let answer = |goal: &str| {
+        let host = HostProfile::shipped("epyc7662-cx5").expect("it ships");
+        let (warm_up_ns, measured_ns) = (20_000_000, 20_000_000);
+        let setup = Setup { irqs_apart: true, warm_up_ns, measured_ns, ..Setup::new(host).with_queues(1) };
+        let arms = DeliveryMode::parse_list("userbusy,defer40").expect("modes");
+        let plan = TunePlan { arms, space: None, slice_ms: 20, settle_ms: 20, budget_ms: 6_000, ..search(goal) };
+        let mut model = Model::new(setup, vec![Load::Qps(40e3)], 3);
+        let found = tune(&mut model, plan, &mut |_, _| ControlFlow::Continue(())).expect("a valid plan");
+        found.result.answer.mode().map(|mode| mode.to_string())
+    };
+    assert_eq!(answer("lowest p50").as_deref(), Some("userbusy"));
+    assert_ne!(answer("least cpu").as_deref(), Some("userbusy"));
+    assert_ne!(answer("cpu<=1.5x, lowest p50").as_deref(), Some("userbusy"));
 }

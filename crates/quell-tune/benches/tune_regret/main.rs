@@ -10,17 +10,17 @@ mod world;
 
 use quell_mode::DeliveryMode;
 use quell_sim::sweep::in_parallel;
-use quell_tune::{TuneGoal, TuneLimit, TuneSpace};
+use quell_tune::{TuneGoal, TuneLimit};
 
 use searches::{Answer, BUDGET_SLICES, GRID_SLICES, METHODS, of_model};
-use world::{LOADS, Noisy, Regrets, SLICE_MS, Truth, recordings, truths};
+use world::{LOADS, Noisy, Regrets, SLICE_MS, Truth, recordings, space, truths};
 
 fn main() {
     let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     let perturbed: u64 = arguments.next().map_or(2, |number| number.parse().unwrap());
     let seeds: usize = arguments.next().map_or(2, |number| number.parse().unwrap());
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let modes = [TuneSpace::default().all(), vec![searches::tuned()]].concat();
+    let modes = [space().all(), vec![searches::tuned()]].concat();
     let truths = truths(perturbed, &LOADS, &modes, threads);
     let modes = truths.iter().map(|truth| truth.modes.len()).min().unwrap();
     println!("{} hosts and loads, {modes} modes", truths.len());
@@ -148,7 +148,7 @@ fn static_against_adaptive(truths: &[Truth]) {
         let regrets: Vec<Regrets> = of_host.iter().zip(&goals).map(|(truth, goal)| truth.regrets(goal)).collect();
         let regret = |load: usize, mode: &DeliveryMode| regrets[load].get(mode).copied().unwrap_or(f64::INFINITY);
         let worst = |mode: &DeliveryMode| (0..LOADS.len()).map(|load| regret(load, mode)).fold(0.0, f64::max);
-        let space = TuneSpace::default().all();
+        let space = space().all();
         let best = |of: &dyn Fn(&DeliveryMode) -> f64| *space.iter().min_by(|a, b| of(a).total_cmp(&of(b))).unwrap();
         let fixed = best(&worst);
         for (load, truth) in of_host.iter().enumerate() {

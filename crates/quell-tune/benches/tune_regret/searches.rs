@@ -9,13 +9,13 @@ use optimizer::sampler::tpe::TpeSampler;
 use optimizer::{Direction, Study};
 use quell_mode::DeliveryMode;
 use quell_sim::{HostProfile, Load};
-use quell_tune::{ModelPrior, TuneGoal, TunePlan, TuneSpace, tune};
+use quell_tune::{ModelPrior, TuneGoal, TunePlan, tune};
 use rand::SeedableRng as _;
 use rand::seq::SliceRandom as _;
 use rand_pcg::Pcg64;
 
 use crate::GOALS;
-use crate::world::{Noisy, SLICE_MS, Truth, bounds, cost, reach, setup};
+use crate::world::{Noisy, SLICE_MS, Truth, bounds, cost, reach, setup, space};
 
 /// Slices of each mode in the exhaustive grid.
 pub(crate) const GRID_SLICES: usize = 30;
@@ -35,7 +35,7 @@ pub(crate) struct Answer {
 pub(crate) fn of_model(truth: &Truth, goals: &[TuneGoal; GOALS]) -> [Option<DeliveryMode>; GOALS] {
     let setup = setup(HostProfile::shipped(&truth.shipped).unwrap());
     let loads = vec![Load::Qps(reach(&setup) * truth.load)];
-    let (present, space) = (DeliveryMode::default(), TuneSpace::default());
+    let (present, space) = (DeliveryMode::default(), space());
     let prior = ModelPrior { setup, loads, present, space, seed: 77 };
     goals.each_ref().map(|goal| prior.rank(goal, 1).unwrap().first().map(|one| one.mode))
 }
@@ -69,7 +69,7 @@ fn race(subject: &mut Noisy<'_>, goal: &TuneGoal, is_known: fn(&str, &str) -> bo
     let plan = TunePlan {
         model_hosts: hosts,
         budget_ms: (BUDGET_SLICES as f64 * SLICE_MS) as u64,
-        ..TunePlan::new(goal.clone(), DeliveryMode::default(), TuneSpace::default(), seed)
+        ..TunePlan::new(goal.clone(), DeliveryMode::default(), space(), seed)
     };
     let finished = tune(subject, plan, &mut |_, _| ControlFlow::Continue(())).unwrap();
     Answer { mode: finished.result.answer.mode(), slices: subject.slices }
@@ -103,7 +103,7 @@ fn best(measured: &[(DeliveryMode, f64)]) -> Option<DeliveryMode> {
 }
 
 fn grid(subject: &mut Noisy<'_>, goal: &TuneGoal) -> Answer {
-    let modes = TuneSpace::default().all();
+    let modes = space().all();
     let bounds = measured_bounds(subject, goal);
     let costs: Vec<_> =
         modes.iter().map(|mode| (*mode, measured(subject, (goal, &bounds), mode, GRID_SLICES))).collect();
@@ -111,7 +111,7 @@ fn grid(subject: &mut Noisy<'_>, goal: &TuneGoal) -> Answer {
 }
 
 fn random(subject: &mut Noisy<'_>, goal: &TuneGoal, seed: u64) -> Answer {
-    let mut modes = TuneSpace::default().all();
+    let mut modes = space().all();
     modes.shuffle(&mut Pcg64::seed_from_u64(seed));
     let tried = modes.iter().take(BUDGET_SLICES / TRIAL_SLICES);
     let bounds = measured_bounds(subject, goal);
@@ -141,7 +141,7 @@ fn climb(subject: &mut Noisy<'_>, goal: &TuneGoal) -> Answer {
 }
 
 fn tpe(subject: &mut Noisy<'_>, goal: &TuneGoal, seed: u64) -> Answer {
-    let modes = TuneSpace::default().all();
+    let modes = space().all();
     let mut words: Vec<&str> = modes.iter().map(|mode| mode.kind().word()).collect();
     words.dedup();
     let sampler = TpeSampler::builder().seed(seed).build().unwrap();

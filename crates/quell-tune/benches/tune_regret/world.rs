@@ -11,7 +11,7 @@ use quell_mode::DeliveryMode;
 use quell_sim::sweep::{Point, Setup, in_parallel};
 use quell_sim::{CONSTANTS, HostProfile, Load};
 use quell_stats::LatencyHistogram;
-use quell_tune::{TuneGoal, observe_model};
+use quell_tune::{RefusedMode, TuneGoal, TuneSpace, observe_model};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
 
@@ -23,6 +23,12 @@ pub(crate) const SEEDS: [u64; 2] = [11, 12];
 const STRETCH: usize = 60;
 /// Time of a slice with settling in ms, as in the plan.
 pub(crate) const SLICE_MS: f64 = 210.0;
+
+/// All modes but `userbusy`: the server has one CPU, and none for a polling thread.
+pub(crate) fn space() -> TuneSpace {
+    let reason = "no CPU for a polling thread".to_owned();
+    TuneSpace { refused: vec![RefusedMode { kind: "userbusy".to_owned(), reason }] }
+}
 
 /// One queue and one worker of a host, with 30 ms of warm-up and 150 ms of measured time.
 pub(crate) fn setup(host: HostProfile) -> Setup {

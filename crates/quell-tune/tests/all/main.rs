@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
+mod equal_cpus;
 mod model_table;
 mod regret;
 mod rivals;

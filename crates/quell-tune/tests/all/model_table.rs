@@ -18,29 +18,37 @@ fn path() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("data/model.tsv")
 }
 
-/// Rows of a host at the loads with these indices: the logarithm of each mode's ratio to `base`, or a dash.
+/// Rows of a host at the loads with these indices: the logarithm of each mode's ratio to `base` with the same number of
+/// CPUs, or a dash. Modes with polling threads have another CPU for them.
 fn rows(host: &str, loads: &[usize], modes: &[DeliveryMode]) -> Vec<Vec<String>> {
     let profile = HostProfile::shipped(host).unwrap();
     let setup = Setup { warm_up_ns: 30_000_000, measured_ns: 150_000_000, ..Setup::new(profile).with_queues(1) };
+    let apart = Setup { irqs_apart: true, ..setup.clone() };
     let base = DeliveryMode::default();
     let max = setup.run(&Point { mode: base, load: Load::Max, seed: SEED }).simulate().unwrap().qps;
-    let jobs: Vec<(usize, DeliveryMode)> = loads
+    let references = [(&setup, base), (&apart, base)];
+    let of_mode = |mode: &DeliveryMode| (if mode.poller().is_some() { &apart } else { &setup }, *mode);
+    let jobs: Vec<(usize, (&Setup, DeliveryMode))> = loads
         .iter()
-        .flat_map(|load| std::iter::once(base).chain(modes.iter().copied()).map(|mode| (*load, mode)))
+        .flat_map(|load| references.into_iter().chain(modes.iter().map(of_mode)).map(|run| (*load, run)))
         .collect();
     let run = |at: usize| {
-        let (load, mode) = jobs[at];
-        observe_model(&setup, &Point { mode, load: Load::Qps(max * LOADS[load]), seed: SEED }).ok()
+        let (load, (setup, mode)) = jobs[at];
+        observe_model(setup, &Point { mode, load: Load::Qps(max * LOADS[load]), seed: SEED }).ok()
     };
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let slices = in_parallel(jobs.len(), threads, run, |_| ());
     let mut rows = Vec::new();
-    for (load, slices) in loads.iter().zip(slices.chunks(modes.len() + 1)) {
+    for (load, slices) in loads.iter().zip(slices.chunks(modes.len() + references.len())) {
         for metric in METRICS {
             let quantity = format!("least {metric}").parse::<TuneGoal>().unwrap().objective;
             let values: Vec<Option<f64>> = slices.iter().map(|slice| quantity.value(slice.as_ref()?)).collect();
-            let ratio = |value: &Option<f64>| Some((value.as_ref()? / values[0]?).ln());
-            let cells = values[1..].iter().map(|value| ratio(value).map_or("-".to_owned(), |log| format!("{log:.3}")));
+            let ratio = |(mode, value): (&DeliveryMode, &Option<f64>)| {
+                let base = values[usize::from(mode.poller().is_some())];
+                Some((value.as_ref()? / base?).ln())
+            };
+            let of_modes = modes.iter().zip(&values[references.len()..]);
+            let cells = of_modes.map(|cell| ratio(cell).map_or("-".to_owned(), |log| format!("{log:.3}")));
             let head = [host.to_owned(), LOADS[*load].to_string(), metric.to_owned()];
             rows.push(head.into_iter().chain(cells).collect());
         }

@@ -8,13 +8,13 @@ mod world;
 use std::ops::ControlFlow;
 
 use quell_mode::DeliveryMode;
-use quell_tune::{TuneGoal, TunePlan, TuneSpace, tune};
+use quell_tune::{TuneGoal, TunePlan, tune};
 
-use world::{Noisy, recordings, truths};
+use world::{Noisy, recordings, space, truths};
 
 #[test]
 fn answers_on_each_host_are_close_to_the_best_mode() {
-    let space = TuneSpace::default();
+    let space = space();
     let (noise, goal): (_, TuneGoal) = (recordings(), "least cpu".parse().unwrap());
     for truth in &truths(0, &[0.6], &space.coarse(), 2) {
         let plan = TunePlan::new(goal.clone(), DeliveryMode::default(), space.clone(), 1);

@@ -5,7 +5,7 @@ use quell_result::ResultDocument;
 
 use super::show_tree::{self, Style};
 use super::terminal::Terminal;
-use super::{conformance, experiment, load_report, published, recording, results, sim_rows, top, tune, xdp};
+use super::{conformance, experiment, load_report, published, recording, results, sim_rows, top, tune, xdp, xsk_rows};
 use crate::exit::Failure;
 
 /// Renders a document as its command does. `details` adds absolute figures of an experiment, and equal queues of a
@@ -23,6 +23,7 @@ pub(crate) fn render(document: &ResultDocument, details: bool, terminal: Termina
         ResultDocument::XdpLoad(run) => xdp::load(run),
         ResultDocument::Clients(run) => run.table(),
         ResultDocument::Simulation(run) => sim_rows::render(&run.setup, &run.rows, terminal),
+        ResultDocument::Xsk(run) => xsk_rows::render(run, terminal),
         ResultDocument::Sweep(sweep) => sim_rows::render(&sweep.header.setup, &sweep.rows, terminal),
         ResultDocument::Top(report) => top::text(report),
         ResultDocument::Recording(recording) => terminal.wrap(&recording::render(recording, details, terminal)),

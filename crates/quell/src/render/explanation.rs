@@ -11,9 +11,11 @@ pub(crate) fn render(explanation: &Explanation, terminal: Terminal) -> String {
     let one = lines(&explanation.one_request, columns);
     let busy = lines(&explanation.busy_period, columns);
     let header = format!(
-        "{} on {}: one queue and one worker on one CPU in its lightest idle state; times are relative to the arrival \
-         of the first packet at the NIC",
-        explanation.mode, explanation.host
+        "{} on {}: one queue and one worker on one CPU in its lightest idle state{}; times are relative to the \
+         arrival of the first packet at the NIC",
+        explanation.mode,
+        explanation.host,
+        if explanation.mode.poller().is_some() { ", the polling thread on another" } else { "" },
     );
     format!(
         "{}\n\n\

@@ -28,5 +28,6 @@ pub(crate) mod top;
 mod tree;
 pub(crate) mod tune;
 pub(crate) mod xdp;
+pub(crate) mod xsk_rows;
 
 pub(crate) use quell_cli::{number, progress, terminal};

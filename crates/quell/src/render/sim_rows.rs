@@ -78,10 +78,12 @@ fn shape(setup: &SimulationSetup) -> String {
     let queues = setup.queues;
     match (queues, setup.irqs_apart) {
         (1, false) => "1 queue, worker and CPU".to_owned(),
-        (1, true) => "1 queue and worker, 2 CPUs (1 for the queue's interrupt or NAPI thread)".to_owned(),
+        (1, true) => {
+            "1 queue and worker, 2 CPUs (1 for the queue's interrupt, NAPI thread or polling thread)".to_owned()
+        }
         (_, false) => format!("{queues} queues, workers and CPUs"),
         (_, true) => format!(
-            "{queues} queues and workers, {} CPUs ({queues} for the queues' interrupts or NAPI threads)",
+            "{queues} queues and workers, {} CPUs ({queues} for the queues' interrupts, NAPI threads or polling threads)",
             queues.saturating_mul(2)
         ),
     }

@@ -15,11 +15,6 @@ use tracing::info;
 
 use super::PollerError;
 
-/// Time of one call that polls. It is shorter than the queue's timer, which therefore never polls beside the thread.
-const POLLS_PER_TIMEOUT: u32 = 4;
-const POLLED_FOR_MIN: Duration = Duration::from_micros(10);
-const POLLED_FOR_MAX: Duration = Duration::from_micros(250);
-
 /// Threads that poll until they are removed or this value is dropped.
 #[derive(Debug, Default)]
 pub struct PollingThreads {
@@ -125,7 +120,7 @@ fn poll_until(
 ) -> Result<(), PollerError> {
     let tid = Pid::of_this_thread();
     place(tid, cpus, class).map_err(|source| PollerError::Sched { napi, source })?;
-    let poller = NapiPoller::new((timeout / POLLS_PER_TIMEOUT).clamp(POLLED_FOR_MIN, POLLED_FOR_MAX))?;
+    let poller = NapiPoller::new(PollerSettings::call_time(timeout))?;
     poller.add(napi)?;
     poller.poll()?;
     name_this_thread(&thread_name(napi));

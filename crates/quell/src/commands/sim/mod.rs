@@ -4,6 +4,7 @@ mod explain;
 mod hosts;
 mod run;
 mod sweep_output;
+mod xsk;
 
 pub(super) use hosts::HostsReport;
 

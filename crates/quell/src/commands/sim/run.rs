@@ -2,30 +2,60 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::{Args, value_parser};
+use clap::{Args, ValueEnum, value_parser};
 use quell_linux::output_file::OutputFile;
 use quell_linux::visible;
 use quell_result::simulation::SimulationRun;
 use quell_sim::sweep::{self, Loads, Point, Setup, SweepRow};
 use quell_sim::{RunScale, Trace};
 
-use super::{HostArg, sweep_output};
+use super::{HostArg, sweep_output, xsk};
 use crate::exit::Failure;
 use crate::output;
 use crate::render::progress::Progress;
 use crate::render::terminal::Terminal;
 use crate::render::{sim_rows, timeline};
 
+/// Servers of the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum SimServer {
+    Memcached,
+    Xsk,
+}
+
 /// Options of `quell sim run`.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct RunArgs {
-    /// Comma-separated modes; a range expands to the steps 1, 2, 5, 10, 20, …: base,suspend10..200
-    #[arg(long, value_name = "LIST", required_unless_present = "sweep")]
-    mode: Option<String>,
+    /// Server to simulate; xsk: two hosts that exchange packets over AF_XDP sockets, as in published experiment (c)
+    #[arg(long, value_enum, default_value_t = SimServer::Memcached)]
+    server: SimServer,
+    /// Comma-separated modes; a range expands to the steps 1, 2, 5, 10, 20, …: base,suspend10..200. With --server xsk, who
+    /// polls: interrupts, busy-poll, busy-poll-thread, threaded-busy-poll [all]
+    #[arg(long, value_name = "LIST")]
+    pub(super) mode: Option<String>,
     /// Comma-separated loads: requests/s (600K), max, percentages of base's maximum (90%), ranges (10%..100%, 200K..1M)
-    #[arg(long, value_name = "LIST", required_unless_present = "sweep")]
+    #[arg(long, value_name = "LIST")]
     load: Option<Loads>,
+    /// With --server xsk: comma-separated times between two packets of the client, such as 83.3us
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        value_parser = xsk::time_ns,
+        conflicts_with_all = ["load", "sweep", "queues", "irqs_apart", "connections", "seed", "seeds", "trace", "timeline"]
+    )]
+    pub(super) period: Vec<u64>,
+    /// With --server xsk: comma-separated times for which the client works on each reply; they are below the period.
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        value_parser = xsk::time_ns,
+        default_value = "0",
+        requires = "period"
+    )]
+    pub(super) delay: Vec<u64>,
     /// Simulate the points of this file; prints each row as a line of JSON as soon as it is finished. A line of the file is
     /// `MODES LOADS [SEEDS]`, such as: base,suspend10..200 10%..100% 1..5
     #[arg(
@@ -38,11 +68,11 @@ pub(crate) struct RunArgs {
     #[arg(short, long, value_name = "FILE", requires = "sweep")]
     output: Option<PathBuf>,
     #[command(flatten)]
-    host: HostArg,
+    pub(super) host: HostArg,
     /// Number of RX queues, workers and CPUs of the server [default: the host's]
     #[arg(long, value_name = "N")]
     queues: Option<u32>,
-    /// Add a CPU per queue for its interrupt or NAPI thread; it is included in cpu% and cyc/req.
+    /// Add a CPU per queue for its interrupt, NAPI thread or polling thread (userbusy); it is included in cpu% and cyc/req.
     #[arg(long)]
     irqs_apart: bool,
     /// Total number of connections [default: 560 per queue, as published]
@@ -50,10 +80,10 @@ pub(crate) struct RunArgs {
     connections: Option<u32>,
     /// Measured virtual time, in seconds.
     #[arg(long, value_name = "S", default_value_t = super::seconds(RunScale::FULL.measured_ns))]
-    seconds: f64,
+    pub(super) seconds: f64,
     /// Warm-up in virtual time, in seconds.
     #[arg(long, value_name = "S", default_value_t = super::seconds(RunScale::FULL.warm_up_ns))]
-    warm_up: f64,
+    pub(super) warm_up: f64,
     /// Seed of the random numbers; the same seed gives the same row on every machine [default: 1]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -69,32 +99,38 @@ pub(crate) struct RunArgs {
     timeline: Option<f64>,
     /// Print JSON.
     #[arg(short, long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 /// Number of seeds of a row without `--seed` and `--seeds`: a tail differs between seeds by factors.
 const SEEDS: u16 = 3;
 
 const HELP: &str = "\
-Modes: base, deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, eventspinN (N in µs).
+Modes: base, deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, userbusy, eventspinN (N in µs).
 
 Examples:
   quell sim run --mode suspend20 --load 600K
   quell sim run --mode base,suspend10..200 --load 10%..100%
   quell sim run --mode suspend20 --load 75K --queues 1 --timeline 500
-  quell sim run --sweep points.txt -o rows.jsonl";
+  quell sim run --sweep points.txt -o rows.jsonl
+  quell sim run --server xsk --period 83.3us,40us --delay 38us";
 
 /// Runs the command.
 ///
 /// # Errors
 /// With the exit code of what went wrong.
 pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
+    match (args.server, args.period.is_empty()) {
+        (SimServer::Xsk, _) => return xsk::run(args),
+        (SimServer::Memcached, false) => return Err(Failure::usage("--period applies to --server xsk")),
+        (SimServer::Memcached, true) => {}
+    }
     let setup = setup(args)?;
     if let Some(file) = &args.sweep {
         return sweep_output::run(&setup, file, args.output.as_ref());
     }
     let (Some(modes), Some(loads)) = (&args.mode, &args.load) else {
-        return Err(Failure::usage("--mode and --load, or --sweep, are required"));
+        return Err(Failure::usage("give --mode and --load, or --sweep"));
     };
     let modes = sweep::modes(modes).map_err(|error| super::refused_modes(&error))?;
     if let Some(file) = &args.trace {

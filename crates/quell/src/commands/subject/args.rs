@@ -108,6 +108,9 @@ pub(crate) struct SubjectArgs {
     /// With --on sim: host to model, either a name from `quell sim hosts` or the path of a .toml profile [epyc7662-cx5]
     #[arg(long, value_name = "NAME|FILE", help_heading = LAB)]
     pub(crate) host: Option<String>,
+    /// With --on sim: add a CPU per queue for its interrupt, NAPI thread or polling thread (userbusy), in all modes.
+    #[arg(long, help_heading = LAB)]
+    pub(super) irqs_apart: bool,
     /// With --on vm: kernel of the guest, from `quell vm list` [the newest]
     #[arg(long, value_name = "KERNEL", help_heading = LAB)]
     pub(super) kernel: Option<KernelName>,
@@ -213,7 +216,7 @@ impl SubjectArgs {
         }
     }
 
-    fn applies(&self) -> [Applies; 16] {
+    fn applies(&self) -> [Applies; 17] {
         const SERVERS: &[Place] = &[Place::Programs, Place::Command];
         const MODELLED: &[Place] = &[Place::Lab, Place::Sim];
         [
@@ -232,6 +235,7 @@ impl SubjectArgs {
             (self.no_interrupt_stand_in, "--no-interrupt-stand-in", &[Place::Lab]),
             (self.insist, "--insist", &[Place::Lab, Place::Published]),
             (self.host.is_some(), "--host", &[Place::Sim]),
+            (self.irqs_apart, "--irqs-apart", &[Place::Sim]),
             (self.kernel.is_some(), "--kernel", &[Place::Vm]),
             (self.nic.is_some(), "--nic", &[Place::Vm]),
         ]

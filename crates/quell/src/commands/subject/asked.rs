@@ -274,10 +274,11 @@ fn of_lab(LabRequest { lab, .. }: &LabRequest) -> String {
 
 fn of_model(ModelSpec { setup, .. }: &ModelSpec) -> String {
     format!(
-        "the model of {}, {}, {}",
+        "the model of {}, {}, {}{}",
         visible::name(&setup.host.name),
         counted(setup.queues, "queue"),
-        counted(setup.connections, "connection")
+        counted(setup.connections, "connection"),
+        if setup.irqs_apart { ", a CPU per worker and per queue" } else { "" },
     )
 }
 
@@ -319,7 +320,6 @@ pub(in crate::commands) fn failure(error: Unanswered) -> Failure {
         Unanswered::Stalls(finding) => stalls::refused(&finding, "measures"),
         Unanswered::Plan { error, plan } => invalid_plan(&plan, error),
         Unanswered::PresentDiffers
-        | Unanswered::PresentHasPoller(_)
         | Unanswered::NothingToTry(_)
         | Unanswered::NothingSettable { .. }
         | Unanswered::NotSteered(_) => Failure::new(Exit::NotSupported, error),

@@ -72,12 +72,13 @@ pub(super) fn server_command(option: &str, command: &str) -> Result<ServerComman
 pub(super) struct ModelDefault {
     pub(super) queues: Option<u32>,
     pub(super) connections: Option<u32>,
+    pub(super) irqs_apart: bool,
     pub(super) loads: Vec<OfferedLoad>,
 }
 
 impl ModelDefault {
     pub(super) fn of_host(loads: Vec<OfferedLoad>) -> Self {
-        Self { queues: None, connections: None, loads }
+        Self { queues: None, connections: None, irqs_apart: false, loads }
     }
 }
 
@@ -133,6 +134,7 @@ impl SubjectArgs {
         if let Some(connections) = self.connections.or(default.connections) {
             setup.connections = connections as usize;
         }
+        setup.irqs_apart = self.irqs_apart || default.irqs_apart;
         sim::check_connections(&setup)?;
         Ok(ModelSpec { setup, loads: self.loads.clone().unwrap_or(default.loads), threads: sim::threads() })
     }

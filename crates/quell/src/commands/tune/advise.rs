@@ -36,15 +36,17 @@ pub(super) fn advise(args: &TuneArgs, targets: Option<&Targets>) -> Result<(), F
     let default = ModelDefault {
         queues: seen.as_ref().map(|seen| seen.queues),
         connections: seen.as_ref().map(|seen| seen.connections),
+        irqs_apart: seen.as_ref().is_some_and(|seen| !seen.refused.iter().any(|one| one.kind == "userbusy")),
         loads: seen_load.unwrap_or_else(|| super::loads(args, Place::Sim)),
     };
     let spec = args.subject.of_model(default)?;
-    let plan = TunePlan {
+    let mut plan = TunePlan {
         loads: spec.loads.iter().map(ToString::to_string).collect(),
         present: seen.as_ref().and_then(|seen| seen.present).unwrap_or_default(),
         space: Some(TuneSpace { refused: seen.as_ref().map(|seen| seen.refused.clone()).unwrap_or_default() }),
         ..super::plan(args, Place::Sim)?
     };
+    spec.complete(&mut plan);
     let ranking = || spec.rank(&plan).map_err(asked::failure);
     let modes = Progress::during("ranking modes on the model", ranking)?;
     if args.subject.json {

@@ -114,7 +114,8 @@ mod tests {
     #[test]
     fn the_profile_parses_to_the_mode_whatever_the_evidence_contains() {
         let (profile, description) = ("host".to_owned(), String::new());
-        let model = SubjectFacts::Model(ModelFacts { profile, description, queues: 1, connections: 560 });
+        let model =
+            SubjectFacts::Model(ModelFacts { profile, description, queues: 1, irqs_apart: false, connections: 560 });
         let file = TuneFile {
             schema: String::new(),
             quell_version: String::new(),

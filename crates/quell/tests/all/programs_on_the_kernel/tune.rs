@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use quell_linux::CpuList;
 use quell_linux::pidfd::Signal;
 use quell_linux::proc::ProcRoot;
 use quell_linux::process::Child;
@@ -277,6 +278,43 @@ fn a_napi_thread_whose_cpu_time_is_not_measured_is_not_tried_for_less_cpu_time()
     }
     assert!(!tries_threads("--goal=busy<=50%, lowest wait-p99-us"));
     assert_eq!(tries_threads("--goal=lowest wait-p99-us"), is_possible);
+}
+
+#[test]
+fn polling_threads_are_tried_only_on_cpus_that_the_programs_leave() {
+    let Some(stage) = enter("tp-poller") else { return };
+    let plan = || {
+        let (code, stdout, stderr) = run(&stage, &["--goal=least cpu", "--dry-run"]);
+        assert_eq!(code, Some(0), "{stderr}");
+        stdout.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let is_tried = |plan: &str| plan.split("skips").next().unwrap().contains("userbusy");
+    let free = plan();
+    if CpuList::online(quell_linux::kernel::sysfs()).unwrap().len() < 2 || free.contains("io_uring") {
+        return;
+    }
+    assert!(is_tried(&free), "{free}");
+    for tid in ProcRoot::default().process(stage.server.pid()).tids().unwrap() {
+        sched::set_affinity(tid, &[0].into_iter().collect()).unwrap();
+    }
+    let pinned = plan();
+    assert!(!is_tried(&pinned), "{pinned}");
+    assert!(pinned.contains("its 1 polling thread and 1 worker would share CPUs 0,"), "{pinned}");
+}
+
+#[test]
+fn a_search_measures_polling_threads_and_leaves_none() {
+    let Some(stage) = enter("tp-polled") else { return };
+    let (code, stdout, stderr) = run(&stage, &["--goal=least cpu", "--budget=9s", "--yes"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    let result = stage.result();
+    let arms = result["search"]["arms"].as_array().unwrap();
+    let Some(userbusy) = arms.iter().find(|arm| arm["mode"] == "userbusy") else {
+        assert!(stdout.contains("userbusy"), "neither tried nor skipped: {stdout}");
+        return;
+    };
+    assert!(userbusy["slices"].as_u64().unwrap() > 0, "{userbusy}");
+    stage.assert_as_before();
 }
 
 #[test]
