@@ -31,7 +31,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_enum, default_value_t = SimServer::Memcached)]
     server: SimServer,
     /// Comma-separated modes; a range expands to the steps 1, 2, 5, 10, 20, …: base,suspend10..200. With --server xsk, who
-    /// polls: interrupts, busy-poll, busy-poll-thread, threaded-busy-poll [all]
+    /// polls (default: all): interrupts, busy-poll, busy-poll-thread, threaded-busy-poll
     #[arg(long, value_name = "LIST")]
     pub(super) mode: Option<String>,
     /// Comma-separated loads: requests/s (600K), max, percentages of base's maximum (90%), ranges (10%..100%, 200K..1M)
