@@ -37,10 +37,10 @@ const DONE_BY_HOSTS: [Column; 5] = [
 ];
 
 const LEGEND: &str = "
-  period  between two packets, µs     delay           work of the client on each reply, µs
-  qps     replies per second          p5..p99         latency from when a packet was due, µs
-  µs/req  CPU time, both hosts        client, server  CPUs that were busy on each
-  irq/s   interrupts, both hosts      poll/s          NAPI polls, both hosts
+  period  between two packets, µs  delay           client's work on a reply, µs
+  qps     replies per second       p5..p99         latency since due, µs
+  µs/req  CPU time, both hosts     client, server  busy CPUs of each
+  irq/s   interrupts, both hosts   poll/s          NAPI polls, both hosts
 ";
 
 /// Header, table and legend; the table is split in two if the terminal is too narrow.
