@@ -19,7 +19,6 @@ use std::path::Path;
 
 use quell_change::journal::{Journal, JournalError, Keeper};
 use quell_change::transaction::ChangeError;
-use quell_experiment::DesignError;
 use quell_host::findings::Finding;
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::steer::{LookError, NothingSteered};
@@ -244,12 +243,6 @@ pub enum Unanswered {
 
 fn reasons(refused: &[RefusedMode]) -> String {
     refused.iter().map(|one| format!("{}: {}", one.kind, one.reason)).collect::<Vec<_>>().join("\n")
-}
-
-impl From<DesignError> for Unanswered {
-    fn from(error: DesignError) -> Self {
-        Self::Comparison(error.into())
-    }
 }
 
 /// Why a command of an experiment could not be started or ended.

@@ -17,7 +17,7 @@ use quell_host::findings::{Finding, Severity, are_steered};
 use quell_host::snapshot::Snapshot;
 use quell_host::switching::{BegunSwitching, SwitchError, refuse_queues_of_others};
 use quell_linux::{CpuList, Pid, kernel};
-use quell_mode::DeliveryMode;
+use quell_mode::{DeliveryMode, Threaded};
 use quell_result::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
 use quell_result::facts::{PRESENT, ProblemFacts, ProgramsFacts};
 use quell_result::figures::Work;
@@ -32,7 +32,7 @@ use crate::experiment::figures;
 use crate::experiment::judge::{JudgeOutcome, Judges, PrintedFigures, RunningJudge};
 use crate::experiment::program::{Programs, Traffic};
 use crate::experiment::{
-    ComparisonError, Preview, compare, criteria, design, programs_facts, server_side, with_enough_blocks,
+    ComparisonError, Preview, check_settable, compare, criteria, design, programs_facts, server_side, with_enough_blocks,
 };
 use crate::question::{Comparison, Follow, Question, SubjectStep, report_slice};
 
@@ -166,6 +166,9 @@ impl Measurement<'_> {
                 self.use_settings_from_before(&mut comparison.modes, &mut preview)?;
                 let serious = self.serious(comparison.modes.iter().zip(preview.plans()), &preview);
                 self.refuse_stalls(&serious)?;
+                let impossible = &preview.plan.impossible;
+                let why_not = |at: usize| impossible[at].first().map(|first| format!("{}: {}", first.what, first.reason));
+                check_settable(&comparison.modes, why_not)?;
                 (comparison.modes.clone(), by_problem(serious))
             }
             Question::Search(plan) => self.complete(plan, &mut preview)?,
@@ -275,11 +278,15 @@ impl Measurement<'_> {
 
     fn facts(&self, prepared: &Prepared, clients: Option<&RemoteClients>) -> ProgramsFacts {
         let ProgramsSpec { targets, load, judges, placement, .. } = self.spec;
+        let facts = programs_facts(&prepared.preview, targets, load.command(), judges, clients);
+        // The NAPI threads of an attachment pause with it.
+        let has_threads = self.attached.mode.is_some_and(|mode| mode.napi().threaded != Threaded::Off);
         ProgramsFacts {
             attached: self.attached.mode,
+            base_is: facts.base_is.filter(|_| !has_threads),
             placement: placed::planned(placement, &prepared.groups, &prepared.preview.snapshot),
             problems: prepared.problems.clone(),
-            ..programs_facts(&prepared.preview, targets, load.command(), judges, clients)
+            ..facts
         }
     }
 

@@ -189,11 +189,12 @@ pub(crate) fn advice(host: &str, plan: &TunePlan, ranked: &[RankedMode], program
         visible::name(&plan.goal.to_string()),
     );
     format!(
-        "{}\n\n{table}\n{skipped}\n\
+        "{}\n\n{}\n{skipped}\n\
          The constants of the model are those of that host, not of this machine. Nothing was measured here.\n\
          The order shows what is worth trying first. It does not show what is best on this machine.\n\
          {}\n",
         textwrap::fill(&ranked_by, options),
+        table.trim_fmt(),
         worth_measuring(plan, ranked, programs),
     )
 }
@@ -220,7 +221,16 @@ fn worth_measuring(plan: &TunePlan, ranked: &[RankedMode], programs: &str) -> St
     best.sort_by_key(order);
     best.truncate(WORTH_MEASURING);
     if best.is_empty() {
-        return "The model knows no other mode that holds the limits at these loads.".to_owned();
+        let of_present = ranked.iter().find(|one| one.mode == plan.present).and_then(|one| one.limit_ratio);
+        return match (ranked.iter().any(RankedMode::meets_limits), of_present) {
+            (true, _) => "The model knows no other mode that is worth measuring at these loads.".to_owned(),
+            (false, None) => "By the model, no mode holds the limits at these loads.".to_owned(),
+            (false, Some(ratio)) => format!(
+                "By the model, no mode holds the limits at these loads; {}, the present one, is at {} of a limit.",
+                plan.present,
+                of_limit(ratio)
+            ),
+        };
     }
     let polls: Vec<String> = best.iter().filter(|mode| order(mode) == 2).map(ToString::to_string).collect();
     let polls = match polls.len() {

@@ -9,6 +9,7 @@ use quell_host::switching::SwitchError;
 use quell_linux::Pid;
 use quell_linux::visible::{self, counted};
 use quell_load::OfferedLoad;
+use quell_report::words;
 use quell_result::experiment::SubjectFacts;
 use quell_result::facts::ProgramsFacts;
 use quell_subject::experiment::ComparisonError;
@@ -291,7 +292,8 @@ fn notes(facts: &ProgramsFacts) -> String {
     let attached =
         |mode| format!("the programs are attached ({mode}): this pauses meanwhile, and is back at the end\n");
     let attached = facts.attached.map_or_else(String::new, attached);
-    attached + &experiment::placement(facts.placement.as_ref()) + &experiment::problems(&facts.problems)
+    let base_is = facts.base_is.map_or_else(String::new, |mode| words::base_is(mode) + "\n");
+    attached + &base_is + &experiment::placement(facts.placement.as_ref()) + &experiment::problems(&facts.problems)
 }
 
 fn affected_too(affected: &BTreeMap<Pid, String>) -> String {
@@ -338,7 +340,7 @@ pub(in crate::commands) fn failure(error: Unanswered) -> Failure {
 pub(in crate::commands) fn of_comparison(error: &ComparisonError) -> Failure {
     let exit = match error {
         ComparisonError::Interrupted => Exit::Interrupted,
-        ComparisonError::Judge(_) | ComparisonError::Design(_) | ComparisonError::SlowSlices { .. } => Exit::Usage,
+        ComparisonError::Judge(_) | ComparisonError::Design(_) | ComparisonError::ShortBudget { .. } => Exit::Usage,
         ComparisonError::Reference { .. } | ComparisonError::NoModeLeft(_) => Exit::NotSupported,
         ComparisonError::FirstSlice { .. } => Exit::RolledBack,
         ComparisonError::Switch(error) => exit_of_switching(error),
@@ -396,13 +398,8 @@ pub(in crate::commands) fn invalid_plan(plan: &TunePlan, error: TunePlanError) -
         TunePlanError::BudgetTooShort { budget_ms, arms, needed_ms } => {
             let loads = plan.loads.len();
             let fewer_loads = if loads > 1 { ", or fewer loads (--loads)" } else { "" };
-            let shorter = match plan.slice_takes_ms {
-                Some(_) => "commands that run shorter: a slice takes as long as they do",
-                None => "shorter slices (--slice, --settle)",
-            };
             Failure::usage(format!(
-                "--budget {} s is too short for {} at {} in slices of {} ms: use at least {} s, \
-                 or {shorter}{fewer_loads}",
+                "--budget {} s is too short for {} at {} in slices of {} ms: use --budget {}s{fewer_loads}",
                 budget_ms / 1_000,
                 counted(arms, "mode"),
                 counted(loads, "load"),
