@@ -462,11 +462,7 @@ impl TuneFile {
                     |one: &&Confirmation| one.meets_limits && standing(one).worth() == Worth::SomeLoads;
                 match self.search.confirmations.iter().find(pays_at_a_load) {
                     Some(one) => confirmed(&one.mode, false),
-                    None => Conclusion::Keep {
-                        mode: present,
-                        because: WhyKeep::NotBeaten,
-                        without_clients: false,
-                    },
+                    None => Conclusion::Keep { mode: present, because: WhyKeep::NotBeaten, without_clients: false },
                 }
             }
             TuneAnswer::None => {

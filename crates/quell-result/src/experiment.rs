@@ -101,10 +101,8 @@ impl<S> LoadExperiment<S> {
     pub fn analyse(&self) -> SwitchbackAnalysis {
         let mut analysis = quell_experiment::analyse(&self.record);
         let (foreign, none_idle) = (self.has_foreign_cpu(), self.has_no_idle_cpu());
-        let is_cpu =
-            |criterion: &Criterion| matches!(criterion, Criterion::Metric { name, .. } if name.starts_with(figures::CPU));
-        let is_withheld =
-            |of: &Criterion| foreign && is_cpu(of) || none_idle && figures::is_of_clients(of);
+        let is_cpu = |criterion: &Criterion| matches!(criterion, Criterion::Metric { name, .. } if name.starts_with(figures::CPU));
+        let is_withheld = |of: &Criterion| foreign && is_cpu(of) || none_idle && figures::is_of_clients(of);
         for contrast in analysis.contrasts.iter_mut().filter(|contrast| is_withheld(&contrast.criterion)) {
             if contrast.estimate.is_some() {
                 contrast.verdict = WhyUndecided::ForeignCpu.into();

@@ -363,7 +363,10 @@ mod tests {
     fn used(saves: QuantityChange, costs: Option<QuantityChange>, split: Option<LoadSplit>) -> String {
         let (mode, instead_of) = ("suspend20".parse().unwrap(), "base".parse().unwrap());
         let (saves, costs) = (vec![saves], costs.into_iter().collect());
-        conclusion(&Conclusion::Use { mode, instead_of, saves, costs, holds_limits: false, split, without_clients: false }, &[])
+        conclusion(
+            &Conclusion::Use { mode, instead_of, saves, costs, holds_limits: false, split, without_clients: false },
+            &[],
+        )
     }
 
     #[test]

@@ -219,7 +219,8 @@ fn a_quantity_that_is_better_at_one_load_and_a_little_worse_at_another_has_its_l
 #[test]
 fn a_mode_that_costs_much_is_not_recommended_for_what_it_saves() {
     let conclusion = concluded(&[("fullbusy", 35.0, 0.01)], 0.01);
-    let Conclusion::Keep { mode: kept, because: WhyKeep::TradeOff { mode: other, saves, costs }, .. } = conclusion else {
+    let Conclusion::Keep { mode: kept, because: WhyKeep::TradeOff { mode: other, saves, costs }, .. } = conclusion
+    else {
         panic!("{conclusion:?}")
     };
     assert_eq!((kept, other.as_str(), saves.len(), costs.len()), (mode("base"), "fullbusy", 1, 1));
@@ -281,8 +282,7 @@ fn a_server_that_waited_for_a_cpu_has_no_answer_whatever_its_cpu_time() {
 #[test]
 fn the_present_mode_of_queues_with_napi_threads_is_not_called_base() {
     let mut result = experiment(&[("suspend20", 20.0, 2.0)], 0.001);
-    result.subject =
-        SubjectFacts::Programs(Box::new(ProgramsFacts { base_is: Some(mode("threaded")), ..programs() }));
+    result.subject = SubjectFacts::Programs(Box::new(ProgramsFacts { base_is: Some(mode("threaded")), ..programs() }));
     assert!(matches!(result.conclusion(), Some(Conclusion::Keep { mode: kept, .. }) if kept == mode("threaded")));
 }
 

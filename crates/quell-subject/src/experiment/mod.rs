@@ -102,7 +102,8 @@ impl Preview {
     pub fn base_is(&self) -> Option<DeliveryMode> {
         let napis = self.plan.napis();
         let of_queues = self.snapshot.devices.iter().flat_map(|device| device.napis.known_elements());
-        let mut threading = of_queues.filter(|napi| napis.contains(&napi.id)).map(|napi| napi.threading.known().copied());
+        let mut threading =
+            of_queues.filter(|napi| napis.contains(&napi.id)).map(|napi| napi.threading.known().copied());
         let first = threading.next()??.known()?;
         let is_common = threading.all(|other| other == Some(first.into()));
         let kind = [ModeKind::Threaded, ModeKind::ThreadedBusy];
@@ -489,9 +490,8 @@ mod tests {
     #[test]
     fn a_reference_that_cannot_be_set_and_others_that_cannot_are_known_from_the_plan() {
         let modes = DeliveryMode::parse_list("userbusy,base").unwrap();
-        let check = |refused: &'static [usize]| {
-            check_settable(&modes, |at| refused.contains(&at).then(|| "no CPU".to_owned()))
-        };
+        let check =
+            |refused: &'static [usize]| check_settable(&modes, |at| refused.contains(&at).then(|| "no CPU".to_owned()));
         assert!(matches!(check(&[0]), Err(ComparisonError::Reference { mode, .. }) if mode == "userbusy"));
         assert!(matches!(check(&[1]), Err(ComparisonError::NoModeLeft(why)) if why == "no CPU"));
         assert!(check(&[]).is_ok());

@@ -74,8 +74,7 @@ pub(super) fn flags_of_other_programs(watched: &Watched, counters: &TrialCounter
     // With NAPI threads, CPU time is that of threads.
     let distorts_cpu_time = watched.server_napi.is_empty();
     let none_is_idle = used.busy_share().is_some_and(|share| share > BUSY_MAX);
-    let flags =
-        [distorts_cpu_time.then_some(SliceFlag::ForeignCpu), none_is_idle.then_some(SliceFlag::NoIdleCpu)];
+    let flags = [distorts_cpu_time.then_some(SliceFlag::ForeignCpu), none_is_idle.then_some(SliceFlag::NoIdleCpu)];
     flags.into_iter().flatten().collect()
 }
 

@@ -195,7 +195,7 @@ fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> 
              start and end\n",
             visible::name(&shell_words::join(&facts.command)),
         ),
-        PlannedSubject::Programs { facts, affected, judges_took_ms } => {
+        PlannedSubject::Programs { facts, affected, judges_took_ms, steering_helps } => {
             let is_judged = facts.latency.is_some() || facts.beside.is_some();
             let (total_ms, measured) = match judges_took_ms {
                 Some(ms) if *ms > slice_ms => {
@@ -209,7 +209,7 @@ fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> 
                  a slice lasts {settle_ms} ms to settle and {measured}\n{}",
                 counted(facts.queues.len(), "queue"),
                 counted(facts.epolls, "epoll"),
-                notes(facts) + &affected_too(affected)
+                notes(facts, *steering_helps) + &affected_too(affected)
             )
         }
         PlannedSubject::Lab(request) => format!(
@@ -239,12 +239,16 @@ fn plan_of_search(plan: &TunePlan, subject: &PlannedSubject<'_>) -> String {
             };
             (render_tune::searched_on(&SubjectFacts::Command((*facts).clone())), hint.to_owned(), "")
         }
-        PlannedSubject::Programs { facts, affected, judges_took_ms } => {
+        PlannedSubject::Programs { facts, affected, judges_took_ms, steering_helps } => {
             let is_open = facts.latency.is_some() && judges_took_ms.is_none();
             let longer = if is_open { "a slice lasts as long as --latency runs, if that is longer\n" } else { "" };
             let restored = "everything is restored at the end, after Ctrl-C, and if this command is killed\n";
             let subject = SubjectFacts::Programs(Box::new((*facts).clone()));
-            (render_tune::searched_on(&subject), notes(facts) + &affected_too(affected) + longer + restored, "")
+            (
+                render_tune::searched_on(&subject),
+                notes(facts, *steering_helps) + &affected_too(affected) + longer + restored,
+                "",
+            )
         }
         PlannedSubject::Lab(request) => {
             (format!("{}; the lab is removed at the end", of_lab(request)), String::new(), "")
@@ -288,12 +292,14 @@ fn loads(loads: &[OfferedLoad]) -> String {
 }
 
 /// What the programs have or get besides the modes, and which problems the modes cause.
-fn notes(facts: &ProgramsFacts) -> String {
+fn notes(facts: &ProgramsFacts, steering_helps: bool) -> String {
     let attached =
         |mode| format!("the programs are attached ({mode}): this pauses meanwhile, and is back at the end\n");
     let attached = facts.attached.map_or_else(String::new, attached);
     let base_is = facts.base_is.map_or_else(String::new, |mode| words::base_is(mode) + "\n");
-    attached + &base_is + &experiment::placement(facts.placement.as_ref()) + &experiment::problems(&facts.problems)
+    let steering = if steering_helps { "--steer --pin gives each worker the connections of one queue\n" } else { "" };
+    let placement = experiment::placement(facts.placement.as_ref());
+    attached + &base_is + &placement + &experiment::problems(&facts.problems) + steering
 }
 
 fn affected_too(affected: &BTreeMap<Pid, String>) -> String {
