@@ -222,9 +222,10 @@ fn worth_measuring(plan: &TunePlan, ranked: &[RankedMode], programs: &str) -> St
     best.truncate(WORTH_MEASURING);
     if best.is_empty() {
         let of_present = ranked.iter().find(|one| one.mode == plan.present).and_then(|one| one.limit_ratio);
+        let of_present = of_present.filter(|ratio| ratio.is_finite());
         return match (ranked.iter().any(RankedMode::meets_limits), of_present) {
             (true, _) => "The model knows no other mode that is worth measuring at these loads.".to_owned(),
-            (false, None) => "By the model, no mode holds the limits at these loads.".to_owned(),
+            (false, None) => "The model knows no mode that holds the limits at these loads.".to_owned(),
             (false, Some(ratio)) => format!(
                 "By the model, no mode holds the limits at these loads; {}, the present one, is at {} of a limit.",
                 plan.present,
@@ -489,6 +490,24 @@ mod tests {
         assert!(lowest.ends_with("--modes base,suspend50,defer100,fullbusy"), "{lowest}");
         assert!(lowest.starts_with("fullbusy uses a whole CPU"), "{lowest}");
         assert!(next("least cpu").ends_with("--modes base,suspend50,defer100"), "{}", next("least cpu"));
+    }
+
+    #[test]
+    fn the_advice_does_not_claim_that_the_present_mode_holds_limits_that_all_modes_miss() {
+        let mode = |text: &str| text.parse::<DeliveryMode>().unwrap_or_else(|why| panic!("{why}"));
+        let plan = TunePlan { present: mode("threaded"), ..without_better(Vec::new()).plan };
+        let said = |present: f64, other: f64| {
+            let one = |text: &str, ratio| RankedMode {
+                mode: mode(text),
+                objective: Vec::new(),
+                limit_ratio: Some(ratio),
+                cost: 1.0,
+            };
+            worth_measuring(&plan, &[one("suspend20", other), one("threaded", present)], "--pid 1")
+        };
+        assert!(said(3.96, 4.5).ends_with("; threaded, the present one, is at ×3.96 of a limit."));
+        assert_eq!(said(f64::INFINITY, 4.5), "The model knows no mode that holds the limits at these loads.");
+        assert_eq!(said(0.5, 4.5), "The model knows no other mode that is worth measuring at these loads.");
     }
 
     #[test]
