@@ -110,9 +110,8 @@ pub enum DesignError {
     #[error("a criterion is listed twice: {0:?}")]
     RepeatedCriterion(Criterion),
     #[error(
-        "the budget of {budget_ms} ms has time for {blocks} of {needed} blocks of {block_ms} ms; use at least {} s for each load \
-         (--budget), fewer modes (--modes), or shorter slices (--slice)",
-        (needed * block_ms).div_ceil(1_000)
+        "the budget of {budget_ms} ms has time for {blocks} of {needed} blocks of {block_ms} ms; use at least {} ms",
+        needed * block_ms
     )]
     BudgetTooShort { budget_ms: u64, block_ms: u64, blocks: u64, needed: u64 },
 }
@@ -312,7 +311,7 @@ mod tests {
         let short = ExperimentDesign { budget_ms: 5_000, ..design() };
         let error = DesignError::BudgetTooShort { budget_ms: 5_000, block_ms: 840, blocks: 5, needed: 6 };
         assert_eq!(short.budget_min_ms(), 5_040);
-        assert!(error.to_string().contains("at least 6 s for each load (--budget)"), "{error}");
+        assert!(error.to_string().contains("at least 5040 ms"), "{error}");
         assert_eq!(short.check(), Err(error));
         assert_eq!(design().check(), Ok(()));
     }

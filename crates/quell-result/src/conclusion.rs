@@ -13,7 +13,7 @@ use quell_tune::{Confirmation, TuneAnswer, TuneEnd, TuneMetric};
 
 use crate::ResultDocument;
 use crate::experiment::{ExperimentResult, LoadExperiment, SubjectFacts, median};
-use crate::facts::{ProblemFacts, ProcessFacts};
+use crate::facts::{ProblemFacts, ProcessFacts, SteeredFacts};
 use crate::figures;
 use crate::tune::TuneFile;
 
@@ -32,11 +32,15 @@ pub enum Conclusion {
         holds_limits: bool,
         /// Loads at which it pays and costs; absent if it costs too much at none.
         split: Option<LoadSplit>,
+        /// Whether nothing that clients see was compared, such as latency.
+        without_clients: bool,
     },
     Keep {
         mode: DeliveryMode,
         /// Why no other one is better.
         because: WhyKeep,
+        /// Whether nothing that clients see was compared, such as latency.
+        without_clients: bool,
     },
     /// Nothing is known yet.
     MeasureLonger {
@@ -57,8 +61,8 @@ pub enum WhyKeep {
         /// Share of time in which the server's CPUs were not idle; absent if unknown.
         busy: Option<f64>,
     },
-    /// Every mode that differs is worse.
-    OthersAreWorse,
+    /// Every mode is worse by one of these quantities.
+    OthersAreWorse { by: Vec<Quantity> },
     /// The best of the others is better by some quantities and much worse by others.
     TradeOff { mode: String, saves: Vec<QuantityChange>, costs: Vec<QuantityChange> },
     /// A search found no better mode.
@@ -74,11 +78,13 @@ pub enum WhyLonger {
     Unsteady,
     /// The queues received no packets, or too few requests were measured.
     TooFewRequests,
-    /// Other programs used most of the time of the server's CPUs, so CPU time could not be compared.
+    /// Other programs used most of the time of the server's CPUs, so CPU time or latency could not be compared.
     OtherPrograms {
-        /// Whether other quantities were compared.
-        others_compared: bool,
+        /// Whether latencies can be compared meanwhile, and were not.
+        latency_helps: bool,
     },
+    /// Connections were to be steered, and no client has reconnected.
+    NotSteered,
     /// The differences are smaller than what the slices can show.
     TooWide,
     /// The search ended for this reason.
@@ -256,7 +262,13 @@ impl Standing {
     }
 
     /// The conclusion to use the mode, at the loads at which it pays.
-    fn to_use(&self, mode: DeliveryMode, instead_of: DeliveryMode, holds_limits: bool) -> Conclusion {
+    fn to_use(
+        &self,
+        mode: DeliveryMode,
+        instead_of: DeliveryMode,
+        holds_limits: bool,
+        without_clients: bool,
+    ) -> Conclusion {
         let loads = |of: fn(&AtLoad) -> bool| -> Vec<OfferedLoad> {
             self.0.iter().filter(|at| of(at)).filter_map(|at| at.load).collect()
         };
@@ -264,7 +276,8 @@ impl Standing {
         let of: fn(&AtLoad) -> bool = if is_split { AtLoad::pays } else { |_| true };
         let split =
             is_split.then(|| LoadSplit::new(&loads(AtLoad::pays), &loads(AtLoad::costs), self.costs(AtLoad::costs)));
-        Conclusion::Use { mode, instead_of, saves: self.saves(of), costs: self.costs(of), holds_limits, split }
+        let (saves, costs) = (self.saves(of), self.costs(of));
+        Conclusion::Use { mode, instead_of, saves, costs, holds_limits, split, without_clients }
     }
 }
 
@@ -307,6 +320,17 @@ impl ExperimentResult {
         let design = &first.record.design;
         let longer =
             |because| Conclusion::MeasureLonger { because, budget_ms: Some(design.budget_ms.saturating_mul(2)) };
+        let other_programs = |latency_helps| Conclusion::MeasureLonger {
+            because: WhyLonger::OtherPrograms { latency_helps },
+            budget_ms: None,
+        };
+        let without_clients = !design.criteria.iter().any(figures::is_of_clients);
+        if self.subject.is_not_steered() {
+            return Some(Conclusion::MeasureLonger { because: WhyLonger::NotSteered, budget_ms: None });
+        }
+        if self.experiments.iter().any(LoadExperiment::has_no_idle_cpu) {
+            return Some(other_programs(false));
+        }
         let standing = |name: &str| {
             let of_load = |(experiment, analysis): (&LoadExperiment, &SwitchbackAnalysis)| {
                 let load = experiment.offered();
@@ -319,16 +343,16 @@ impl ExperimentResult {
         let best = standings.iter().enumerate().filter(|(_, standing)| standing.worth() > Worth::Nothing);
         // Of equal ones the first: modes are listed from the least to the most invasive.
         let best = best.max_by_key(|(index, standing)| (standing.worth(), standing.score(), Reverse(*index)));
-        let reference = design.reference.setting;
+        let reference = self.subject.present(design.reference.setting);
         if let Some((index, standing)) = best {
             let mode = design.treatments[index].setting;
             return Some(match standing.worth() {
                 Worth::Nothing | Worth::TradeOff => {
                     let (saves, costs) = (standing.saves(|_| true), standing.costs(|_| true));
                     let because = WhyKeep::TradeOff { mode: mode.to_string(), saves, costs };
-                    Conclusion::Keep { mode: reference, because }
+                    Conclusion::Keep { mode: reference, because, without_clients }
                 }
-                Worth::SomeLoads | Worth::Everybody => standing.to_use(mode, reference, false),
+                Worth::SomeLoads | Worth::Everybody => standing.to_use(mode, reference, false, without_clients),
             });
         }
         if self.failure().is_some() || self.was_interrupted() {
@@ -351,20 +375,44 @@ impl ExperimentResult {
             let others_compared = analyses.iter().flat_map(|analysis| &analysis.contrasts).any(is_compared);
             return Some(match (few, is_foreign) {
                 (true, _) => longer(WhyLonger::TooFewRequests),
-                (false, true) => {
-                    Conclusion::MeasureLonger { because: WhyLonger::OtherPrograms { others_compared }, budget_ms: None }
-                }
+                (false, true) => other_programs(!others_compared),
                 (false, false) => longer(WhyLonger::TooWide),
             });
         }
         let because = match !standings.is_empty() && standings.iter().all(Standing::is_worse) {
-            true => WhyKeep::OthersAreWorse,
+            true => {
+                let mut by: Vec<Quantity> = Vec::new();
+                for change in standings.iter().flat_map(|standing| standing.costs(|_| true)) {
+                    if !by.contains(&change.quantity) {
+                        by.push(change.quantity);
+                    }
+                }
+                WhyKeep::OthersAreWorse { by }
+            }
             false => WhyKeep::NothingToGain {
                 margin: design.margin,
                 busy: first.median(&design.reference.name, figures::BUSY),
             },
         };
-        Some(Conclusion::Keep { mode: reference, because })
+        Some(Conclusion::Keep { mode: reference, because, without_clients })
+    }
+}
+
+impl SubjectFacts {
+    /// The mode that the programs have where a result names `mode` as the present one.
+    fn present(&self, mode: DeliveryMode) -> DeliveryMode {
+        match self {
+            Self::Programs(programs) if mode == DeliveryMode::default() => programs.base_is.unwrap_or(mode),
+            _ => mode,
+        }
+    }
+
+    /// Whether connections were to be steered, and the measured ones are those from before.
+    fn is_not_steered(&self) -> bool {
+        let Self::Programs(programs) = self else { return false };
+        let steered = programs.placement.as_ref().map_or(&[][..], |placement| &placement.steered);
+        let is_from_before = |steered: &SteeredFacts| steered.new_connections == Some(0);
+        !steered.is_empty() && steered.iter().all(is_from_before)
     }
 }
 
@@ -391,6 +439,7 @@ impl TuneFile {
     #[must_use]
     pub fn conclusion(&self) -> Conclusion {
         let plan = &self.search.plan;
+        let present = self.subject.present(plan.present);
         let standing = |confirmation: &Confirmation| {
             let of_load = |(load, analysis): (&String, &SwitchbackAnalysis)| {
                 let of_goal = |_: &Criterion| Quantity::Metric(plan.goal.objective.clone());
@@ -400,8 +449,11 @@ impl TuneFile {
         };
         let confirmed = |mode: &DeliveryMode, holds_limits| {
             let confirmation = self.search.confirmations.iter().find(|one| one.mode == *mode);
-            confirmation.map(standing).unwrap_or_default().to_use(*mode, plan.present, holds_limits)
+            confirmation.map(standing).unwrap_or_default().to_use(*mode, present, holds_limits, false)
         };
+        if self.subject.is_not_steered() {
+            return Conclusion::MeasureLonger { because: WhyLonger::NotSteered, budget_ms: None };
+        }
         match &self.search.answer {
             TuneAnswer::Better { mode, .. } => confirmed(mode, false),
             TuneAnswer::HoldsLimits { mode, .. } => confirmed(mode, true),
@@ -410,7 +462,7 @@ impl TuneFile {
                     |one: &&Confirmation| one.meets_limits && standing(one).worth() == Worth::SomeLoads;
                 match self.search.confirmations.iter().find(pays_at_a_load) {
                     Some(one) => confirmed(&one.mode, false),
-                    None => Conclusion::Keep { mode: plan.present, because: WhyKeep::NotBeaten },
+                    None => Conclusion::Keep { mode: present, because: WhyKeep::NotBeaten, without_clients: false },
                 }
             }
             TuneAnswer::None => {

@@ -96,16 +96,16 @@ pub enum EndOfExperiment {
 
 impl<S> LoadExperiment<S> {
     /// Analyses the slices and decides the verdicts. Verdicts on the time of CPUs are withheld if it was mostly that of
-    /// other programs.
+    /// other programs, and verdicts on what clients see if these left the server no idle CPU.
     #[must_use]
     pub fn analyse(&self) -> SwitchbackAnalysis {
         let mut analysis = quell_experiment::analyse(&self.record);
-        if self.has_foreign_cpu() {
-            let is_cpu = |criterion: &Criterion| matches!(criterion, Criterion::Metric { name, .. } if name.starts_with(figures::CPU));
-            for contrast in analysis.contrasts.iter_mut().filter(|contrast| is_cpu(&contrast.criterion)) {
-                if contrast.estimate.is_some() {
-                    contrast.verdict = WhyUndecided::ForeignCpu.into();
-                }
+        let (foreign, none_idle) = (self.has_foreign_cpu(), self.has_no_idle_cpu());
+        let is_cpu = |criterion: &Criterion| matches!(criterion, Criterion::Metric { name, .. } if name.starts_with(figures::CPU));
+        let is_withheld = |of: &Criterion| foreign && is_cpu(of) || none_idle && figures::is_of_clients(of);
+        for contrast in analysis.contrasts.iter_mut().filter(|contrast| is_withheld(&contrast.criterion)) {
+            if contrast.estimate.is_some() {
+                contrast.verdict = WhyUndecided::ForeignCpu.into();
             }
         }
         analysis
@@ -114,9 +114,18 @@ impl<S> LoadExperiment<S> {
     /// Whether other programs used most of the busy time of the server's CPUs in most slices.
     #[must_use]
     pub fn has_foreign_cpu(&self) -> bool {
+        self.is_mostly(SliceFlag::ForeignCpu)
+    }
+
+    /// Whether other programs left the server no idle CPU in most slices.
+    #[must_use]
+    pub fn has_no_idle_cpu(&self) -> bool {
+        self.is_mostly(SliceFlag::NoIdleCpu)
+    }
+
+    fn is_mostly(&self, flag: SliceFlag) -> bool {
         let slices = &self.record.slices;
-        let foreign = slices.iter().filter(|slice| slice.observation.flags.contains(&SliceFlag::ForeignCpu)).count();
-        foreign * 2 > slices.len()
+        slices.iter().filter(|slice| slice.observation.flags.contains(&flag)).count() * 2 > slices.len()
     }
 
     /// The offered load, as a rate where it is known.
@@ -244,5 +253,6 @@ mod tests {
         };
         assert_eq!(verdicts(&[]), [ContrastVerdict::Better, ContrastVerdict::Better]);
         assert_eq!(verdicts(&[SliceFlag::ForeignCpu]), [WhyUndecided::ForeignCpu.into(), ContrastVerdict::Better]);
+        assert_eq!(verdicts(&[SliceFlag::NoIdleCpu]), [ContrastVerdict::Better, WhyUndecided::ForeignCpu.into()]);
     }
 }

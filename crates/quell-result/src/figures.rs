@@ -90,6 +90,17 @@ impl Work {
     }
 }
 
+/// Whether a criterion is what clients see, such as latencies and request rates, and not a count or cost on the server.
+#[must_use]
+pub fn is_of_clients(criterion: &Criterion) -> bool {
+    match criterion {
+        Criterion::Latency { .. } => true,
+        Criterion::Metric { name, .. } => {
+            name == REQUESTS || [Work::Request, Work::Packet].into_iter().all(|work| !names(work).contains(name))
+        }
+    }
+}
+
 /// Names of the metrics that a subject with counters can have. A metric whose counter cannot be read is absent from a slice.
 #[must_use]
 pub fn names(work: Work) -> Vec<String> {

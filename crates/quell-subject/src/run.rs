@@ -421,7 +421,8 @@ impl<'a> LabServer<'a> {
             server_devices: vec![SERVER_DEVICE.to_owned()],
             irqs: Vec::new(),
         };
-        let impossible: Vec<Option<String>> = modes.iter().map(|mode| why_not_here(lab, mode)).collect();
+        let why_not = |mode| why_not_here(lab.plan.interrupt_stand_in, mode);
+        let impossible: Vec<Option<String>> = modes.iter().map(why_not).collect();
         let switching = Switching::begin(self.journal, Purpose::Lab, targets, &preview.plan, None)?;
         Ok(Programs::new(switching, &preview.plan, &impossible, watched, Traffic::Generator(traffic), self.stopped))
     }
@@ -463,7 +464,7 @@ pub(crate) const NO_CPU_FOR_POLLERS: &str = "in this mode, a thread of Quell pol
 
 /// Reason why a mode cannot be set in the lab. A mode with shortened waits is not refused, because it has an effect
 /// even if waits are not shortened.
-fn why_not_here(lab: &VethLab, mode: &DeliveryMode) -> Option<String> {
+pub(crate) fn why_not_here(interrupt_stand_in: bool, mode: &DeliveryMode) -> Option<String> {
     if let Some(requirement) = needs_launch(mode) {
         return Some(requirement.to_string());
     }
@@ -474,7 +475,7 @@ fn why_not_here(lab: &VethLab, mode: &DeliveryMode) -> Option<String> {
              server's CPU"
                 .to_owned(),
         ),
-        Threaded::Thread if lab.plan.interrupt_stand_in => Some(
+        Threaded::Thread if interrupt_stand_in => Some(
             "NAPI threads replace the interrupts in this lab, so this mode equals base; measure it with \
              --no-interrupt-stand-in"
                 .to_owned(),

@@ -36,9 +36,9 @@ use crate::snapshot::query::SnapshotQuery;
 pub use fix::Fix;
 pub use markdown::markdown;
 pub use node::Node;
-pub use sharing::unpolled_queues;
+pub use sharing::{EPOLL_MIXES_NAPIS, unpolled_queues};
+pub(crate) use sorting::has_reuseport_group;
 pub use sorting::{STEERED, are_attached, are_placed, are_steered};
-pub(crate) use {sharing::EPOLL_MIXES_NAPIS, sorting::has_reuseport_group};
 
 pub const SCHEMA: &str = "quell-findings/1";
 

@@ -19,7 +19,7 @@ pub(super) const RULES: &[&Rule] =
     &[&MIXED, &UDP_ON_SEVERAL, &UDP_KEEPS_FIRST, &SHARED_QUEUE, &SHARED_EPOLL, &REUSEPORT, &BATCH, &LEASED];
 
 /// ID of the rule about epolls with sockets on several queues.
-pub(crate) const EPOLL_MIXES_NAPIS: &str = "epoll-mixes-napis";
+pub const EPOLL_MIXES_NAPIS: &str = "epoll-mixes-napis";
 
 /// ID of the rule about queues that several workers poll.
 pub(super) const SHARED_BY_WORKERS: &str = "napi-shared-by-workers";

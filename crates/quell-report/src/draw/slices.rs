@@ -124,6 +124,7 @@ fn flags(slice: &SliceObservation) -> Vec<&'static str> {
         SliceFlag::RequestsFailed => "requests failed",
         SliceFlag::LoadWasLate => "load was late",
         SliceFlag::ForeignCpu => "other programs",
+        SliceFlag::NoIdleCpu => "no idle CPU",
     };
     slice.flags.iter().map(word).collect()
 }

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use quell_cli::number;
 use quell_experiment::{Criterion, RatioEstimate};
 use quell_linux::visible::counted;
-use quell_result::conclusion::{Conclusion, QuantityChange};
+use quell_result::conclusion::{Conclusion, QuantityChange, WhyLonger};
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
 
 use super::embed::Download;
@@ -160,6 +160,9 @@ fn answer(result: &ExperimentResult, parts: &[Part<'_>], level: u8) -> Markup {
             @if let Some(why) = &result.not_a_measurement {
                 p.warning { b { "Not a measurement: " } (facts::shown_long(&shown(why))) }
             }
+            @if let Some(why) = parts.iter().find_map(|part| words::other_programs(&part.experiment)) {
+                p.warning { b { "Disturbed: " } (why) "." }
+            }
             @if let Some(why) = result.failure() { p.warning { b { "Ended early: " } (shown(why)) } }
             p.scope { (scope(parts)) }
         }
@@ -192,6 +195,7 @@ pub(crate) fn said(conclusion: &Conclusion, subject: &SubjectFacts, advice: Opti
         Conclusion::Use { holds_limits: true, instead_of, .. } => {
             Some(format!("It holds the limits, and {instead_of} does not."))
         }
+        Conclusion::Use { without_clients: true, .. } => Some("Latency was not measured (--latency).".to_owned()),
         Conclusion::Use { costs, .. } if costs.is_empty() => Some("No cost was measured.".to_owned()),
         Conclusion::Use { .. } => None,
         _ => advice.as_ref().map(|advice| capitalised(&advice.text) + "."),
@@ -219,6 +223,7 @@ fn next(conclusion: &Conclusion, subject: &SubjectFacts) -> &'static str {
         (Conclusion::Use { .. }, SubjectFacts::Programs(_)) => "To apply it:",
         (Conclusion::Use { .. }, SubjectFacts::Command(_)) => "To start it so:",
         (Conclusion::Use { .. }, _) => "Before you use it, measure it on your server:",
+        (Conclusion::MeasureLonger { because: WhyLonger::NotSteered, .. }, _) => "To steer them:",
         _ => "To measure longer:",
     }
 }

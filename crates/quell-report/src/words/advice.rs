@@ -1,6 +1,6 @@
 //! What a result advises: the conclusion in words, and the next command.
 
-use quell_result::conclusion::Conclusion;
+use quell_result::conclusion::{Conclusion, WhyLonger};
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
 use quell_result::facts::{PRESENT, ProgramsFacts};
 use quell_result::tune::TuneFile;
@@ -61,6 +61,12 @@ fn of(
         (Conclusion::Use { mode, instead_of, .. }, _) => {
             let measured = format!("{said}. Before you use it, measure it on your server");
             advice(&measured, Some(&format!("quell bench --pid PID --modes {instead_of},{mode}")))
+        }
+        (Conclusion::MeasureLonger { because: WhyLonger::NotSteered, .. }, SubjectFacts::Programs(facts)) => {
+            let (pids, mode) = (pids(facts, " "), facts.attached.unwrap_or_default());
+            let detach = if facts.attached.is_some() { format!("quell detach {pids} && ") } else { String::new() };
+            let placement = placement_options(subject);
+            advice(&said, Some(&format!("{detach}quell attach {mode}{placement} --follow {pids}")))
         }
         (Conclusion::MeasureLonger { budget_ms: Some(budget_ms), .. }, SubjectFacts::Programs(facts)) => {
             let again = commands_of(facts)

@@ -15,6 +15,7 @@ use quell_linux::NapiId;
 use quell_linux::visible::{self, counted};
 use quell_load::OfferedLoad;
 use quell_result::conclusion::{Conclusion, LoadRange, LoadSplit, Quantity, QuantityChange, WhyKeep, WhyLonger};
+use quell_result::experiment::LoadExperiment;
 use quell_result::figures::{self, Work};
 use quell_tune::{ArmState, TuneEnd, TuneMetric};
 
@@ -25,7 +26,7 @@ pub use published_xdp::published_xdp;
 pub use recording::{RecordedChange, RecordingSummary, recording_summary};
 pub use rivals::{refuted, rivals};
 pub use settings::{settings_restored, settings_tables};
-pub use subject::{command_line, host, placement, problems, short_subject, subject};
+pub use subject::{base_is, command_line, host, placement, problems, short_subject, subject};
 
 /// A table with a heading, for pages and terminals.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -129,23 +130,31 @@ pub fn verdict(verdict: &ContrastVerdict) -> String {
 #[must_use]
 pub fn conclusion(conclusion: &Conclusion, left_alone: &[String]) -> String {
     match conclusion {
-        Conclusion::Use { mode, instead_of, saves, costs, holds_limits, split } => {
+        Conclusion::Use { mode, instead_of, saves, costs, holds_limits, split, without_clients } => {
+            let unmeasured = if *without_clients { LATENCY_UNMEASURED } else { "" };
             let worse = if costs.is_empty() { String::new() } else { format!("; worse: {}", changes(costs, saves)) };
             if let Some(LoadSplit { pays, costs, there }) = split {
                 let (saved, there) = (changes(saves, &[]), changes(there, &[]));
                 return format!(
-                    "use {mode} {}: {saved}{worse}; {} keep {instead_of} ({there})",
+                    "use {mode} {}: {saved}{worse}; {} keep {instead_of} ({there}){unmeasured}",
                     range(pays),
                     range(costs)
                 );
             }
             let better = if saves.is_empty() { String::new() } else { format!(": better: {}", changes(saves, costs)) };
-            let no_cost = if costs.is_empty() { "; no cost was measured" } else { "" };
+            let no_cost = match costs.is_empty() {
+                true if *without_clients => LATENCY_UNMEASURED,
+                true => "; no cost was measured",
+                false => unmeasured,
+            };
             let limits =
                 if *holds_limits { format!("; holds the limits, {instead_of} does not") } else { String::new() };
             format!("use {mode} instead of {instead_of}{better}{worse}{no_cost}{limits}")
         }
-        Conclusion::Keep { mode, because } => format!("keep {mode}, {}", why_keep(because)),
+        Conclusion::Keep { mode, because, without_clients } => {
+            let unmeasured = if *without_clients { LATENCY_UNMEASURED } else { "" };
+            format!("keep {mode}, {}{unmeasured}", why_keep(because))
+        }
         Conclusion::MeasureLonger { because, .. } => match because {
             WhyLonger::Incomplete => "no answer: the measurement is incomplete".to_owned(),
             WhyLonger::Unsteady => {
@@ -154,12 +163,17 @@ pub fn conclusion(conclusion: &Conclusion, left_alone: &[String]) -> String {
             WhyLonger::TooFewRequests => {
                 "measure longer, or under more load, because too little was measured".to_owned()
             }
-            WhyLonger::OtherPrograms { others_compared: true } => {
+            WhyLonger::OtherPrograms { latency_helps: false } => {
                 "measure again when other programs no longer use most of the server's CPUs".to_owned()
             }
-            WhyLonger::OtherPrograms { others_compared: false } => {
+            WhyLonger::OtherPrograms { latency_helps: true } => {
                 "measure again when other programs no longer use most of the server's CPUs, or compare latencies \
                  (--latency)"
+                    .to_owned()
+            }
+            WhyLonger::NotSteered => {
+                "no answer for steered connections, because no client has reconnected: steer them, let the clients \
+                 reconnect, and run this command again"
                     .to_owned()
             }
             WhyLonger::TooWide => "measure longer, because the slices vary more than the modes differ".to_owned(),
@@ -167,6 +181,8 @@ pub fn conclusion(conclusion: &Conclusion, left_alone: &[String]) -> String {
         },
     }
 }
+
+const LATENCY_UNMEASURED: &str = "; latency was not measured (--latency)";
 
 fn why_keep(because: &WhyKeep) -> String {
     match because {
@@ -179,11 +195,28 @@ fn why_keep(because: &WhyKeep) -> String {
                 busy.unwrap_or_default()
             )
         }
-        WhyKeep::OthersAreWorse => "because every other mode is worse".to_owned(),
+        WhyKeep::OthersAreWorse { by } => {
+            let by: Vec<String> = by.iter().map(quantity).collect();
+            format!("because every other mode is worse by {}", by.join(" or "))
+        }
         WhyKeep::TradeOff { mode, saves, costs } => {
             format!("unless {} under {} is worth {}", changes(saves, costs), visible::name(mode), changes(costs, saves))
         }
         WhyKeep::NotBeaten => "because the search found no better mode".to_owned(),
+    }
+}
+
+/// Which verdicts of an experiment are withheld because of other programs, and why. `None` if there are none.
+#[must_use]
+pub fn other_programs(experiment: &LoadExperiment) -> Option<String> {
+    let most = "other programs used most of the time of the server's CPUs";
+    match (experiment.has_foreign_cpu(), experiment.has_no_idle_cpu()) {
+        (_, true) => Some(format!(
+            "{most}, and these were hardly ever idle: the server waited for a CPU, so latencies show these programs. \
+             Measure later, or on CPUs of its own"
+        )),
+        (true, false) => Some(format!("CPU time: {most}")),
+        (false, false) => None,
     }
 }
 
@@ -330,7 +363,28 @@ mod tests {
     fn used(saves: QuantityChange, costs: Option<QuantityChange>, split: Option<LoadSplit>) -> String {
         let (mode, instead_of) = ("suspend20".parse().unwrap(), "base".parse().unwrap());
         let (saves, costs) = (vec![saves], costs.into_iter().collect());
-        conclusion(&Conclusion::Use { mode, instead_of, saves, costs, holds_limits: false, split }, &[])
+        conclusion(
+            &Conclusion::Use { mode, instead_of, saves, costs, holds_limits: false, split, without_clients: false },
+            &[],
+        )
+    }
+
+    #[test]
+    fn a_conclusion_without_latency_says_so_and_names_what_was_compared() {
+        let mode: quell_mode::DeliveryMode = "base".parse().unwrap();
+        let by = vec![Quantity::Metric(quell_tune::TuneMetric::Cpu)];
+        let kept = |because, without_clients| conclusion(&Conclusion::Keep { mode, because, without_clients }, &[]);
+        assert_eq!(
+            kept(WhyKeep::OthersAreWorse { by }, true),
+            "keep base, because every other mode is worse by cpu; latency was not measured (--latency)"
+        );
+        let equal = WhyKeep::NothingToGain { margin: 0.05, busy: None };
+        assert!(kept(equal.clone(), true).ends_with("5 %; latency was not measured (--latency)"));
+        assert!(kept(equal, false).ends_with("5 %"));
+        let (saves, costs) = (vec![cpu(0.7, OfferedLoad::Max)], Vec::new());
+        let (instead_of, holds_limits, split) = (mode, false, None);
+        let used = Conclusion::Use { mode, instead_of, saves, costs, holds_limits, split, without_clients: true };
+        assert!(conclusion(&used, &[]).ends_with("cpu −30 %; latency was not measured (--latency)"));
     }
 
     #[test]

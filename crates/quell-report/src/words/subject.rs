@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use quell_cli::number;
 use quell_linux::visible::{self, counted};
+use quell_mode::DeliveryMode;
 use quell_result::experiment::SubjectFacts;
 use quell_result::facts::{
     CommandFacts, HostFacts, ModelFacts, PlacementFacts, ProblemFacts, ProgramsFacts, RemoteClientsFacts, SteeredFacts,
@@ -50,7 +51,9 @@ pub fn short_subject(subject: &SubjectFacts) -> String {
 #[must_use]
 pub fn subject(subject: &SubjectFacts) -> Vec<String> {
     match subject {
-        SubjectFacts::Programs(programs) => vec![of_programs(programs)],
+        SubjectFacts::Programs(programs) => {
+            std::iter::once(of_programs(programs)).chain(programs.base_is.map(base_is)).collect()
+        }
         SubjectFacts::Command(facts) => vec![of_command(facts)],
         SubjectFacts::Veth { lab, server, load, beside } => {
             let name = server.version.as_ref().or(server.command.first());
@@ -86,6 +89,12 @@ fn of_model(model: &ModelFacts) -> Vec<String> {
         if model.irqs_apart { ", a CPU per worker and per queue" } else { "" },
     );
     vec![format!("model of {profile}: {description}"), server]
+}
+
+/// What `base` is on queues with NAPI threads.
+#[must_use]
+pub fn base_is(mode: DeliveryMode) -> String {
+    format!("base is {mode} here: these queues have NAPI threads, which modes without them leave as they are")
 }
 
 fn of_programs(programs: &ProgramsFacts) -> String {
@@ -165,11 +174,7 @@ pub fn placement(placement: Option<&PlacementFacts>) -> Vec<String> {
         let SteeredFacts { group, sockets, connections_before, aligned_before, new_connections } = steered;
         let arrived = match new_connections {
             None => "; existing connections stay with their workers until their clients reconnect".to_owned(),
-            Some(0) => format!(
-                "; no client has reconnected, so the result is that of the connections from before. To measure steered \
-                 ones, run `quell attach base PID {} --follow`, let the clients reconnect, and run this command again",
-                visible::name(&placement.options.join(" "))
-            ),
+            Some(0) => "; no client has reconnected, so the result is that of the connections from before".to_owned(),
             Some(count) => format!("; {} arrived through the filter", counted(*count, "new connection")),
         };
         let text = format!(

@@ -7,7 +7,7 @@ use quell_experiment::{
 use quell_linux::Pid;
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
-use quell_result::conclusion::{Conclusion, LoadRange, LoadSplit, QuantityChange, WhyKeep, WhyLonger};
+use quell_result::conclusion::{Conclusion, LoadRange, LoadSplit, Quantity, QuantityChange, WhyKeep, WhyLonger};
 use quell_result::experiment::{EndOfExperiment, ExperimentResult, LoadExperiment, SubjectFacts};
 use quell_result::facts::{ModelFacts, PlacementFacts, ProblemFacts, ProcessFacts, ProgramsFacts, SteeredFacts};
 use quell_result::figures::{BUSY, PACKETS, Work};
@@ -133,6 +133,23 @@ fn a_mode_that_pays_at_one_load_and_changes_nothing_at_others_is_to_be_used_at_a
     assert_eq!(split(&conclusion), None);
 }
 
+fn programs() -> ProgramsFacts {
+    ProgramsFacts {
+        processes: vec![ProcessFacts { pid: 812, name: "nginx".to_owned() }],
+        queues: Vec::new(),
+        epolls: 2,
+        cpus: vec![0],
+        load: None,
+        latency: None,
+        beside: None,
+        clients: None,
+        attached: None,
+        base_is: None,
+        placement: None,
+        problems: Vec::new(),
+    }
+}
+
 #[test]
 fn the_answer_for_a_program_is_that_of_each_load_with_its_packet_rate_and_problem() {
     let steered = |options: &[&str]| PlacementFacts {
@@ -147,21 +164,13 @@ fn the_answer_for_a_program_is_that_of_each_load_with_its_packet_rate_and_proble
         ..PlacementFacts::default()
     };
     let programs = ProgramsFacts {
-        processes: vec![ProcessFacts { pid: 812, name: "nginx".to_owned() }],
-        queues: Vec::new(),
-        epolls: 2,
-        cpus: vec![0],
-        load: None,
-        latency: None,
-        beside: None,
-        clients: None,
-        attached: None,
         placement: Some(steered(&["--steer"])),
         problems: vec![ProblemFacts {
             id: "nested-epoll".to_owned(),
             observed: String::new(),
             modes: vec![mode("fullbusy")],
         }],
+        ..programs()
     };
     let mut result = experiment(&[("suspend20", 10.0, 1.0)], 0.01);
     result.experiments = [(LOW, 1.15, 40e3), (HIGH, 0.7, 400e3)]
@@ -211,7 +220,8 @@ fn a_quantity_that_is_better_at_one_load_and_a_little_worse_at_another_has_its_l
 #[test]
 fn a_mode_that_costs_much_is_not_recommended_for_what_it_saves() {
     let conclusion = concluded(&[("fullbusy", 35.0, 0.01)], 0.01);
-    let Conclusion::Keep { mode: kept, because: WhyKeep::TradeOff { mode: other, saves, costs } } = conclusion else {
+    let Conclusion::Keep { mode: kept, because: WhyKeep::TradeOff { mode: other, saves, costs }, .. } = conclusion
+    else {
         panic!("{conclusion:?}")
     };
     assert_eq!((kept, other.as_str(), saves.len(), costs.len()), (mode("base"), "fullbusy", 1, 1));
@@ -233,7 +243,11 @@ fn equal_modes_have_nothing_to_gain_at_this_load_and_worse_ones_are_worse() {
     let Conclusion::Keep { because: WhyKeep::NothingToGain { busy, .. }, .. } = equal else { panic!("{equal:?}") };
     assert_eq!(busy, Some(0.03));
     let worse = concluded(&[("suspend20", 20.0, 2.0)], 0.001);
-    assert!(matches!(worse, Conclusion::Keep { because: WhyKeep::OthersAreWorse, .. }), "{worse:?}");
+    let Conclusion::Keep { because: WhyKeep::OthersAreWorse { by }, without_clients: true, .. } = worse else {
+        panic!("{worse:?}")
+    };
+    let compared = [Work::Packet.cpu(), Work::Packet.criterion(quell_result::figures::IRQS)];
+    assert_eq!(by, compared.map(Quantity::Criterion));
 }
 
 #[test]
@@ -250,8 +264,50 @@ fn verdicts_that_other_programs_prevent_do_not_ask_for_more_time() {
         slice.observation.flags.insert(SliceFlag::ForeignCpu);
     }
     let conclusion = disturbed.conclusion();
-    let because = WhyLonger::OtherPrograms { others_compared: true };
+    let because = WhyLonger::OtherPrograms { latency_helps: false };
     assert_eq!(conclusion, Some(Conclusion::MeasureLonger { because, budget_ms: None }));
+}
+
+#[test]
+fn a_server_that_waited_for_a_cpu_has_no_answer_whatever_its_cpu_time() {
+    for cpu in [5.0, 20.0] {
+        let mut disturbed = experiment(&[("suspend20", cpu, 1.0)], 0.001);
+        for slice in &mut disturbed.experiments[0].record.slices {
+            slice.observation.flags.insert(SliceFlag::NoIdleCpu);
+        }
+        let because = WhyLonger::OtherPrograms { latency_helps: false };
+        assert_eq!(disturbed.conclusion(), Some(Conclusion::MeasureLonger { because, budget_ms: None }));
+    }
+}
+
+#[test]
+fn the_present_mode_of_queues_with_napi_threads_is_not_called_base() {
+    let mut result = experiment(&[("suspend20", 20.0, 2.0)], 0.001);
+    result.subject = SubjectFacts::Programs(Box::new(ProgramsFacts { base_is: Some(mode("threaded")), ..programs() }));
+    assert!(matches!(result.conclusion(), Some(Conclusion::Keep { mode: kept, .. }) if kept == mode("threaded")));
+}
+
+#[test]
+fn connections_that_were_not_steered_have_no_answer() {
+    let mut result = experiment(&[("suspend20", 5.0, 0.5)], 0.001);
+    let steered = |new_connections| SteeredFacts {
+        group: "tcp 0.0.0.0:80".to_owned(),
+        sockets: 2,
+        connections_before: 16,
+        aligned_before: 8,
+        new_connections,
+    };
+    let mut concluded = |groups: &[Option<usize>]| {
+        let steered = groups.iter().copied().map(steered).collect();
+        let placement = Some(PlacementFacts { steered, ..PlacementFacts::default() });
+        let facts = ProgramsFacts { placement, ..programs() };
+        result.subject = SubjectFacts::Programs(Box::new(facts));
+        result.conclusion().unwrap()
+    };
+    let not_steered = Conclusion::MeasureLonger { because: WhyLonger::NotSteered, budget_ms: None };
+    assert_eq!(concluded(&[Some(0)]), not_steered);
+    assert!(used(&concluded(&[Some(0), Some(4)])).is_some(), "clients of one port have reconnected");
+    assert!(used(&concluded(&[])).is_some(), "the attachment steers");
 }
 
 #[test]

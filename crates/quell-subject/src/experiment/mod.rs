@@ -33,7 +33,7 @@ use quell_host::switching::{SwitchError, SwitchPlan};
 use quell_linux::CpuList;
 use quell_linux::sched::SchedError;
 use quell_load::OfferedLoad;
-use quell_mode::{DeliveryMode, Requirement};
+use quell_mode::{DeliveryMode, ModeKind, Requirement};
 use quell_result::experiment::{EndOfExperiment, ExperimentResult, LoadExperiment, SubjectFacts};
 use quell_result::facts::{CommandFacts, ProcessFacts, ProgramsFacts, QueueFacts};
 use quell_result::figures::{REQUESTS, Work};
@@ -95,6 +95,21 @@ impl Preview {
     pub fn plans(&self) -> &[AttachPlan] {
         &self.plan.plans
     }
+
+    /// Mode of the queues under `base`, which leaves their NAPI threads as they are. `None` without such threads, or if
+    /// queues differ.
+    #[must_use]
+    pub fn base_is(&self) -> Option<DeliveryMode> {
+        let napis = self.plan.napis();
+        let of_queues = self.snapshot.devices.iter().flat_map(|device| device.napis.known_elements());
+        let mut threading =
+            of_queues.filter(|napi| napis.contains(&napi.id)).map(|napi| napi.threading.known().copied());
+        let first = threading.next()??.known()?;
+        let is_common = threading.all(|other| other == Some(first.into()));
+        let kind = [ModeKind::Threaded, ModeKind::ThreadedBusy];
+        let mode = kind.into_iter().map(DeliveryMode::from).find(|mode| mode.napi().threaded == first)?;
+        is_common.then_some(mode)
+    }
 }
 
 /// Reason why a comparison has no result.
@@ -132,14 +147,15 @@ pub enum ComparisonError {
         /// Description of the failure.
         why: String,
     },
-    /// Slices take so long that the budget has no time for enough blocks.
+    /// The budget has no time for enough blocks.
     #[error(
-        "a slice takes {takes_ms} ms, as a first run shows, so a budget of {} s has no time for enough blocks: use --budget {}s, \
-         fewer modes (--modes), or commands that run shorter",
-        budget_ms / 1_000,
-        needed_ms.div_ceil(1_000)
+        "a slice takes {takes_ms} ms{}, so a budget of {} s has no time for enough slices: use --budget {}s{}",
+        if *is_observed { ", as a first run shows" } else { "" },
+        (*budget_ms as f64 / 100.0).round() / 10.0,
+        needed_ms.div_ceil(1_000),
+        if *modes > 2 { ", or fewer modes (--modes)" } else { "" }
     )]
-    SlowSlices { takes_ms: u64, budget_ms: u64, needed_ms: u64 },
+    ShortBudget { takes_ms: u64, is_observed: bool, budget_ms: u64, needed_ms: u64, modes: usize },
     /// Only the reference can be set, so there is nothing to compare.
     #[error("none of the modes can be set on this host, so nothing can be compared: {0}")]
     NoModeLeft(String),
@@ -237,14 +253,35 @@ pub(crate) fn with_enough_blocks(
     let wanted_ms = with(slice_takes_ms * SLICES_VARY).budget_min_ms();
     let budget_ms = design.budget_ms.max(wanted_ms.min(budget_max_ms));
     let checked = ExperimentDesign { budget_ms, ..with(slice_takes_ms) }.check();
-    if let Err(DesignError::BudgetTooShort { .. }) = checked
-        && slice_takes_ms > f64::from(design.slice_ms + design.settle_ms)
-    {
-        let takes_ms = slice_takes_ms as u64;
-        return Err(ComparisonError::SlowSlices { takes_ms, budget_ms, needed_ms: wanted_ms });
+    if let Err(DesignError::BudgetTooShort { .. }) = checked {
+        let (planned_ms, modes) = (f64::from(design.slice_ms + design.settle_ms), 1 + design.treatments.len());
+        let (takes_ms, is_observed) = (slice_takes_ms.max(planned_ms) as u64, slice_takes_ms > planned_ms);
+        return Err(ComparisonError::ShortBudget { takes_ms, is_observed, budget_ms, needed_ms: wanted_ms, modes });
     }
     checked?;
     Ok(ExperimentDesign { budget_ms, ..design })
+}
+
+/// Checks whether the reference and another mode can be set. `why_not` is the reason why a mode cannot.
+///
+/// # Errors
+/// [`ComparisonError::Reference`] or [`ComparisonError::NoModeLeft`].
+pub(crate) fn check_settable(
+    modes: &[DeliveryMode],
+    why_not: impl Fn(usize) -> Option<String>,
+) -> Result<(), ComparisonError> {
+    let Some((reference, others)) = modes.split_first() else { return Ok(()) };
+    if let Some(why) = why_not(0) {
+        return Err(ComparisonError::Reference { mode: reference.to_string(), why });
+    }
+    let reasons: Option<Vec<String>> = (1..=others.len()).map(&why_not).collect();
+    match reasons {
+        Some(mut reasons) if !reasons.is_empty() => {
+            reasons.dedup();
+            Err(ComparisonError::NoModeLeft(reasons.join("; ")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Returns the criteria of an experiment with Quell's generator. In a closed loop, a faster server gets more requests.
@@ -282,11 +319,32 @@ pub(crate) fn needs_launch(mode: &DeliveryMode) -> Option<Requirement> {
 /// Checks the design of an experiment for each load, which have equal parts of the budget.
 ///
 /// # Errors
-/// See [`DesignError`].
-pub(crate) fn check_designs(loads: &[OfferedLoad], comparison: &Comparison) -> Result<(), DesignError> {
-    let budget_ms = comparison.timing.budget_ms / loads.len().max(1) as u64;
-    let timing = Timing { budget_ms, ..comparison.timing };
-    loads.iter().try_for_each(|load| design(&comparison.modes, criteria(*load), timing, 1).check())
+/// [`ComparisonError::Design`] or [`ComparisonError::ShortBudget`].
+pub(crate) fn check_designs(loads: &[OfferedLoad], comparison: &Comparison) -> Result<(), ComparisonError> {
+    let Comparison { modes, timing, .. } = comparison;
+    let parts = loads.len().max(1) as u64;
+    for load in loads {
+        let timing = Timing { budget_ms: timing.budget_ms / parts, ..*timing };
+        check_part(&design(modes, criteria(*load), timing, 1), parts)?;
+    }
+    Ok(())
+}
+
+/// Checks the design of one of `parts` experiments.
+///
+/// # Errors
+/// [`ComparisonError::Design`] or [`ComparisonError::ShortBudget`].
+pub(crate) fn check_part(design: &ExperimentDesign<DeliveryMode>, parts: u64) -> Result<(), ComparisonError> {
+    match design.check() {
+        Err(DesignError::BudgetTooShort { budget_ms, .. }) => Err(ComparisonError::ShortBudget {
+            takes_ms: u64::from(design.slice_ms) + u64::from(design.settle_ms),
+            is_observed: false,
+            budget_ms: budget_ms * parts,
+            needed_ms: design.budget_min_ms() * parts,
+            modes: 1 + design.treatments.len(),
+        }),
+        checked => Ok(checked?),
+    }
 }
 
 /// Runs an experiment for each load, within the time limit of all experiments. Stops after an experiment that was
@@ -385,6 +443,7 @@ pub fn programs_facts(
         beside: words_of(judges.beside.as_ref()),
         clients: clients.map(|clients| clients.facts().clone()),
         attached: None,
+        base_is: preview.base_is(),
         placement: None,
         problems: Vec::new(),
     }
@@ -408,8 +467,8 @@ mod tests {
         let refused = budget_ms(2_000.0, 30_000).unwrap_err();
         assert_eq!(
             refused,
-            "a slice takes 2000 ms, as a first run shows, so a budget of 30 s has no time for enough blocks: use --budget 53s, \
-             fewer modes (--modes), or commands that run shorter"
+            "a slice takes 2000 ms, as a first run shows, so a budget of 30 s has no time for enough slices: use --budget 53s, or \
+             fewer modes (--modes)"
         );
         assert_eq!(budget_ms(2_000.0, 53_000), Ok((52_800, 0)));
     }
@@ -420,7 +479,21 @@ mod tests {
         let timing = Timing { budget_ms: 6_000, slice_ms: 200, settle_ms: 10, margin: 0.05, seed: 1 };
         let comparison = Comparison { modes, timing, budget_max_ms: 6_000 };
         let [one, two] = [1, 2].map(|loads| check_designs(&vec![OfferedLoad::Max; loads], &comparison));
-        assert_eq!(one, Ok(()));
-        assert!(matches!(two, Err(DesignError::BudgetTooShort { budget_ms: 3_000, .. })), "{two:?}");
+        assert!(one.is_ok(), "{one:?}");
+        let two = two.map_err(|error| error.to_string());
+        let said = "a slice takes 210 ms, so a budget of 6 s has no time for enough slices: use --budget 8s";
+        assert_eq!(two, Err(said.to_owned()), "the budget of all loads; one of two modes cannot be left out");
+        let timing = Timing { budget_ms: 8_000, ..timing };
+        assert!(check_designs(&[OfferedLoad::Max; 2], &Comparison { timing, ..comparison }).is_ok());
+    }
+
+    #[test]
+    fn a_reference_that_cannot_be_set_and_others_that_cannot_are_known_from_the_plan() {
+        let modes = DeliveryMode::parse_list("userbusy,base").unwrap();
+        let check =
+            |refused: &'static [usize]| check_settable(&modes, |at| refused.contains(&at).then(|| "no CPU".to_owned()));
+        assert!(matches!(check(&[0]), Err(ComparisonError::Reference { mode, .. }) if mode == "userbusy"));
+        assert!(matches!(check(&[1]), Err(ComparisonError::NoModeLeft(why)) if why == "no CPU"));
+        assert!(check(&[]).is_ok());
     }
 }

@@ -221,7 +221,10 @@ impl<'a> Programs<'a> {
             match clients.measure(Duration::from_millis(slice_ms.into()), &mut observer, &stopped)? {
                 RemoteWindow::Measured(report) => {
                     let counters = observer.counters(slice_ms);
-                    return Ok(Some(self.observed(slice_ms, &report, counters)));
+                    let flags = counters.as_ref().map(|of| server_side::flags_of_other_programs(&self.watched, of));
+                    let mut observed = self.observed(slice_ms, &report, counters);
+                    observed.slice.flags.extend(flags.unwrap_or_default());
+                    return Ok(Some(observed));
                 }
                 RemoteWindow::TooLate => {}
                 RemoteWindow::Stopped => return Ok(None),

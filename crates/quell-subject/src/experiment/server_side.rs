@@ -18,6 +18,8 @@ const TICK: Duration = Duration::from_millis(20);
 
 /// Share of other programs in the busy time of the server's CPUs above which that time is not the server's.
 const FOREIGN_MAX: f64 = 0.5;
+/// Share of time in which the server's CPUs were not idle, above which a program has to wait for one of them.
+const BUSY_MAX: f64 = 0.95;
 
 /// Observes a slice of at least `slice_ms`, which lasts until all judges have exited. Returns the observation and the
 /// judges' outcome, whose figures are also among its metrics. Returns `None` if `stopped` returned true before the end. The
@@ -58,12 +60,22 @@ pub fn observe(
         name.strip_prefix(BESIDE).unwrap_or(name) == quell_result::figures::PRINTED_ERRORS && *count > 0.0
     };
     let has_failed = printed.iter().any(has_failed);
-    // With NAPI threads, CPU time is that of threads.
-    let foreign_share = counters.server_cpus.as_ref().and_then(CpuUse::foreign_share_of_busy);
-    let is_foreign = watched.server_napi.is_empty() && foreign_share.is_some_and(|share| share > FOREIGN_MAX);
-    let flags = [has_failed.then_some(SliceFlag::RequestsFailed), is_foreign.then_some(SliceFlag::ForeignCpu)];
-    let flags = flags.into_iter().flatten().collect();
+    let mut flags = flags_of_other_programs(watched, &counters);
+    flags.extend(has_failed.then_some(SliceFlag::RequestsFailed));
     Ok(Some((SliceObservation { metrics, foreign_cpu, flags, ..SliceObservation::default() }, outcome)))
+}
+
+/// Flags of a slice in which other programs used most of the time of the server's CPUs.
+pub(super) fn flags_of_other_programs(watched: &Watched, counters: &TrialCounters) -> BTreeSet<SliceFlag> {
+    let Some(used) = &counters.server_cpus else { return BTreeSet::new() };
+    if used.foreign_share_of_busy().is_none_or(|share| share <= FOREIGN_MAX) {
+        return BTreeSet::new();
+    }
+    // With NAPI threads, CPU time is that of threads.
+    let distorts_cpu_time = watched.server_napi.is_empty();
+    let none_is_idle = used.busy_share().is_some_and(|share| share > BUSY_MAX);
+    let flags = [distorts_cpu_time.then_some(SliceFlag::ForeignCpu), none_is_idle.then_some(SliceFlag::NoIdleCpu)];
+    flags.into_iter().flatten().collect()
 }
 
 /// Sleeps for `duration`. Returns false if `stopped` returned true before the end.
@@ -140,5 +152,36 @@ fn online(cpus: CpuList) -> CpuList {
     match CpuList::online(kernel::sysfs()) {
         Ok(online) => cpus.intersection(&online),
         Err(_) => cpus,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flags(napi_threads: &[Pid], idle_ns: u64, own_ns: u64) -> Vec<SliceFlag> {
+        let watched = Watched {
+            server: Vec::new(),
+            server_napi: napi_threads.to_vec(),
+            pollers: Vec::new(),
+            generator: Vec::new(),
+            client_napi: Vec::new(),
+            server_cpus: CpuList::default(),
+            client_cpus: CpuList::default(),
+            server_devices: Vec::new(),
+            irqs: Vec::new(),
+        };
+        let used = CpuUse { capacity_ns: 100, idle_ns, steal_ns: 0, lab_ns: own_ns, tasks_ns: 100 - idle_ns };
+        let counters = TrialCounters { server_cpus: Some(used), ..TrialCounters::default() };
+        flags_of_other_programs(&watched, &counters).into_iter().collect()
+    }
+
+    #[test]
+    fn other_programs_that_leave_no_cpu_idle_distort_latency_with_napi_threads_too() {
+        let thread = [Pid::of_this_thread()];
+        assert_eq!(flags(&[], 0, 30), [SliceFlag::ForeignCpu, SliceFlag::NoIdleCpu]);
+        assert_eq!(flags(&thread, 0, 30), [SliceFlag::NoIdleCpu], "CPU time is that of threads");
+        assert_eq!(flags(&[], 40, 10), [SliceFlag::ForeignCpu], "the server finds an idle CPU");
+        assert_eq!(flags(&[], 0, 60), [], "most of the time is the server's own");
     }
 }

@@ -10,6 +10,7 @@ use quell_vm::machine::{Emulator, Machine, Nic};
 use quell_vm::store::Store;
 
 use super::{Answer, Operator, Planned, PlannedSubject, Unanswered, metrics};
+use crate::experiment::check_part;
 use crate::question::{Question, SubjectStep};
 use crate::vm::{VmLabError, cpus, design, run_guest, search_in_guest, set_modes};
 
@@ -32,7 +33,7 @@ pub struct GuestSpec {
 /// Answers a question in a guest. The load is a closed loop.
 pub(super) fn answer(spec: &GuestSpec, question: Question, operator: &mut dyn Operator) -> Result<Answer, Unanswered> {
     match &question {
-        Question::Compare(comparison) => design(comparison).check()?,
+        Question::Compare(comparison) => check_part(&design(comparison), 1)?,
         Question::Search(plan) => {
             plan.check().map_err(|error| Unanswered::Plan { error, plan: plan.clone() })?;
             metrics::of_generator().check(plan)?;

@@ -8,9 +8,9 @@ use quell_tune::{TunePlan, TuneSpace};
 
 use super::search::{refused_kinds, search};
 use super::{Answer, Operator, Planned, PlannedSubject, Tools, Unanswered, metrics};
-use crate::experiment::{ComparisonError, check_designs};
+use crate::experiment::{ComparisonError, check_designs, check_settable};
 use crate::question::{Question, SubjectStep};
-use crate::run::{LabRequest, NO_CPU_FOR_POLLERS, check_possible, in_lab, run};
+use crate::run::{LabRequest, NO_CPU_FOR_POLLERS, check_possible, in_lab, run, why_not_here};
 
 /// Answers a question in a lab.
 pub(super) fn answer(
@@ -20,7 +20,11 @@ pub(super) fn answer(
     operator: &mut dyn Operator,
 ) -> Result<Answer, Unanswered> {
     match &mut question {
-        Question::Compare(comparison) => check_designs(&request.loads, comparison)?,
+        Question::Compare(comparison) => {
+            check_designs(&request.loads, comparison)?;
+            let why_not = |at: usize| why_not_here(request.lab.interrupt_stand_in, &comparison.modes[at]);
+            check_settable(&comparison.modes, why_not)?;
+        }
         Question::Search(plan) => {
             let space = space();
             (plan.arms, plan.space) = (space.coarse(), Some(space));

@@ -19,7 +19,6 @@ use std::path::Path;
 
 use quell_change::journal::{Journal, JournalError, Keeper};
 use quell_change::transaction::ChangeError;
-use quell_experiment::DesignError;
 use quell_host::findings::Finding;
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::steer::{LookError, NothingSteered};
@@ -126,6 +125,8 @@ pub enum PlannedSubject<'a> {
         affected: BTreeMap<Pid, String>,
         /// Duration of the first run of the commands that measure, in ms. Absent without such commands, and in a dry run.
         judges_took_ms: Option<u64>,
+        /// Whether workers have connections on several queues under some modes, and steering is possible and not requested.
+        steering_helps: bool,
     },
     Command(&'a CommandFacts),
     Lab(&'a LabRequest),
@@ -238,12 +239,6 @@ pub enum Unanswered {
 
 fn reasons(refused: &[RefusedMode]) -> String {
     refused.iter().map(|one| format!("{}: {}", one.kind, one.reason)).collect::<Vec<_>>().join("\n")
-}
-
-impl From<DesignError> for Unanswered {
-    fn from(error: DesignError) -> Self {
-        Self::Comparison(error.into())
-    }
 }
 
 /// Why a command of an experiment could not be started or ended.

@@ -10,15 +10,16 @@ use quell_change::journal::Purpose;
 use quell_experiment::{ExperimentDesign, SliceStage, Treatment};
 use quell_host::attach::consequences::consequences_observed;
 use quell_host::attach::measured::{MeasuredAttachments, measured_attachments};
-use quell_host::attach::placement::{Groups, Wanted, mark_attached_filters};
+use quell_host::attach::placement::{Groups, Wanted, decide, mark_attached_filters};
 use quell_host::attach::{AttachPlan, Targets, observe};
 use quell_host::behavior;
-use quell_host::findings::{Finding, Severity, are_steered};
+use quell_host::findings::{EPOLL_MIXES_NAPIS, Finding, Severity, are_steered};
 use quell_host::snapshot::Snapshot;
+use quell_host::steer::SteerRequest;
 use quell_host::switching::{BegunSwitching, SwitchError, SwitchPlan, refuse_queues_of_others};
 use quell_linux::visible::counted;
 use quell_linux::{CpuList, Pid, kernel};
-use quell_mode::DeliveryMode;
+use quell_mode::{DeliveryMode, Threaded};
 use quell_result::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
 use quell_result::facts::{PRESENT, ProblemFacts, ProgramsFacts};
 use quell_result::figures::Work;
@@ -33,7 +34,8 @@ use crate::experiment::figures;
 use crate::experiment::judge::{JudgeOutcome, Judges, PrintedFigures, RunningJudge};
 use crate::experiment::program::{Programs, Traffic};
 use crate::experiment::{
-    ComparisonError, Preview, compare, criteria, design, programs_facts, server_side, with_enough_blocks,
+    ComparisonError, Preview, check_settable, compare, criteria, design, programs_facts, server_side,
+    with_enough_blocks,
 };
 use crate::question::{Comparison, Follow, Question, SubjectStep, report_slice};
 
@@ -167,6 +169,10 @@ impl Measurement<'_> {
                 self.use_settings_from_before(&mut comparison.modes, &mut preview)?;
                 let serious = self.serious(comparison.modes.iter().zip(preview.plans()), &preview);
                 self.refuse_stalls(&serious)?;
+                let impossible = &preview.plan.impossible;
+                let why_not =
+                    |at: usize| impossible[at].first().map(|first| format!("{}: {}", first.what, first.reason));
+                check_settable(&comparison.modes, why_not)?;
                 (comparison.modes.clone(), by_problem(serious))
             }
             Question::Search(plan) => self.complete(plan, &mut preview)?,
@@ -185,7 +191,8 @@ impl Measurement<'_> {
         }
         let facts = self.facts(&prepared, load.clients.as_ref());
         let affected = affected(&prepared.preview);
-        let subject = PlannedSubject::Programs { facts: &facts, affected, judges_took_ms };
+        let steering_helps = self.steering_helps(&prepared);
+        let subject = PlannedSubject::Programs { facts: &facts, affected, judges_took_ms, steering_helps };
         if !operator.agrees(&Planned { question: &question, subject }) {
             return Err(Unanswered::Declined);
         }
@@ -274,13 +281,24 @@ impl Measurement<'_> {
         placed::decide_groups(&wanted, &self.attached, self.tools.journal, &self.spec.targets, snapshot)
     }
 
+    fn steering_helps(&self, prepared: &Prepared) -> bool {
+        let is_mixed = prepared.problems.iter().any(|problem| problem.id == EPOLL_MIXES_NAPIS);
+        let is_steered = self.spec.placement.steer.is_some() || self.attached.steers;
+        let groups = || decide(&prepared.preview.snapshot, &self.spec.targets.pids(), &SteerRequest::default());
+        is_mixed && !is_steered && groups().is_ok_and(|groups| !groups.steerings.is_empty())
+    }
+
     fn facts(&self, prepared: &Prepared, clients: Option<&RemoteClients>) -> ProgramsFacts {
         let ProgramsSpec { targets, load, judges, placement, .. } = self.spec;
+        let facts = programs_facts(&prepared.preview, targets, load.command(), judges, clients);
+        // The NAPI threads of an attachment pause with it.
+        let has_threads = self.attached.mode.is_some_and(|mode| mode.napi().threaded != Threaded::Off);
         ProgramsFacts {
             attached: self.attached.mode,
+            base_is: facts.base_is.filter(|_| !has_threads),
             placement: placed::planned(placement, &prepared.groups, &prepared.preview.snapshot),
             problems: prepared.problems.clone(),
-            ..programs_facts(&prepared.preview, targets, load.command(), judges, clients)
+            ..facts
         }
     }
 
@@ -488,8 +506,14 @@ impl Measurement<'_> {
         if arms.len() < 2 {
             return Err(Unanswered::NothingToTry(space.refused));
         }
+        // The first mode of a kind can be one that only a later round tries.
+        let tried = |(mode, finding): (DeliveryMode, Finding)| {
+            let of_kind = arms.iter().filter(move |arm| arm.kind().word() == mode.kind().word()).copied();
+            of_kind.map(move |arm| (arm, finding.clone())).collect::<Vec<_>>()
+        };
+        let problems = by_problem(serious.into_iter().flat_map(tried).collect());
         (plan.present, plan.arms, plan.space) = (modes[present], arms, Some(space));
-        Ok((modes, by_problem(serious)))
+        Ok((modes, problems))
     }
 }
 

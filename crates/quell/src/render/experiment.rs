@@ -262,7 +262,7 @@ fn latency(
 
 fn notes(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
     let mut out = String::new();
-    let mut note = |text: String| out.push_str(&format!("  {text}\n"));
+    let mut note = |text: String| out.push_str(&(Terminal::of_stdout().fill(&text, "  ", "    ") + "\n"));
     for (arm, why) in &experiment.record.dropped {
         let name = experiment.record.design.treatment(*arm).map_or("", |treatment| &treatment.name);
         note(format!("{} is left out: {}", visible::name(name), visible::name(why)));
@@ -286,6 +286,7 @@ fn notes(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
             reference(experiment)
         ));
     }
+    words::other_programs(experiment).into_iter().for_each(&mut note);
     if experiment.has_foreign_cpu() {
         let own = experiment.treatment_names().filter_map(|mode| {
             let metrics = [Work::Request, Work::Packet].map(|work| work.name(figures::PROCESS_CPU));
@@ -293,7 +294,6 @@ fn notes(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
             Some(format!("{} {}", visible::name(mode), number::short(us)))
         });
         let own = own.collect::<Vec<_>>().join(", ");
-        note("CPU time: other programs used most of the time of the server's CPUs".to_owned());
         note(format!("the server's own processes used, in µs, without softirqs: {own}"));
     }
     if analysis.blocks_dropped > 0 {

@@ -189,11 +189,12 @@ pub(crate) fn advice(host: &str, plan: &TunePlan, ranked: &[RankedMode], program
         visible::name(&plan.goal.to_string()),
     );
     format!(
-        "{}\n\n{table}\n{skipped}\n\
+        "{}\n\n{}\n{skipped}\n\
          The constants of the model are those of that host, not of this machine. Nothing was measured here.\n\
          The order shows what is worth trying first. It does not show what is best on this machine.\n\
          {}\n",
         textwrap::fill(&ranked_by, options),
+        table.trim_fmt(),
         worth_measuring(plan, ranked, programs),
     )
 }
@@ -220,7 +221,17 @@ fn worth_measuring(plan: &TunePlan, ranked: &[RankedMode], programs: &str) -> St
     best.sort_by_key(order);
     best.truncate(WORTH_MEASURING);
     if best.is_empty() {
-        return "The model knows no other mode that holds the limits at these loads.".to_owned();
+        let of_present = ranked.iter().find(|one| one.mode == plan.present).and_then(|one| one.limit_ratio);
+        let of_present = of_present.filter(|ratio| ratio.is_finite());
+        return match (ranked.iter().any(RankedMode::meets_limits), of_present) {
+            (true, _) => "The model knows no other mode that is worth measuring at these loads.".to_owned(),
+            (false, None) => "The model knows no mode that holds the limits at these loads.".to_owned(),
+            (false, Some(ratio)) => format!(
+                "By the model, no mode holds the limits at these loads; {}, the present one, is at {} of a limit.",
+                plan.present,
+                of_limit(ratio)
+            ),
+        };
     }
     let polls: Vec<String> = best.iter().filter(|mode| order(mode) == 2).map(ToString::to_string).collect();
     let polls = match polls.len() {
@@ -479,6 +490,24 @@ mod tests {
         assert!(lowest.ends_with("--modes base,suspend50,defer100,fullbusy"), "{lowest}");
         assert!(lowest.starts_with("fullbusy uses a whole CPU"), "{lowest}");
         assert!(next("least cpu").ends_with("--modes base,suspend50,defer100"), "{}", next("least cpu"));
+    }
+
+    #[test]
+    fn the_advice_does_not_claim_that_the_present_mode_holds_limits_that_all_modes_miss() {
+        let mode = |text: &str| text.parse::<DeliveryMode>().unwrap_or_else(|why| panic!("{why}"));
+        let plan = TunePlan { present: mode("threaded"), ..without_better(Vec::new()).plan };
+        let said = |present: f64, other: f64| {
+            let one = |text: &str, ratio| RankedMode {
+                mode: mode(text),
+                objective: Vec::new(),
+                limit_ratio: Some(ratio),
+                cost: 1.0,
+            };
+            worth_measuring(&plan, &[one("suspend20", other), one("threaded", present)], "--pid 1")
+        };
+        assert!(said(3.96, 4.5).ends_with("; threaded, the present one, is at ×3.96 of a limit."));
+        assert_eq!(said(f64::INFINITY, 4.5), "The model knows no mode that holds the limits at these loads.");
+        assert_eq!(said(0.5, 4.5), "The model knows no other mode that is worth measuring at these loads.");
     }
 
     #[test]

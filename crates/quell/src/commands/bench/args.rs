@@ -28,8 +28,8 @@ pub(crate) struct BenchArgs {
     /// command of --latency does.
     #[arg(long, value_name = "COMMAND", conflicts_with = "clients", help_heading = LOAD)]
     pub(super) beside_latency: Option<String>,
-    /// Compare three modes under two loads, in less than a minute; on programs, in 30 s, or as long as the runs of
-    /// --latency or COMMAND need.
+    /// Compare three modes under two loads, in less than a minute; on programs, in 30 s, or up to 2 minutes if runs of
+    /// --latency or COMMAND need it.
     #[arg(long, conflicts_with = "full", help_heading = TIME)]
     pub(super) quick: bool,
     /// Compare all modes that need no restart of the server, at 25, 50, 75, 90 % and max.

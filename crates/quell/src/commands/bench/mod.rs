@@ -45,7 +45,7 @@ const MARGIN: f64 = 0.05;
 const MODES_OF_PROGRAMS: [&str; 4] = ["base", "suspend20", "defer200", "suspend200"];
 /// Modes of a command. `sockpoll` needs the preload library.
 const MODES_OF_COMMANDS: [&str; 5] = ["base", "suspend200", "sockpoll50", "defer200", "fullbusy"];
-/// Number of these modes that `--quick` compares if slices are long.
+/// Number of these modes that `--quick` compares.
 const QUICK_MODES: usize = 3;
 /// Maximum to which the budget grows if slices take longer than planned.
 const BUDGET_MAX_MS: u64 = 120_000;
@@ -227,7 +227,7 @@ fn check_counts(result: &ExperimentResult) -> Result<(), Failure> {
 /// Modes of an experiment. The first one is the reference.
 fn modes(args: &BenchArgs, place: Place) -> Result<Vec<DeliveryMode>, Failure> {
     let default = match place {
-        Place::Programs if args.quick && has_long_slices(args, place) => &MODES_OF_PROGRAMS[..QUICK_MODES],
+        Place::Programs if args.quick => &MODES_OF_PROGRAMS[..QUICK_MODES],
         Place::Command if args.quick => &MODES_OF_COMMANDS[..QUICK_MODES],
         Place::Programs => &MODES_OF_PROGRAMS,
         Place::Command => &MODES_OF_COMMANDS,

@@ -9,6 +9,7 @@ use quell_host::switching::SwitchError;
 use quell_linux::Pid;
 use quell_linux::visible::{self, counted};
 use quell_load::OfferedLoad;
+use quell_report::words;
 use quell_result::experiment::SubjectFacts;
 use quell_result::facts::ProgramsFacts;
 use quell_subject::experiment::ComparisonError;
@@ -194,7 +195,7 @@ fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> 
              start and end\n",
             visible::name(&shell_words::join(&facts.command)),
         ),
-        PlannedSubject::Programs { facts, affected, judges_took_ms } => {
+        PlannedSubject::Programs { facts, affected, judges_took_ms, steering_helps } => {
             let is_judged = facts.latency.is_some() || facts.beside.is_some();
             let (total_ms, measured) = match judges_took_ms {
                 Some(ms) if *ms > slice_ms => {
@@ -208,7 +209,7 @@ fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> 
                  a slice lasts {settle_ms} ms to settle and {measured}\n{}",
                 counted(facts.queues.len(), "queue"),
                 counted(facts.epolls, "epoll"),
-                notes(facts) + &affected_too(affected)
+                notes(facts, *steering_helps) + &affected_too(affected)
             )
         }
         PlannedSubject::Lab(request) => format!(
@@ -238,12 +239,16 @@ fn plan_of_search(plan: &TunePlan, subject: &PlannedSubject<'_>) -> String {
             };
             (render_tune::searched_on(&SubjectFacts::Command((*facts).clone())), hint.to_owned(), "")
         }
-        PlannedSubject::Programs { facts, affected, judges_took_ms } => {
+        PlannedSubject::Programs { facts, affected, judges_took_ms, steering_helps } => {
             let is_open = facts.latency.is_some() && judges_took_ms.is_none();
             let longer = if is_open { "a slice lasts as long as --latency runs, if that is longer\n" } else { "" };
             let restored = "everything is restored at the end, after Ctrl-C, and if this command is killed\n";
             let subject = SubjectFacts::Programs(Box::new((*facts).clone()));
-            (render_tune::searched_on(&subject), notes(facts) + &affected_too(affected) + longer + restored, "")
+            (
+                render_tune::searched_on(&subject),
+                notes(facts, *steering_helps) + &affected_too(affected) + longer + restored,
+                "",
+            )
         }
         PlannedSubject::Lab(request) => {
             (format!("{}; the lab is removed at the end", of_lab(request)), String::new(), "")
@@ -288,11 +293,14 @@ fn loads(loads: &[OfferedLoad]) -> String {
 }
 
 /// What the programs have or get besides the modes, and which problems the modes cause.
-fn notes(facts: &ProgramsFacts) -> String {
+fn notes(facts: &ProgramsFacts, steering_helps: bool) -> String {
     let attached =
         |mode| format!("the programs are attached ({mode}): this pauses meanwhile, and is back at the end\n");
     let attached = facts.attached.map_or_else(String::new, attached);
-    attached + &experiment::placement(facts.placement.as_ref()) + &experiment::problems(&facts.problems)
+    let base_is = facts.base_is.map_or_else(String::new, |mode| words::base_is(mode) + "\n");
+    let steering = if steering_helps { "--steer --pin gives each worker the connections of one queue\n" } else { "" };
+    let placement = experiment::placement(facts.placement.as_ref());
+    attached + &base_is + &placement + &experiment::problems(&facts.problems) + steering
 }
 
 fn affected_too(affected: &BTreeMap<Pid, String>) -> String {
@@ -338,7 +346,7 @@ pub(in crate::commands) fn failure(error: Unanswered) -> Failure {
 pub(in crate::commands) fn of_comparison(error: &ComparisonError) -> Failure {
     let exit = match error {
         ComparisonError::Interrupted => Exit::Interrupted,
-        ComparisonError::Judge(_) | ComparisonError::Design(_) | ComparisonError::SlowSlices { .. } => Exit::Usage,
+        ComparisonError::Judge(_) | ComparisonError::Design(_) | ComparisonError::ShortBudget { .. } => Exit::Usage,
         ComparisonError::Reference { .. } | ComparisonError::NoModeLeft(_) => Exit::NotSupported,
         ComparisonError::FirstSlice { .. } => Exit::RolledBack,
         ComparisonError::Switch(error) => exit_of_switching(error),
@@ -396,13 +404,8 @@ pub(in crate::commands) fn invalid_plan(plan: &TunePlan, error: TunePlanError) -
         TunePlanError::BudgetTooShort { budget_ms, arms, needed_ms } => {
             let loads = plan.loads.len();
             let fewer_loads = if loads > 1 { ", or fewer loads (--loads)" } else { "" };
-            let shorter = match plan.slice_takes_ms {
-                Some(_) => "commands that run shorter: a slice takes as long as they do",
-                None => "shorter slices (--slice, --settle)",
-            };
             Failure::usage(format!(
-                "--budget {} s is too short for {} at {} in slices of {} ms: use at least {} s, \
-                 or {shorter}{fewer_loads}",
+                "--budget {} s is too short for {} at {} in slices of {} ms: use --budget {}s{fewer_loads}",
                 budget_ms / 1_000,
                 counted(arms, "mode"),
                 counted(loads, "load"),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use quell_experiment::SliceFlag;
+use quell_experiment::{SliceFlag, SliceObservation};
 use quell_host::attach::Targets;
 use quell_linux::signal::Interruption;
 use quell_linux::visible::counted;
@@ -120,10 +120,18 @@ fn see(targets: &Targets) -> Result<Seen, Failure> {
         queues,
         connections: sockets.max(queues),
         present: plan.present_setting(),
-        busy: slice.metric(figures::BUSY).filter(|_| !slice.flags.contains(&SliceFlag::ForeignCpu)),
+        busy: busy_of_programs(&slice),
         packets_per_s: slice.metric(figures::PACKETS),
         refused,
     })
+}
+
+/// Share of time in which the CPUs were not idle. `None` if that was mostly other programs. Without NAPI threads, the
+/// share of other programs is not known, but the slice has a flag.
+fn busy_of_programs(slice: &SliceObservation) -> Option<f64> {
+    let busy = slice.metric(figures::BUSY)?;
+    let is_foreign = slice.flags.contains(&SliceFlag::ForeignCpu) || slice.flags.contains(&SliceFlag::NoIdleCpu);
+    (!is_foreign && slice.foreign_cpu.is_none_or(|share| share <= busy / 2.0)).then_some(busy)
 }
 
 impl Seen {
@@ -174,6 +182,17 @@ mod tests {
         assert_eq!(Seen { packets_per_s: Some(5.0), ..IDLE }.load(), Some(OfferedLoad::Percent(30.0)));
         assert_eq!(Seen { packets_per_s: Some(5.0), busy: Some(0.0), ..IDLE }.load(), Some(OfferedLoad::Percent(1.0)));
         assert_eq!(Seen { busy: None, ..IDLE }.load(), None);
+    }
+
+    #[test]
+    fn the_time_of_other_programs_is_no_load_of_these_with_napi_threads_too() {
+        let busy = |foreign_cpu, flag: Option<SliceFlag>| {
+            let slice = SliceObservation { foreign_cpu, flags: flag.into_iter().collect(), ..Default::default() };
+            busy_of_programs(&slice.with_metric(figures::BUSY, Some(0.8)))
+        };
+        assert_eq!(busy(Some(0.1), None), Some(0.8));
+        assert_eq!(busy(Some(0.7), None), None, "with NAPI threads");
+        assert_eq!(busy(Some(0.0), Some(SliceFlag::ForeignCpu)), None, "without");
     }
 
     #[test]

@@ -152,6 +152,7 @@ mod tests {
             beside: None,
             clients: None,
             attached: None,
+            base_is: None,
             placement: None,
             problems: Vec::new(),
         }))

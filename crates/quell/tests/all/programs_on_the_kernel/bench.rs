@@ -98,8 +98,8 @@ fn a_budget_without_time_for_slow_judges_is_refused_before_the_plan_with_one_tha
         let refused = [command, &["--slice=50", "--settle=5", "--budget=12s", "--yes", judge]].concat();
         let (code, _, stderr) = end(stage.start(&[&refused[..], &["--output", "/dev/null"]].concat()));
         assert_eq!(code, Some(1), "{stderr}");
-        assert!(stderr.contains("use --budget") || stderr.contains("use at least"), "{stderr}");
-        assert!(stderr.contains("commands that run shorter") && !stderr.contains(plan), "{stderr}");
+        assert!(stderr.contains("use --budget"), "{stderr}");
+        assert!(!stderr.contains(plan), "{stderr}");
     }
     stage.assert_as_before();
 }
