@@ -29,11 +29,11 @@ use quell_host::attach::plan::QueueStep;
 use quell_host::attach::poller::with_safe_timer;
 use quell_host::attach::stall::{SuspendedQueue, watching_sampler};
 use quell_host::attach::{
-    AttachError, AttachPlan, AttachRequest, Attached, Attachment, EpollsSetBy, TargetError, Targets, effect, observe,
-    plan,
+    AttachError, AttachPlan, AttachRequest, Attached, AttachedMode, Attachment, EpollsSetBy, TargetError, Targets,
+    effect, observe, plan,
 };
 use quell_host::behavior;
-use quell_host::findings::{self, Finding};
+use quell_host::findings::{self, Finding, cpus_lacking_for_pollers};
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::steer::{NothingSteered, Steering, mark_steered};
 use quell_linux::pidfd::Signal;
@@ -125,6 +125,9 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         groups.steerings.iter_mut().for_each(Steering::forget_established);
     }
     let mut report = render::Report::new(&request, &targets, &plan, findings, args.follow);
+    if mode.poller().is_some() {
+        report.lacking_cpus = cpus_lacking_for_pollers(&snapshot, &targets.pids(), plan.queues().count());
+    }
     if args.placement.is_requested() {
         report.placement = Some(PlacementReport::new(&groups, None));
     }
@@ -132,7 +135,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         if args.json {
             output::json(&report)?;
         } else {
-            show_plan(&report, &groups)?;
+            show_plan(&report, &groups, args)?;
         }
     }
     refuse(&report, args)?;
@@ -143,7 +146,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         return Ok(());
     }
     if !args.json {
-        show_plan(&report, &groups)?;
+        show_plan(&report, &groups, args)?;
     }
     ask::unless(args.yes, "apply?", "--yes")?;
     let interruption = match args.follow {
@@ -171,18 +174,22 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         report.placement = Some(PlacementReport::new(&groups, Some(&placed)));
     }
     let time = Duration::from_secs(args.seconds);
+    let attached = AttachedMode { mode, launched: false, steers: is_steered, pins: args.placement.pins() };
     let cause = |napi| {
         let cause = no_poll_cause_now(Some(&snapshot), &targets.pids(), napi);
-        if is_steered { cause.for_steered() } else { cause }
+        cause.if_attached(&attached)
     };
     let mut is_over = || left.as_mut().is_some_and(|left| !left.is_kept());
     report.effect = effect(&request, &queues, &targets.pids(), time, cause, &mut is_over, &interruption);
-    report.payoff = report.effect.as_ref().and_then(|effect| effect.payoff(mode, &report.findings));
+    report.payoff = report.effect.as_ref().and_then(|effect| effect.payoff(&attached, &report.findings));
     if is_over() {
         return Err(reverted_after_stall(&targets));
     }
-    let printed =
-        if args.json { output::json(&report) } else { show_what_was_set(&report, &groups, &placed, &targets) };
+    let printed = if args.json {
+        output::json(&report)
+    } else {
+        show_what_was_set(&report, &groups, &placed, (&targets, attached))
+    };
     // A closed pipe must not undo the mode.
     if let Some(attachment) = kept {
         follow::follow(attachment, placement, &interruption)?;
@@ -221,7 +228,8 @@ pub(in crate::commands) fn keep(
     let queues: Vec<QueueStep> = attachment.queues().cloned().collect();
     let mut left = leave(attachment)?;
     let mut is_over = || !left.is_kept();
-    let cause = |napi| no_poll_cause_now(Some(&snapshot), &targets.pids(), napi);
+    let attached = AttachedMode { mode, launched: false, steers: !groups.steerings.is_empty(), pins: args.pins() };
+    let cause = |napi| no_poll_cause_now(Some(&snapshot), &targets.pids(), napi).if_attached(&attached);
     let effect = effect(&request, &queues, &targets.pids(), EFFECT_WATCHED, cause, &mut is_over, &interruption);
     if is_over() {
         return Err(reverted_after_stall(targets));
@@ -235,13 +243,12 @@ fn show_what_was_set(
     report: &render::Report<'_>,
     groups: &Groups,
     placed: &PlacementResult,
-    targets: &Targets,
+    (targets, attached): (&Targets, AttachedMode),
 ) -> Result<(), Failure> {
     output::prose(&render::rings_left_alone(&report.rings_left_alone))?;
     output::prose(&render::placement::placed(groups, placed))?;
     let Some(effect) = &report.effect else { return Ok(()) };
-    let is_steered = !groups.steerings.is_empty();
-    let conclusion = render::conclusion(report.payoff.as_ref(), targets.selection(), is_steered);
+    let conclusion = render::conclusion(report.payoff.as_ref(), targets.selection(), attached);
     output::prose(&format!("{effect}{conclusion}"))
 }
 
@@ -288,9 +295,9 @@ fn reverted_after_stall(targets: &Targets) -> Failure {
     Failure::new(Exit::VerifyFailed, format!("the mode was reverted while it was being checked: {why}"))
 }
 
-fn show_plan(report: &render::Report<'_>, groups: &Groups) -> Result<(), Failure> {
+fn show_plan(report: &render::Report<'_>, groups: &Groups, args: &AttachArgs) -> Result<(), Failure> {
     output::prose(&report.to_string())?;
-    output::prose(&render::placement::groups(groups))
+    output::prose(&render::placement::groups(groups, args.placement.pins()))
 }
 
 struct Observation {
@@ -352,7 +359,9 @@ fn groups(wanted: &Wanted, snapshot: &Snapshot, targets: &Targets, follow: bool)
     if groups.steerings.is_empty() && !follow {
         let text = match groups.refused.is_empty() {
             true => format!("{}; nothing was changed", NothingSteered(Vec::new())),
-            false => format!("nothing can be steered; nothing was changed:\n{}", render::placement::groups(&groups)),
+            false => {
+                format!("nothing can be steered; nothing was changed:\n{}", render::placement::groups(&groups, false))
+            }
         };
         return Err(Failure::new(Exit::NotSupported, text.trim_end()));
     }
