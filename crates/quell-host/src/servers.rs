@@ -299,8 +299,9 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     // The payoff of an attached mode is worth more than a warning.
     let to_fix = worst.filter(|worst| payoff.is_none() || worst.severity >= Severity::Serious);
     let measured = || {
-        let can_steer = mixes && !attached.is_some_and(|it| it.steers) && can_steer();
-        by_answers(answers.map_or(&[], Vec::as_slice), load, mixes, can_steer)
+        let is_steered = attached.is_some_and(|it| it.steers);
+        let can_steer = mixes && !is_steered && can_steer();
+        by_answers(answers.map_or(&[], Vec::as_slice), load, mixes && !is_steered, can_steer)
     };
     let next = match (to_fix, &attached) {
         (Some(worst), _) => NextStep::Fix { finding: worst.id },

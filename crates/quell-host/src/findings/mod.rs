@@ -38,7 +38,7 @@ pub use markdown::markdown;
 pub use node::Node;
 pub use sharing::unpolled_queues;
 pub use sorting::{
-    LackingCpus, are_attached, are_placed, are_steered, cpus_lacking_for_pollers, one_queue_if_attached,
+    LackingCpus, are_attached, are_placed, are_steered, cpus_lacking_for_pollers, name_mode, one_queue_if_attached,
 };
 pub(crate) use {sharing::EPOLL_MIXES_NAPIS, sorting::has_reuseport_group};
 

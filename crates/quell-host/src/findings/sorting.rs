@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quell_linux::Pid;
 use quell_linux::visible::counted;
+use quell_mode::DeliveryMode;
 
 use super::placement::FLOATING_WORKER;
 use super::sharing::{EPOLL_MIXES_NAPIS, SHARED_BY_WORKERS};
@@ -171,13 +172,22 @@ pub fn are_attached(findings: &mut [Finding], programs: &BTreeMap<Pid, AttachedM
     }
 }
 
+/// Names the mode of a plan in the advice of its findings.
+pub fn name_mode(findings: &mut [Finding], mode: &DeliveryMode) {
+    for fix in findings.iter_mut().flat_map(|finding| &mut finding.fix) {
+        if let Fix::Advice(text) = fix {
+            *text = text.replace("quell attach MODE ", &format!("quell attach {mode} "));
+        }
+    }
+}
+
 /// Advice that names `quell attach MODE`, for a program that has a mode: this one is attached again, with the options of
 /// the advice, or the program is started again.
 pub(crate) fn to_attached(advice: &str, attached: &AttachedMode) -> String {
     let mode = attached.mode;
-    let part = |part: &str| match part.strip_prefix("quell attach MODE ") {
+    let part = |part: &str| match part.strip_prefix("quell attach ").and_then(|rest| rest.split_once(' ')) {
         Some(_) if attached.launched => format!("quell run {mode} --steer --pin -- COMMAND"),
-        Some(rest) => format!("quell attach {mode} {rest} --take-over --yes"),
+        Some((_, rest)) => format!("quell attach {mode} {rest} --take-over --yes"),
         None => part.to_owned(),
     };
     advice.split('`').map(part).collect::<Vec<_>>().join("`")

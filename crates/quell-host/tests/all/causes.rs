@@ -9,7 +9,7 @@ use quell_host::attach::AttachedMode;
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
 use quell_host::behavior::{Behavior, EpollWaits, ReadyCause, ReadyGroup};
 use quell_host::findings::{
-    Finding, Fix, are_attached, are_placed, are_steered, examine, examine_observed, examine_sampled, rule,
+    Finding, Fix, are_attached, are_placed, are_steered, examine, examine_observed, examine_sampled, name_mode, rule,
 };
 use quell_host::snapshot::WatchedKind;
 use quell_linux::{NapiId, Pid};
@@ -335,6 +335,10 @@ fn a_mode_that_needs_a_cpu_per_queue_is_advised_only_if_there_is_one() {
 #[test]
 fn an_attached_program_is_not_advised_to_run_a_command_that_is_refused() {
     let (mut findings, _) = one_queue_each("nginx", true, 2);
+    let mut planned = findings.clone();
+    name_mode(&mut planned, &"defer20".parse().unwrap());
+    let has = |text: &Fix| text.to_string().contains("`quell attach defer20 4242 --steer --pin --follow`");
+    assert!(planned.iter().flat_map(|finding| &finding.fix).any(has), "{planned:#?}");
     are_attached(&mut findings, &BTreeMap::from([(Pid::from_kernel(4_242).unwrap(), attached(false))]));
     let advice: Vec<String> = findings.iter().flat_map(|finding| &finding.fix).map(ToString::to_string).collect();
     let again = "quell attach suspend200 4242 --steer --pin --follow --take-over --yes";

@@ -169,6 +169,10 @@ fn a_measurement_of_an_attached_server_ends_the_advice_to_measure() {
         "{better:?}"
     );
     assert!(matches!(next("base", true, None), NextStep::Keep { .. }));
+    let facts =
+        Facts { attached: vec![(4242, attached("base", true))], measured: vec![answer(None)], ..Facts::default() };
+    let mixing = only(&mixing(true), &facts).next;
+    assert!(matches!(mixing, NextStep::Keep { .. }), "it cannot be steered more: {mixing:?}");
     assert!(matches!(next("suspend200", false, Some("suspend200")), NextStep::Keep { .. }));
     assert_eq!(next("suspend200", false, None), NextStep::Check, "the result may be against it");
 }

@@ -293,6 +293,7 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quell_change::journal::{Purpose, TargetProgram};
     use quell_linux::Pid;
 
     const PLAIN: Terminal = Terminal { columns: None, colour: false };
@@ -421,11 +422,26 @@ mod tests {
     }
 
     #[test]
+    fn a_mode_that_quell_reverted_has_a_line_with_the_cause() {
+        let pid = Pid::of_this_process();
+        let end = EndRecord {
+            purpose: Purpose::Attachment { mode: "userbusy".parse().unwrap_or_else(|why| panic!("{why}")) },
+            programs: vec![TargetProgram { pid, start_time_ticks: 7, name: "redis".to_owned() }],
+            ended_unix_s: 7,
+            by: "its keeper: its polling process got 12 % of a CPU".to_owned(),
+        };
+        let text = reverted(&[end], PLAIN);
+        let wanted =
+            format!("reverted: attach userbusy of redis {pid}, by its keeper: its polling process got 12 % of a CPU\n");
+        assert_eq!(text, wanted);
+    }
+
+    #[test]
     fn a_launched_program_is_not_to_be_detached() {
         let attached = Some(quell_mode::DeliveryMode::default());
         let of = |launched| {
             let server = HostServer { attached, launched, ..server("redis", NextStep::Check) };
-            conclusion(&[server], true, Fixes::Above)
+            conclusion(&[server], true, Fixes::Above).replace("\n  ", " ")
         };
         assert!(of(false).contains("quell detach"), "{}", of(false));
         assert!(!of(true).contains("quell detach") && of(true).contains("ends with the command"), "{}", of(true));

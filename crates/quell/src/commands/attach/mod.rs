@@ -107,7 +107,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     }
     let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
     let wanted = args.placement.wanted();
-    let earlier = earlier(&targets, &request, args)?;
+    let (earlier, were_steered) = earlier(&targets, &request, args)?;
     let Observation { snapshot, request, mut plan, mut findings } = look(&targets, request, &wanted)?;
     if let Some(earlier) = &earlier {
         recall_values_before(&mut plan, &earlier.history);
@@ -120,8 +120,9 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let mut groups = groups(&wanted, &snapshot, &targets, args.follow)?;
     let is_steered = !groups.steerings.is_empty();
     findings::are_placed(&mut findings, &targets.pids(), is_steered, args.placement.pins());
-    if earlier.as_ref().is_some_and(|earlier| earlier.history.steers()) {
-        // Their workers were selected by the filters of that attachment.
+    findings::name_mode(&mut findings, &mode);
+    if were_steered {
+        // Their workers were selected by the filters of the earlier attachment.
         groups.steerings.iter_mut().for_each(Steering::forget_established);
     }
     let mut report = render::Report::new(&request, &targets, &plan, findings, args.follow);
@@ -398,25 +399,28 @@ fn refuse(report: &render::Report<'_>, args: &AttachArgs) -> Result<(), Failure>
     if args.accept_stalls { Ok(()) } else { stalls::refuse(&report.findings, "attaches") }
 }
 
-/// With `--take-over`, the attachment to continue, after others of these programs were restored.
-fn earlier(targets: &Targets, request: &AttachRequest, args: &AttachArgs) -> Result<Option<Attached>, Failure> {
+/// With `--take-over`, the attachment to continue, after others of these programs were restored; and whether an earlier one
+/// steered.
+fn earlier(targets: &Targets, request: &AttachRequest, args: &AttachArgs) -> Result<(Option<Attached>, bool), Failure> {
     if !args.take_over {
         refuse_what_is_attached(&journal(), targets).map_err(failure)?;
-        return Ok(None);
+        return Ok((None, false));
     }
     let steers = args.placement.wanted().steer.is_some();
     match find_earlier(&journal(), targets, request, steers, args.accept_stalls).map_err(failure)? {
-        Earlier::None => Ok(None),
+        Earlier::None => Ok((None, false)),
         Earlier::Continues(attached) => {
             output::say(&format!("takes over {}", attached.purpose()));
-            Ok(Some(*attached))
+            let steered = attached.history.steers();
+            Ok((Some(*attached), steered))
         }
         Earlier::Differs(attached) => {
             attached.iter().for_each(|one| output::say(&format!("restores {} first", one.purpose())));
+            let steered = attached.iter().any(|one| one.history.steers());
             let ended = detach::end(&journal(), attached);
             let failed_in_part = ended.detached.iter().any(|(_, detached)| !detached.failed.is_empty());
             detach::check_all_restored(&ended.errors, failed_in_part)?;
-            Ok(None)
+            Ok((None, steered))
         }
     }
 }
