@@ -10,9 +10,10 @@ use quell_sampler::QueueSample;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::attach::AttachedMode;
 use crate::attach::effect::{EffectOnQueue, judge};
 use crate::attach::no_poll::cause;
-use crate::attach::payoff::ModePayoff;
+use crate::attach::payoff::{DoesItPay, ModePayoff};
 use crate::findings::{EPOLL_MIXES_NAPIS, Finding, Node, Severity, has_reuseport_group, kinds_of};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{FileWait, Files, Process, Snapshot, SnapshotSocket, SocketState};
@@ -40,6 +41,10 @@ pub struct HostServer {
     pub attached: Option<DeliveryMode>,
     /// Whether `quell run` started it with that mode.
     pub launched: bool,
+    /// Whether that attachment steers its connections.
+    pub steered: bool,
+    /// Whether that attachment pins its workers.
+    pub pinned: bool,
     /// Present setting of its queues and epolls; absent if it differs between them or is unknown.
     pub present: Option<DeliveryMode>,
     /// Number of queues from which it has received.
@@ -105,6 +110,8 @@ pub enum NextStep {
     Attach {
         /// The mode.
         mode: DeliveryMode,
+        /// Whether it has to be steered for that, as when it was measured.
+        steered: bool,
         /// The measurement.
         measured: EarlierMeasurement,
     },
@@ -115,7 +122,7 @@ pub enum NextStep {
     },
     /// See whether its attached mode pays.
     Check,
-    /// Wait: nothing has arrived through a queue.
+    /// Wait: it has no connection through a queue at present.
     AwaitClients,
 }
 
@@ -181,8 +188,8 @@ pub fn origins(snapshot: &Snapshot) -> BTreeMap<Pid, ProcessOrigin> {
 pub struct Known<'a> {
     pub findings: &'a [Finding],
     pub origins: &'a BTreeMap<Pid, ProcessOrigin>,
-    /// Modes of attached processes, and whether `quell run` started them.
-    pub attached: &'a BTreeMap<Pid, (DeliveryMode, bool)>,
+    /// Modes of attached processes.
+    pub attached: &'a BTreeMap<Pid, AttachedMode>,
     /// Answers of measurements for a process with this PID and name, the newest first.
     pub measured: &'a BTreeMap<NamedProcess, Vec<EarlierAnswer>>,
     /// Polls of each queue. Empty if they cannot be sampled.
@@ -278,10 +285,11 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let packets: u64 = samples.iter().map(|(_, sample)| sample.packets).sum();
     let load = (samples.len() == queues.len() && known.sampled_ns > 0)
         .then(|| (packets as f64 * 1e9 / known.sampled_ns as f64).round() as u64);
-    let payoff = attached.filter(|_| !samples.is_empty()).map(|(mode, _)| {
+    let payoff = attached.filter(|_| !samples.is_empty()).map(|attached| {
+        let mode = attached.mode;
         let judged = |(napi, sample): &(NapiId, &QueueSample)| {
             let seen = EffectOnQueue::of(*napi, known.sampled_ns, sample);
-            (seen, judge(&mode, &seen, || cause(query, &pids, *napi)))
+            (seen, judge(&mode, &seen, || cause(query, &pids, *napi).if_attached(&attached)))
         };
         let judged: Vec<_> = samples.iter().map(judged).collect();
         let fix = about.iter().find(|finding| finding.leaves_queues_unpolled()).map(|finding| finding.first_fix());
@@ -290,11 +298,16 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let worst = about.iter().filter(|finding| finding.severity >= Severity::Warning).max_by_key(|it| it.severity);
     // The payoff of an attached mode is worth more than a warning.
     let to_fix = worst.filter(|worst| payoff.is_none() || worst.severity >= Severity::Serious);
-    let next = match to_fix {
-        Some(worst) => NextStep::Fix { finding: worst.id },
-        None if attached.is_some() => NextStep::Check,
-        None if is_unknown => NextStep::AwaitClients,
-        None => by_answers(answers.map_or(&[], Vec::as_slice), load, mixes, mixes && can_steer()),
+    let measured = || {
+        let is_steered = attached.is_some_and(|it| it.steers);
+        let can_steer = mixes && !is_steered && can_steer();
+        by_answers(answers.map_or(&[], Vec::as_slice), load, mixes && !is_steered, can_steer)
+    };
+    let next = match (to_fix, &attached) {
+        (Some(worst), _) => NextStep::Fix { finding: worst.id },
+        (None, Some(attached)) => of_attached(attached, payoff.as_ref(), measured),
+        (None, None) if is_unknown => NextStep::AwaitClients,
+        (None, None) => measured(),
     };
     HostServer {
         pid: first.pid,
@@ -302,8 +315,10 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         place: known.origins.get(&first.pid).and_then(|origin| origin.place.clone()),
         netns: None,
         waits,
-        attached: attached.map(|(mode, _)| mode),
-        launched: attached.is_some_and(|(_, launched)| launched),
+        attached: attached.map(|it| it.mode),
+        launched: attached.is_some_and(|it| it.launched),
+        steered: attached.is_some_and(|it| it.steers),
+        pinned: attached.is_some_and(|it| it.pins),
         present: present(query, &queues, &receiving),
         queues: queues.len(),
         workers: waiters.len().max(receiving.len()),
@@ -314,6 +329,24 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         payoff,
         processes: pids.into_iter().collect(),
         next,
+    }
+}
+
+/// The next step for an attached server without problems: by measurements, if they know a mode, else to check.
+fn of_attached(attached: &AttachedMode, payoff: Option<&ModePayoff>, measured: impl FnOnce() -> NextStep) -> NextStep {
+    let is_ill =
+        |payoff: &ModePayoff| matches!(payoff.pays, DoesItPay::NotInEffect | DoesItPay::LeavesQueuesUnpolled { .. });
+    // Only `quell run` could give a launched program another mode.
+    if attached.launched || payoff.is_some_and(is_ill) {
+        return NextStep::Check;
+    }
+    match measured() {
+        NextStep::Attach { mode, measured, .. } if mode == attached.mode => NextStep::Keep { measured },
+        NextStep::Attach { mode, measured, steered } => {
+            NextStep::Attach { mode, measured, steered: steered || attached.steers }
+        }
+        keep @ NextStep::Keep { .. } if attached.mode == DeliveryMode::default() => keep,
+        _ => NextStep::Check,
     }
 }
 
@@ -329,8 +362,8 @@ fn by_answers(answers: &[EarlierAnswer], load: Option<u64>, mixes: bool, can_ste
     let mut answers = answers.iter().filter(holds).peekable();
     let newest = answers.peek().copied();
     match (answers.find(|answer| answer.measured.decides_at(load)), newest, load) {
-        (Some(EarlierAnswer { better: Some(mode), measured, .. }), ..) => {
-            NextStep::Attach { mode: *mode, measured: measured.clone() }
+        (Some(EarlierAnswer { better: Some(mode), measured, steered }), ..) => {
+            NextStep::Attach { mode: *mode, steered: *steered, measured: measured.clone() }
         }
         (Some(EarlierAnswer { measured, .. }), ..) => NextStep::Keep { measured: measured.clone() },
         (None, Some(EarlierAnswer { measured, .. }), Some(packets_per_s)) => {

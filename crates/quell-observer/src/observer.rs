@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use quell_change::drift::condition;
 use quell_change::journal::Journal;
 use quell_host::attach::Targets;
-use quell_host::attach::attached::attachments;
+use quell_host::attach::attached::{AttachedMode, attachments};
 use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge, suspect};
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
 use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::views::with_attachments;
-use quell_host::findings::{STEERED, unpolled_queues};
+use quell_host::findings::{one_queue_if_attached, unpolled_queues};
 use quell_host::snapshot::{self, Device, Files, Process, Snapshot, SnapshotNapi, SnapshotScope, TakeError, queues_of};
 use quell_linux::proc::{ControlGroups, ProcDir, ProcRoot};
 use quell_linux::sysfs::Sysfs;
@@ -51,7 +51,6 @@ type ProgramKey = (Pid, u64);
 struct ModeCondition {
     /// Number of drifted settings of its attachment. Absent if they cannot be read.
     drifted: Option<usize>,
-    is_steered: bool,
     skipped: Vec<SkippedPart>,
 }
 
@@ -275,7 +274,10 @@ impl Observer {
             let mut cause = |napi| {
                 let found = || {
                     let cause = no_poll_cause(&self.snapshot, self.before.as_ref(), &pids, napi);
-                    if condition.is_some_and(|one| one.is_steered) { cause.for_steered() } else { cause }
+                    match mode {
+                        Some(mode) => cause.if_attached(mode),
+                        None => cause,
+                    }
                 };
                 causes.entry((process.pid, napi)).or_insert_with(found).clone()
             };
@@ -290,12 +292,10 @@ impl Observer {
             let cpu_ns = cpu_ns(&dir, process.start_time_ticks);
             let ControlGroups { pod, container, unit } =
                 if cpu_ns.is_some() { groups } else { ControlGroups::default() };
-            let mode_of = mode.and_then(|mode| mode.parse::<DeliveryMode>().ok());
             let judged =
-                mode_of.map(|mode| (mode, judged(&mode, of_program, interval_ns, ran_ns, polling, &mut cause)));
-            let is_steered = condition.is_some_and(|condition| condition.is_steered);
-            let fix = unpolled.get(&process.pid);
-            let fix = fix.map(|fix| if is_steered { STEERED.to_owned() } else { fix.clone() });
+                mode.map(|it| (it.mode, judged(&it.mode, of_program, interval_ns, ran_ns, polling, &mut cause)));
+            let fix = mode.zip(unpolled.get(&process.pid));
+            let fix = fix.map(|(mode, advice)| one_queue_if_attached(advice, mode));
             let payoff = judged.as_ref().filter(|(_, queues)| !queues.is_empty());
             let payoff = payoff.map(|(mode, queues)| ModePayoff::of(*mode, queues, fix));
             let effect = judged.and_then(|(_, queues)| worst(queues));
@@ -312,7 +312,7 @@ impl Observer {
                 payoff,
                 drifted: condition.and_then(|condition| condition.drifted),
                 skipped: condition.map(|condition| condition.skipped.clone()),
-                mode: mode.cloned(),
+                mode: mode.map(|it| it.mode.to_string()),
                 epolls: epolls(process),
                 napis: napis.into_iter().collect(),
             })
@@ -402,12 +402,12 @@ fn rx_queues(device: &Device, napi: NapiId) -> Vec<u32> {
     queues.filter(|queue| queue.napi.known().is_some_and(of_napi)).map(|queue| queue.id).collect()
 }
 
-fn modes(journal: &Journal) -> BTreeMap<ProgramKey, String> {
+fn modes(journal: &Journal) -> BTreeMap<ProgramKey, AttachedMode> {
     let attached = attachments(journal).unwrap_or_default();
     let of_attachment = attached.iter().flat_map(|attached| {
-        let mode = attached.purpose().mode();
+        let mode = attached.mode();
         let targets = attached.history.targets.iter();
-        targets.filter_map(move |target| Some(((target.pid, target.start_time_ticks), mode?.to_string())))
+        targets.filter_map(move |target| Some(((target.pid, target.start_time_ticks), mode?)))
     });
     of_attachment.collect()
 }
@@ -417,12 +417,12 @@ fn conditions(journal: &Journal, snapshot: &Snapshot) -> BTreeMap<ProgramKey, Mo
     for attached in attachments(journal).unwrap_or_default() {
         let drifted = condition(&attached.path, &attached.history).ok().map(|condition| condition.drifted.len());
         let Some(mode) = attached.purpose().mode() else { continue };
-        let (is_steered, parts) = (attached.history.steers(), skipped(snapshot, &attached, mode));
+        let parts = skipped(snapshot, &attached, mode);
         for target in &attached.history.targets {
             let concerns = |pid: Option<Pid>| pid.is_none_or(|pid| pid == target.pid);
             let its = parts.iter().filter(|(pid, _)| concerns(*pid));
             let skipped = its.map(|(_, part)| part.clone()).collect();
-            conditions.insert((target.pid, target.start_time_ticks), ModeCondition { drifted, is_steered, skipped });
+            conditions.insert((target.pid, target.start_time_ticks), ModeCondition { drifted, skipped });
         }
     }
     conditions

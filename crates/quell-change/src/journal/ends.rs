@@ -46,6 +46,12 @@ impl EndRecord {
             by: by.to_owned(),
         })
     }
+
+    /// Whether the keeper or the poller ended it without being asked, while its programs ran.
+    #[must_use]
+    pub fn is_unasked(&self) -> bool {
+        self.by.starts_with("its ") && !self.by.ends_with(": the programs exited")
+    }
 }
 
 impl Journal {
@@ -103,6 +109,13 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     use super::*;
+
+    #[test]
+    fn an_end_is_unasked_unless_a_user_or_the_exit_of_the_programs_caused_it() {
+        let is_unasked = |by: &str| EndRecord { by: by.to_owned(), ..end("one", 7) }.is_unasked();
+        assert!(is_unasked("its keeper: its queues stalled") && is_unasked("its poller: its keeper was killed"));
+        assert!(!is_unasked("its keeper: the programs exited") && !is_unasked("`quell revert`"));
+    }
 
     fn end(name: &str, ended_unix_s: u64) -> EndRecord {
         let purpose = Purpose::Profile { name: name.to_owned(), netns: None, content: 7 };

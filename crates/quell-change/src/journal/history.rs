@@ -167,6 +167,11 @@ impl History {
         self.pending().any(|(_, entry)| matches!(entry.change, Change::ReuseportFilter(_)))
     }
 
+    #[must_use]
+    pub fn pins(&self) -> bool {
+        self.pending().any(|(_, entry)| matches!(entry.change, Change::ThreadAffinity(_)))
+    }
+
     fn set_persistence(&mut self, persistence: Persistence) -> Result<(), &'static str> {
         if self.persistence == Persistence::UntilReverted {
             return Err("the changes are already marked as persistent");

@@ -1,6 +1,6 @@
 //! Attachments and experiments that journals record.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use quell_change::journal::{History, Journal, Keeper, ListedJournal, Persistence, Purpose, TargetProgram};
@@ -9,6 +9,7 @@ use quell_change::recovery::is_running;
 use quell_change::target::Targets;
 use quell_linux::Pid;
 use quell_linux::proc::ProcRoot;
+use quell_mode::DeliveryMode;
 
 use super::error::AttachError;
 use crate::findings::{Finding, are_attached, are_steered};
@@ -23,6 +24,16 @@ pub struct Attached {
     pub is_locked: bool,
 }
 
+/// Mode of a program, and how it was applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttachedMode {
+    pub mode: DeliveryMode,
+    /// Whether `quell run` started the program with it.
+    pub launched: bool,
+    pub steers: bool,
+    pub pins: bool,
+}
+
 impl Attached {
     #[must_use]
     pub fn purpose(&self) -> &Purpose {
@@ -33,6 +44,12 @@ impl Attached {
     #[must_use]
     pub fn is_launched(&self) -> bool {
         matches!(self.purpose(), Purpose::Launch { .. })
+    }
+
+    /// Absent for experiments.
+    #[must_use]
+    pub fn mode(&self) -> Option<AttachedMode> {
+        AttachedMode::recorded(&self.history)
     }
 
     /// Process that undoes the changes on SIGTERM: the keeper, or the command that began the journal.
@@ -54,6 +71,23 @@ impl Attached {
         let Keeper { pid, start_time_ticks } = self.owner();
         proc.boot_id().is_ok_and(|boot_id| is_running(pid, start_time_ticks, boot_id, &proc))
     }
+}
+
+impl AttachedMode {
+    /// Mode of a journal; absent if it is not that of an attachment.
+    #[must_use]
+    pub fn recorded(history: &History) -> Option<Self> {
+        let purpose = &history.begin.purpose;
+        let launched = matches!(purpose, Purpose::Launch { .. });
+        Some(Self { mode: purpose.mode()?, launched, steers: history.steers(), pins: history.pins() })
+    }
+}
+
+/// Modes of the programs of these attachments.
+#[must_use]
+pub fn attached_modes(attached: &[Attached]) -> BTreeMap<Pid, AttachedMode> {
+    let modes = attached.iter().filter_map(|one| Some((one, one.mode()?)));
+    modes.flat_map(|(one, mode)| one.history.targets.iter().map(move |target| (target.pid, mode))).collect()
 }
 
 /// Attachments and experiments on programs that are not reverted, including those that are still being made.
@@ -97,14 +131,11 @@ fn recorded(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
     Ok(journal.list()?.into_iter().filter_map(attached).collect())
 }
 
-/// Adapts the advice of findings to the attachments of the programs. Does nothing if the journals cannot be read.
-pub fn adapt(findings: &mut [Finding], journal: &Journal) {
-    let attached = attachments(journal).unwrap_or_default();
-    let pids = |attached: &mut dyn Iterator<Item = &Attached>| -> BTreeSet<Pid> {
-        attached.flat_map(|one| &one.history.targets).map(|target| target.pid).collect()
-    };
-    are_attached(findings, &pids(&mut attached.iter()));
-    are_steered(findings, &pids(&mut attached.iter().filter(|attached| attached.history.steers())));
+/// Adapts the advice of findings to what is attached to the programs.
+pub fn adapt(findings: &mut [Finding], attached: &BTreeMap<Pid, AttachedMode>) {
+    are_attached(findings, attached);
+    let steered: BTreeSet<Pid> = attached.iter().filter(|(_, mode)| mode.steers).map(|(pid, _)| *pid).collect();
+    are_steered(findings, &steered);
 }
 
 /// Checks that none of the programs is attached, takes part in an experiment, or belongs to a lab that measures it.

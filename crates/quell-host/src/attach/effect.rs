@@ -262,8 +262,12 @@ pub fn suspect(sample: &QueueSample, for_ns: u64, programs_cpu_ns: Option<u64>) 
 
 fn too_few_packets(seen: &EffectOnQueue) -> Option<ModeVerdict> {
     let EffectOnQueue { packets, for_ns, .. } = *seen;
-    (packets < PACKETS_TO_JUDGE)
-        .then(|| ModeVerdict::CannotTell(format!("only {} in {}", counted(packets, "packet"), milliseconds(for_ns))))
+    (packets < PACKETS_TO_JUDGE).then(|| {
+        ModeVerdict::CannotTell(match packets {
+            0 => format!("no packet in {}, although sockets of the program receive from it", milliseconds(for_ns)),
+            _ => format!("only {} in {}", counted(packets, "packet"), milliseconds(for_ns)),
+        })
+    })
 }
 
 /// Judges whether `mode` is in effect on a queue with these observations. `cause` finds out why the programs never polled;

@@ -45,7 +45,7 @@ pub mod views;
 pub mod wait;
 pub mod watch;
 
-pub use attached::{Attached, attachments};
+pub use attached::{Attached, AttachedMode, attachments};
 pub use attachment::{Attachment, observe};
 pub use error::AttachError;
 pub use pass::{Pass, describe_step};

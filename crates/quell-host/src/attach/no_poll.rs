@@ -7,10 +7,11 @@ use std::fmt;
 use quell_linux::visible::{agree, counted};
 use quell_linux::{NapiId, Pid};
 
+use super::attached::AttachedMode;
 use super::attachment::observe;
 use super::receivers::accepts_for_others;
-use crate::findings::sorting::{STEERED, one_queue_per_worker};
-use crate::findings::{Finding, stalls};
+use crate::findings::sorting::one_queue_per_worker;
+use crate::findings::{Finding, one_queue_if_attached, stalls};
 use crate::snapshot::Snapshot;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 
@@ -177,12 +178,12 @@ impl NoPollCause {
         matches!(self, Self::TrafficOfOthers { .. })
     }
 
-    /// The cause for a program whose connections are steered: steering is no advice then.
+    /// The cause for a program that has a mode, with advice that its commands do not refuse.
     #[must_use]
-    pub fn for_steered(self) -> Self {
+    pub fn if_attached(self, attached: &AttachedMode) -> Self {
         match self {
-            Self::SeveralQueues { epoll, queues, .. } => {
-                Self::SeveralQueues { epoll, queues, advice: STEERED.to_owned() }
+            Self::SeveralQueues { epoll, queues, advice } => {
+                Self::SeveralQueues { epoll, queues, advice: one_queue_if_attached(&advice, attached) }
             }
             other => other,
         }

@@ -9,10 +9,11 @@ use quell_linux::{NapiId, Pid, kernel};
 use quell_sampler::{Sampler, SamplerError};
 use tracing::{info, warn};
 
+use super::attached::AttachedMode;
 use super::attachment::Attachment;
 use super::effect::{ModeVerdict, PollCounting, judge};
 use super::no_poll::{NoPollCause, no_poll_cause_now};
-use super::plan::QueueStep;
+use super::plan::{EpollsSetBy, QueueStep};
 use super::stall::{StallWatch, Stalled, SuspendedQueue};
 use super::stall_log::StallLog;
 
@@ -134,8 +135,9 @@ impl EffectWatch {
                 continue;
             }
             let verdict = judge(&request.mode, &seen, || {
-                let cause = no_poll_cause_now(None, programs, seen.napi);
-                if attachment.steers() { cause.for_steered() } else { cause }
+                let launched = request.epolls == EpollsSetBy::Program;
+                let attached = AttachedMode { mode: request.mode, launched, steers: attachment.steers(), pins: false };
+                no_poll_cause_now(None, programs, seen.napi).if_attached(&attached)
             });
             match &verdict {
                 ModeVerdict::InEffect(why) => info!(napi = seen.napi.get(), %why, "the mode is in effect again"),

@@ -38,7 +38,9 @@ pub use markdown::markdown;
 pub use node::Node;
 pub use sharing::{EPOLL_MIXES_NAPIS, unpolled_queues};
 pub(crate) use sorting::has_reuseport_group;
-pub use sorting::{STEERED, are_attached, are_placed, are_steered};
+pub use sorting::{
+    LackingCpus, are_attached, are_placed, are_steered, cpus_lacking_for_pollers, name_mode, one_queue_if_attached,
+};
 
 pub const SCHEMA: &str = "quell-findings/1";
 

@@ -6,6 +6,7 @@ use quell_linux::netdev::NapiThreading;
 use quell_linux::{CpuList, NapiId};
 
 use super::fix::Fix;
+use super::sorting::{has_reuseport_group, to_steer};
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Device, SnapshotNapi, Thread};
@@ -38,9 +39,10 @@ fn floating(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         let cpus = thread.affinity.known().filter(|cpus| cpus.len() > 1)?;
         let at = epoll.by_napi.keys().find_map(|&id| packet_cpu(query, id));
         let fix = match at {
-            _ if epoll.by_napi.len() > 1 => {
-                Fix::advice("pin it when it polls one queue: `quell attach MODE PID --steer --pin --follow`".to_owned())
-            }
+            _ if epoll.by_napi.len() > 1 => match has_reuseport_group(query, epoll.process) {
+                true => Fix::advice(format!("pin it when it polls one queue: `{}`", to_steer(query, epoll.process))),
+                false => Fix::advice("pin it when it polls one queue (epoll-mixes-napis)"),
+            },
             Some(cpu) => Fix::pin(thread.tid, &only(cpu)),
             None => Fix::advice(format!("pin it to one CPU: taskset -cp CPU {}", thread.tid)),
         };

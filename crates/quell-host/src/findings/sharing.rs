@@ -56,7 +56,7 @@ fn mixed(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         Observation {
             severity,
             nodes,
-            observed: format!("sockets by NAPI: {}", shares.collect::<Vec<_>>().join(", ")),
+            observed: format!("sockets by NAPI: {}{}", shares.collect::<Vec<_>>().join(", "), if_polled(severity)),
             fix: std::iter::once(one_queue_per_worker(query, epoll.process))
                 .chain(opened_connections(query, epoll))
                 .map(Fix::advice)
@@ -64,6 +64,11 @@ fn mixed(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         }
     };
     mixing(query).map(observation).collect()
+}
+
+/// What a note about several queues becomes if the epoll polls.
+fn if_polled(severity: Severity) -> &'static str {
+    if severity == Severity::Note { "; serious under suspension" } else { "" }
 }
 
 /// Epolls with sockets on several queues, and the number of those on each.
@@ -117,21 +122,19 @@ fn of_udp(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Observa
     let advice = match (socket.steered_queues, socket.reuseport.known()) {
         (Some(_), _) => "run as many workers as queues, or use fewer queues (`ethtool -L`)",
         (None, Some(true)) => {
-            "add --steer --steer-udp, which gives each socket of its SO_REUSEPORT group one queue; or use deferral or \
-             userbusy"
+            "add --steer --steer-udp, which gives each socket of its SO_REUSEPORT group one queue; or use deferral"
         }
-        (None, _) => {
-            "use one socket with SO_REUSEPORT per queue and --steer --steer-udp; or one queue; or deferral or userbusy"
-        }
+        (None, _) => "use one socket with SO_REUSEPORT per queue and --steer --steer-udp; or one queue; or deferral",
+    };
+    let severity = match (epoll.polls(), is_slow) {
+        (true, true) => Severity::Serious,
+        (true, false) => Severity::Warning,
+        (false, _) => Severity::Note,
     };
     Some(Observation {
-        severity: match (epoll.polls(), is_slow) {
-            (true, true) => Severity::Serious,
-            (true, false) => Severity::Warning,
-            (false, _) => Severity::Note,
-        },
+        severity,
         nodes,
-        observed: format!("{queues} queues can deliver to UDP socket{local}"),
+        observed: format!("{queues} queues can deliver to UDP socket{local}{}", if_polled(severity)),
         fix: vec![Fix::advice(advice)],
     })
 }
@@ -257,7 +260,7 @@ fn shared_epoll(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             severity: if epoll.polls() { Severity::Warning } else { Severity::Note },
             nodes,
             observed: format!("{} wait on it", counted(epoll.waiters.len(), "thread")),
-            fix: vec![Fix::advice("run one process per queue, or use one epoll per thread, or the mode userbusy")],
+            fix: vec![Fix::advice("run one process per queue, or use one epoll per thread")],
         }
     };
     matters.map(observation).collect()

@@ -4,24 +4,76 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quell_linux::Pid;
 use quell_linux::visible::counted;
+use quell_mode::DeliveryMode;
 
 use super::placement::FLOATING_WORKER;
 use super::sharing::{EPOLL_MIXES_NAPIS, SHARED_BY_WORKERS};
 use super::{Finding, Fix, Node};
+use crate::attach::AttachedMode;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
-use crate::snapshot::{Process, Protocol, SnapshotSocket, SocketState};
+use crate::snapshot::{Process, Protocol, Snapshot, SnapshotSocket, SocketState};
 
 /// How each worker of a program gets the connections of one queue, or that it cannot.
 pub(crate) fn one_queue_per_worker(query: &SnapshotQuery<'_>, process: &Process) -> String {
     if process.name == "memcached" {
         return "start memcached with -N and one thread per queue".to_owned();
     }
+    let command = to_steer(query, process);
     if has_reuseport_group(query, process) {
-        return format!("sort new connections by queue: `quell attach MODE {} --steer`", server_of(query, process).pid);
+        return format!("sort new connections by queue: `{command}`");
     }
-    "use a device with one queue, or a mode without suspension (defer20, userbusy); --steer needs a listening socket per worker \
-     (SO_REUSEPORT; nginx: `listen … reuseport`)"
-        .to_owned()
+    let other = format!("use a device with one queue, or {}", without_suspension(query, process));
+    let own_sockets = match process.name.as_str() {
+        "nginx" => "add `reuseport` to its `listen` directives",
+        "haproxy" => "add `shards by-thread` to its `bind` lines",
+        _ if has_one_worker(query, process) => return other,
+        _ => "give each worker a listening socket of its own (SO_REUSEPORT)",
+    };
+    format!("{own_sockets}, then `{command}`; or {other}")
+}
+
+/// Command that steers the connections of a program to its workers, and pins these.
+pub(super) fn to_steer(query: &SnapshotQuery<'_>, worker: &Process) -> String {
+    format!("quell attach MODE {} --steer --pin --follow", server_of(query, worker).pid)
+}
+
+/// Whether one thread of the program waits for packets.
+fn has_one_worker(query: &SnapshotQuery<'_>, process: &Process) -> bool {
+    let server = server_of(query, process).pid;
+    let its = query.epolls().filter(|epoll| !epoll.by_napi.is_empty());
+    let its = its.filter(|epoll| server_of(query, epoll.process).pid == server);
+    its.map(|epoll| epoll.waiters.len().max(1)).sum::<usize>() == 1
+}
+
+/// Modes in which the epolls of the program do not poll. `userbusy` only with a CPU for each queue beside those of the
+/// workers.
+pub(super) fn without_suspension(query: &SnapshotQuery<'_>, process: &Process) -> &'static str {
+    let its = query.epolls().filter(|epoll| epoll.process.pid == process.pid);
+    let queues: BTreeSet<_> = its.flat_map(|epoll| epoll.by_napi.keys()).collect();
+    match lacking(query, &[process.pid].into(), queues.len()) {
+        None => "a mode without suspension (defer20, userbusy)",
+        Some(_) => "a mode without suspension (defer20)",
+    }
+}
+
+/// CPUs of a host, and workers of programs that run on them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LackingCpus {
+    pub cpus: usize,
+    pub workers: usize,
+}
+
+/// The CPUs, if a polling thread for each of so many queues leaves none free beside the workers of the programs.
+#[must_use]
+pub fn cpus_lacking_for_pollers(now: &Snapshot, programs: &BTreeSet<Pid>, queues: usize) -> Option<LackingCpus> {
+    lacking(&SnapshotQuery::new(now, None), programs, queues)
+}
+
+fn lacking(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, queues: usize) -> Option<LackingCpus> {
+    let its = query.epolls().filter(|epoll| programs.contains(&epoll.process.pid));
+    let workers = its.map(|epoll| epoll.waiters.len()).sum::<usize>().max(1);
+    let cpus = query.now.cpus.each.len();
+    (cpus <= queues + workers).then_some(LackingCpus { cpus, workers })
 }
 
 /// The process that opened the listening sockets of a worker: the first one that holds them.
@@ -61,7 +113,7 @@ fn listens(socket: &SnapshotSocket) -> bool {
 }
 
 /// Advice to a program whose new connections are steered.
-pub const STEERED: &str =
+pub(crate) const STEERED: &str =
     "new connections are steered to one queue per worker; those from before stay until their clients reconnect";
 
 /// Replaces the advice to steer in findings about these programs, whose connections are steered.
@@ -97,21 +149,54 @@ pub fn are_placed(findings: &mut Vec<Finding>, programs: &BTreeSet<Pid>, steered
 }
 
 /// Replaces the advice to attach in findings about these programs, which are attached: `quell attach` refuses that.
-pub fn are_attached(findings: &mut [Finding], programs: &BTreeSet<Pid>) {
+pub fn are_attached(findings: &mut [Finding], programs: &BTreeMap<Pid, AttachedMode>) {
     for finding in findings {
-        let pid = finding.nodes.iter().find_map(|node| match node {
-            Node::Epoll { pid, .. } if programs.contains(pid) => Some(*pid),
+        let program = finding.nodes.iter().find_map(|node| match node {
+            Node::Epoll { pid, .. } => programs.get_key_value(pid),
             _ => None,
         });
-        let Some(pid) = pid else { continue };
+        let Some((pid, attached)) = program else { continue };
         for fix in &mut finding.fix {
-            if let Fix::Command(command) = fix
-                && command.starts_with("quell attach ")
-            {
-                *fix = Fix::advice(format!("`quell detach {pid}`, then `{command}`"));
-            }
+            *fix = match fix {
+                Fix::Command(command) => match command.strip_prefix("quell attach ") {
+                    Some(rest) if attached.launched => {
+                        let mode = rest.split(' ').next().unwrap_or("MODE");
+                        Fix::advice(format!("start the program again with `quell run {mode} -- COMMAND`"))
+                    }
+                    Some(_) => Fix::advice(format!("`quell detach {pid}`, then `{command}`")),
+                    None => continue,
+                },
+                Fix::Advice(text) => Fix::advice(to_attached(text, attached)),
+            };
         }
     }
+}
+
+/// Names the mode of a plan in the advice of its findings.
+pub fn name_mode(findings: &mut [Finding], mode: &DeliveryMode) {
+    for fix in findings.iter_mut().flat_map(|finding| &mut finding.fix) {
+        if let Fix::Advice(text) = fix {
+            *text = text.replace("quell attach MODE ", &format!("quell attach {mode} "));
+        }
+    }
+}
+
+/// Advice that names `quell attach MODE`, for a program that has a mode: this one is attached again, with the options of
+/// the advice, or the program is started again.
+pub(crate) fn to_attached(advice: &str, attached: &AttachedMode) -> String {
+    let mode = attached.mode;
+    let part = |part: &str| match part.strip_prefix("quell attach ").and_then(|rest| rest.split_once(' ')) {
+        Some(_) if attached.launched => format!("quell run {mode} --steer --pin -- COMMAND"),
+        Some((_, rest)) => format!("quell attach {mode} {rest} --take-over --yes"),
+        None => part.to_owned(),
+    };
+    advice.split('`').map(part).collect::<Vec<_>>().join("`")
+}
+
+/// Advice how to give each epoll one queue, for a program that has a mode.
+#[must_use]
+pub fn one_queue_if_attached(advice: &str, attached: &AttachedMode) -> String {
+    if attached.steers { STEERED.to_owned() } else { to_attached(advice, attached) }
 }
 
 /// Whether the process holds a socket of a reuseport group with several TCP listeners, which may be those of other

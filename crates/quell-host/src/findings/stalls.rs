@@ -265,7 +265,7 @@ const FEW: u64 = 100;
 const RUN_OR_DEFER: &str = "start the program with `quell run`, which turns timeout 0 into a short wait, or use a mode \
                             without suspension, such as defer20";
 
-const SLEEP_OR_DEFER: &str = "use a mode in which the epoll does not poll, such as defer20 or userbusy, or let the program sleep in the epoll \
+const SLEEP_OR_DEFER: &str = "use a mode in which the epoll does not poll, such as defer20, or let the program sleep in the epoll \
                               that has the connections";
 
 fn zero_timeout(query: &SnapshotQuery<'_>) -> Vec<Observation> {
@@ -476,7 +476,7 @@ fn blocks(query: &SnapshotQuery<'_>) -> Vec<Observation> {
                 time_text(longest_ns)
             ),
             fix: vec![Fix::advice(
-                "use a mode in which the epoll does not poll, such as defer20 or userbusy; or another queue for these sockets, or a program that \
+                "use a mode in which the epoll does not poll, such as defer20; or another queue for these sockets, or a program that \
                  waits for them in the epoll, too",
             )],
         })

@@ -81,7 +81,7 @@ fn no_busy_polling(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             u8::from(socket.prefer_busy_poll),
             socket.busy_poll_us
         ),
-        fix: vec![Fix::advice("zero-copy mode, or a thread of Quell that polls the queue (mode userbusy)")],
+        fix: vec![Fix::advice("zero-copy mode; or, with a free CPU for the queue, a thread of Quell that polls it (mode userbusy)")],
     })
     .collect()
 }

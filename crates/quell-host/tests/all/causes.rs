@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::snapshots::{self, Edit, before, healthy, set, snapshot};
+use quell_host::attach::AttachedMode;
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
 use quell_host::behavior::{Behavior, EpollWaits, ReadyCause, ReadyGroup};
 use quell_host::findings::{
-    Finding, Fix, are_attached, are_placed, are_steered, examine, examine_observed, examine_sampled, rule,
+    Finding, Fix, are_attached, are_placed, are_steered, examine, examine_observed, examine_sampled, name_mode, rule,
 };
 use quell_host::snapshot::WatchedKind;
 use quell_linux::{NapiId, Pid};
@@ -113,8 +114,8 @@ fn rows() -> Vec<Row> {
             vec![("/sockets/1/napi", json!(8_194))],
             vec![],
             "epoll 5 of server 4242 has sockets on 2 queues and polls only that of the socket ready last",
-            "use a device with one queue, or a mode without suspension (defer20, userbusy); --steer needs a listening \
-             socket per worker (SO_REUSEPORT; nginx: `listen … reuseport`)",
+            "give each worker a listening socket of its own (SO_REUSEPORT), then `quell attach MODE 4242 --steer --pin \
+             --follow`; or use a device with one queue, or a mode without suspension (defer20)",
         ),
     ]
 }
@@ -188,16 +189,19 @@ fn steering_is_advised_only_to_a_program_with_a_listening_socket_per_worker() {
     second["inode"] = json!(99);
     let of =
         |more: &[(&str, Value)]| advice("epoll-mixes-napis", &[std::slice::from_ref(&mixed), more].concat()).concat();
-    assert!(of(&[]).starts_with("use a device with one queue"), "{}", of(&[]));
+    assert!(of(&[]).starts_with("give each worker a listening socket"), "{}", of(&[]));
     let grouped = of(&[("/sockets/-", second.clone())]);
-    assert!(grouped.ends_with("`quell attach MODE 4242 --steer`"), "{grouped}");
+    assert!(grouped.ends_with("`quell attach MODE 4242 --steer --pin --follow`"), "{grouped}");
     let mut parent = healthy()["processes"][0].clone();
     (parent["pid"], parent["start-time-ticks"], parent["files"]["epolls"]) = (json!(4_000), json!(1), json!([]));
     let of_worker = of(&[("/sockets/-", second.clone()), ("/processes/-", parent)]);
-    assert!(of_worker.ends_with("`quell attach MODE 4000 --steer`"), "the parent opened the sockets: {of_worker}");
+    assert!(
+        of_worker.ends_with("`quell attach MODE 4000 --steer --pin --follow`"),
+        "the parent opened the sockets: {of_worker}"
+    );
     second["local"] = json!("0.0.0.0:9999");
     assert!(
-        of(&[("/sockets/-", second)]).starts_with("use a device with one queue"),
+        of(&[("/sockets/-", second)]).starts_with("give each worker a listening socket"),
         "another address is another group"
     );
     assert!(of(&[("/processes/0/name", json!("memcached"))]).contains("-N"));
@@ -254,9 +258,12 @@ fn steering_is_not_advised_to_a_program_that_is_steered() {
     assert!(advice(&findings).starts_with("new connections are steered"), "{}", advice(&findings));
 
     let several = cause(&row(vec![("/sockets/1/napi", json!(8_194))], vec![], "", ""));
-    assert!(several.for_steered().advice().unwrap().starts_with("new connections are steered"));
+    let attached = |steers| AttachedMode { steers, ..attached(false) };
+    assert!(several.clone().if_attached(&attached(true)).advice().unwrap().starts_with("new connections are steered"));
+    let again = several.if_attached(&attached(false)).advice().unwrap();
+    assert!(again.contains("`quell attach suspend200 4242 --steer --pin --follow --take-over --yes`"), "{again}");
     let other = cause(&row(vec![("/processes/0/files/epolls", json!([]))], vec![], "", ""));
-    assert_eq!(other.clone().for_steered(), other);
+    assert_eq!(other.clone().if_attached(&attached(true)), other);
 }
 
 #[test]
@@ -269,10 +276,75 @@ fn a_program_is_detached_before_it_is_attached_again() {
     };
     let attach = fix(&findings);
     assert!(attach.starts_with("quell attach ") && attach.ends_with(" 4242"), "{attach}");
-    are_attached(&mut findings, &BTreeSet::from([Pid::from_kernel(1).unwrap()]));
+    let is_attached = |findings: &mut [Finding], pid, launched| {
+        are_attached(findings, &BTreeMap::from([(Pid::from_kernel(pid).unwrap(), attached(launched))]));
+    };
+    is_attached(&mut findings, 1, false);
     assert_eq!(fix(&findings), attach, "another program is attached");
-    are_attached(&mut findings, &BTreeSet::from([Pid::from_kernel(4_242).unwrap()]));
+    let mut launched = findings.clone();
+    is_attached(&mut findings, 4_242, false);
     assert_eq!(fix(&findings), format!("`quell detach 4242`, then `{attach}`"));
+    is_attached(&mut launched, 4_242, true);
+    assert!(fix(&launched).starts_with("start the program again with `quell run suspend"), "{}", fix(&launched));
+}
+
+fn attached(launched: bool) -> AttachedMode {
+    AttachedMode { mode: "suspend200".parse().unwrap(), launched, steers: false, pins: false }
+}
+
+/// Advice how each worker of a program with this name gets one queue.
+fn one_queue_each(name: &str, reuseport: bool, waiters: usize) -> (Vec<Finding>, String) {
+    let mut now = server();
+    set(&mut now, "/processes/0/name", json!(name));
+    set(&mut now, "/sockets/1/napi", json!(8_194));
+    for thread in [1, 2] {
+        set(&mut now, &format!("/processes/0/threads/{thread}/affinity"), json!("0-3"));
+    }
+    if reuseport {
+        let mut listener = now["sockets"][0].clone();
+        listener["inode"] = json!(999);
+        set(&mut now, "/sockets/-", listener);
+    }
+    if waiters == 1 {
+        set(&mut now, "/processes/0/files/epolls/2/targets", json!([]));
+    }
+    let findings = examine(&snapshot(&now), None).findings;
+    let mixed = findings.iter().find(|finding| finding.id == "epoll-mixes-napis").unwrap();
+    let fix = mixed.fix[0].to_string();
+    (findings, fix)
+}
+
+#[test]
+fn the_fix_for_the_program_that_was_found_comes_first() {
+    let fix = |name, reuseport, waiters| one_queue_each(name, reuseport, waiters).1;
+    assert!(fix("nginx", false, 2).starts_with("add `reuseport` to its `listen`"));
+    assert!(fix("haproxy", false, 2).starts_with("add `shards by-thread`"));
+    assert!(fix("memcached", false, 2).starts_with("start memcached with -N"));
+    assert!(fix("server", false, 2).starts_with("give each worker a listening socket of its own"));
+    let redis = fix("redis-server", false, 1);
+    assert!(redis.starts_with("use a device with one queue") && !redis.contains("nginx") && !redis.contains("steer"));
+    let steered = fix("nginx", true, 2);
+    assert!(steered.ends_with("`quell attach MODE 4242 --steer --pin --follow`"), "{steered}");
+}
+
+#[test]
+fn a_mode_that_needs_a_cpu_per_queue_is_advised_only_if_there_is_one() {
+    assert!(!one_queue_each("redis-server", false, 1).1.contains("userbusy"), "4 CPUs are for 2 queues and 2 workers");
+}
+
+#[test]
+fn an_attached_program_is_not_advised_to_run_a_command_that_is_refused() {
+    let (mut findings, _) = one_queue_each("nginx", true, 2);
+    let mut planned = findings.clone();
+    name_mode(&mut planned, &"defer20".parse().unwrap());
+    let has = |text: &Fix| text.to_string().contains("`quell attach defer20 4242 --steer --pin --follow`");
+    assert!(planned.iter().flat_map(|finding| &finding.fix).any(has), "{planned:#?}");
+    are_attached(&mut findings, &BTreeMap::from([(Pid::from_kernel(4_242).unwrap(), attached(false))]));
+    let advice: Vec<String> = findings.iter().flat_map(|finding| &finding.fix).map(ToString::to_string).collect();
+    let again = "quell attach suspend200 4242 --steer --pin --follow --take-over --yes";
+    assert!(advice.contains(&format!("pin it when it polls one queue: `{again}`")), "{advice:?}");
+    assert!(advice.contains(&format!("sort new connections by queue: `{again}`")), "{advice:?}");
+    assert!(!advice.iter().any(|text| text.contains("attach MODE")), "{advice:?}");
 }
 
 #[test]
@@ -296,7 +368,7 @@ fn a_stalled_queue_has_the_cause_that_the_snapshot_shows() {
     );
     let several = of("/sockets/1/napi", json!(8_194));
     assert!(
-        several.contains("has sockets on 2 queues") && several.contains("=> use a device with one queue"),
+        several.contains("has sockets on 2 queues") && several.contains("=> give each worker a listening socket"),
         "{several}"
     );
     let at_work = of("/processes/0/threads/1/epoll-wait", json!(null));

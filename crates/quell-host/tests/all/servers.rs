@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::snapshots::{before, healthy, set, snapshot};
+use quell_host::attach::AttachedMode;
 use quell_host::attach::payoff::DoesItPay;
 use quell_host::findings::{Finding, examine};
 use quell_host::servers::{
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 #[derive(Default)]
 struct Facts {
     parents: Vec<(i32, i32)>,
-    attached: Vec<i32>,
+    attached: Vec<(i32, AttachedMode)>,
     /// The newest first.
     measured: Vec<EarlierAnswer>,
     packets_per_s: Option<u64>,
@@ -58,7 +59,7 @@ fn of(host: &Value, facts: &Facts) -> Vec<HostServer> {
     let known = Known {
         findings: &findings,
         origins: &facts.parents.iter().map(origin).collect(),
-        attached: &facts.attached.iter().map(|&one| (pid(one), ("suspend20".parse().unwrap(), true))).collect(),
+        attached: &facts.attached.iter().map(|&(one, mode)| (pid(one), mode)).collect(),
         measured: &BTreeMap::from([((pid(4242), name), facts.measured.clone())]),
         polls: &facts.packets_per_s.map(polls).unwrap_or_default(),
         sampled_ns: 1_000_000_000,
@@ -70,6 +71,10 @@ fn only(host: &Value, facts: &Facts) -> HostServer {
     let mut found = of(host, facts);
     assert_eq!(found.len(), 1, "{found:#?}");
     found.remove(0)
+}
+
+fn attached(mode: &str, steers: bool) -> AttachedMode {
+    AttachedMode { mode: mode.parse().unwrap(), launched: false, steers, pins: steers }
 }
 
 /// Both queues deliver to the second epoll.
@@ -134,7 +139,8 @@ fn the_next_step_is_to_fix_then_to_measure_then_to_attach() {
     let next = only(&healthy(), &better()).next;
     assert!(matches!(next, NextStep::Attach { mode, .. } if mode == "suspend50".parse().unwrap()), "{next:?}");
     assert!(matches!(only(&healthy(), &answered(answer(None))).next, NextStep::Keep { .. }));
-    let attached = Facts { attached: vec![4242], ..better() };
+    let launched = || vec![(4242, AttachedMode { launched: true, ..attached("suspend20", false) })];
+    let attached = Facts { attached: launched(), ..better() };
     let server = only(&healthy(), &attached);
     assert_eq!((server.attached.is_some(), server.launched, server.next), (true, true, NextStep::Check));
     assert_eq!(server.payoff, None, "polls were not sampled");
@@ -142,9 +148,33 @@ fn the_next_step_is_to_fix_then_to_measure_then_to_attach() {
     assert_eq!(sampled.payoff.map(|payoff| payoff.pays), Some(DoesItPay::MeasureToKnow));
     let mut floating = healthy();
     set(&mut floating, "/processes/0/threads/1/affinity", json!("0-3"));
-    let next = |packets_per_s| only(&floating, &Facts { attached: vec![4242], packets_per_s, ..Facts::default() }).next;
+    let next = |packets_per_s| only(&floating, &Facts { attached: launched(), packets_per_s, ..Facts::default() }).next;
     assert_eq!(next(None), NextStep::Fix { finding: "floating-worker" });
     assert_eq!(next(Some(20_000)), NextStep::Check, "whether the mode pays is worth more than a warning");
+}
+
+#[test]
+fn a_measurement_of_an_attached_server_ends_the_advice_to_measure() {
+    let next = |mode, steers, better| {
+        let facts = Facts {
+            attached: vec![(4242, attached(mode, steers))],
+            measured: vec![answer(better)],
+            ..Facts::default()
+        };
+        only(&healthy(), &facts).next
+    };
+    let better = next("base", true, Some("suspend200"));
+    assert!(
+        matches!(&better, NextStep::Attach { mode, steered: true, .. } if mode.to_string() == "suspend200"),
+        "{better:?}"
+    );
+    assert!(matches!(next("base", true, None), NextStep::Keep { .. }));
+    let facts =
+        Facts { attached: vec![(4242, attached("base", true))], measured: vec![answer(None)], ..Facts::default() };
+    let mixing = only(&mixing(true), &facts).next;
+    assert!(matches!(mixing, NextStep::Keep { .. }), "it cannot be steered more: {mixing:?}");
+    assert!(matches!(next("suspend200", false, Some("suspend200")), NextStep::Keep { .. }));
+    assert_eq!(next("suspend200", false, None), NextStep::Check, "the result may be against it");
 }
 
 #[test]

@@ -6,15 +6,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
-use quell_host::attach::attached::{Attached, adapt, attachments};
+use quell_change::journal::{EndRecord, TargetProgram};
+use quell_host::attach::AttachedMode;
+use quell_host::attach::attached::{adapt, attached_modes, attachments};
 use quell_host::attach::placement::mark_attached_filters;
 use quell_host::behavior::{self, Behavior};
 use quell_host::findings::{self, FindingsReport, Rule, Severity};
 use quell_host::servers::{self, EarlierAnswer, HostServer, Known, NamedProcess};
-use quell_host::snapshot::{self, Snapshot, SnapshotScope};
+use quell_host::snapshot::{self, Process, Snapshot, SnapshotScope};
 use quell_linux::process::is_root;
 use quell_linux::visible::counted;
-use quell_linux::{NapiId, kernel, visible};
+use quell_linux::{NapiId, Pid, kernel, visible};
 use quell_result::store::{self, ResultStore};
 use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
 use schemars::JsonSchema;
@@ -83,10 +85,10 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     }
     let diagnosis = match &args.read[..] {
         [] => Diagnosis::of_this_host(&args.scope.with_attachments()?, args.seconds)?,
-        [now] => Diagnosis::of(&Examined::from(read(now)?), &[], &BTreeMap::new()),
+        [now] => Diagnosis::of(&Examined::from(read(now)?), &BTreeMap::new(), &BTreeMap::new()),
         [before, now, ..] => {
             let examined = Examined { before: Some(read(before)?), ..Examined::from(read(now)?) };
-            Diagnosis::of(&examined, &[], &BTreeMap::new())
+            Diagnosis::of(&examined, &BTreeMap::new(), &BTreeMap::new())
         }
     };
     if args.json {
@@ -117,6 +119,8 @@ pub(crate) fn overview() -> Result<(), Failure> {
 struct Diagnosis {
     report: FindingsReport,
     servers: Vec<HostServer>,
+    /// Modes that Quell reverted without being asked, the newest last.
+    reverted: Vec<EndRecord>,
     /// Number of processes whose files are hidden.
     hidden: usize,
 }
@@ -128,29 +132,25 @@ impl Diagnosis {
         let observing = format!("observing this host for {}", counted(seconds, "second"));
         let (examined, measured) =
             Progress::during(&observing, || (take(scope, seconds), reading.join().unwrap_or_default()));
-        let attached = attachments(&journal()).unwrap_or_default();
-        let mut diagnosis = Self::of(&examined?, &attached, &measured);
-        adapt(&mut diagnosis.report.findings, &journal());
-        Ok(diagnosis)
+        let (examined, attached) = (examined?, attached_modes(&attachments(&journal()).unwrap_or_default()));
+        let reverted = reverted(journal().ends(), &examined.now, &attached);
+        Ok(Self { reverted, ..Self::of(&examined, &attached, &measured) })
     }
 
-    fn of(examined: &Examined, attachments: &[Attached], measured: &EarlierAnswers) -> Self {
+    fn of(examined: &Examined, attached: &BTreeMap<Pid, AttachedMode>, measured: &EarlierAnswers) -> Self {
         let Examined { before, now, polls, sampled, behavior } = examined;
-        let report = findings::examine_observed(now, before.as_ref(), polls, behavior.as_ref());
-        let modes = attachments.iter().filter_map(|attached| Some((attached, attached.purpose().mode()?)));
-        let attached = modes.flat_map(|(attached, mode)| {
-            attached.history.targets.iter().map(move |it| (it.pid, (mode, attached.is_launched())))
-        });
+        let mut report = findings::examine_observed(now, before.as_ref(), polls, behavior.as_ref());
+        adapt(&mut report.findings, attached);
         let known = Known {
             findings: &report.findings,
             origins: &servers::origins(now),
-            attached: &attached.collect(),
+            attached,
             measured,
             polls,
             sampled_ns: u64::try_from(sampled.as_nanos()).unwrap_or(u64::MAX),
         };
         let servers = servers::servers(now, before.as_ref(), &known);
-        Self { servers, hidden: now.hidden_processes.len(), report }
+        Self { servers, reverted: Vec::new(), hidden: now.hidden_processes.len(), report }
     }
 
     fn servers_and_conclusion(&self, terminal: Terminal, fixes: Fixes) -> String {
@@ -159,9 +159,25 @@ impl Diagnosis {
             count => format!("{} hidden: root sees their servers\n", counted(count, "process")),
         };
         servers_render::table(&self.servers, terminal, fixes)
+            + &servers_render::reverted(&self.reverted, terminal)
             + &hidden
             + &servers_render::conclusion(&self.servers, is_root(), fixes)
     }
+}
+
+/// Ends that were the last of a running program which has no mode now, if Quell caused them without being asked.
+fn reverted(ends: Vec<EndRecord>, now: &Snapshot, attached: &BTreeMap<Pid, AttachedMode>) -> Vec<EndRecord> {
+    let is_present = |target: &TargetProgram| {
+        let runs = |process: &Process| (process.pid, process.start_time_ticks) == (target.pid, target.start_time_ticks);
+        !attached.contains_key(&target.pid) && now.processes.iter().any(runs)
+    };
+    let mut last: BTreeMap<Pid, EndRecord> = BTreeMap::new();
+    for end in ends {
+        if let Some(target) = end.programs.iter().find(|target| is_present(target)) {
+            last.insert(target.pid, end);
+        }
+    }
+    last.into_values().filter(EndRecord::is_unasked).collect()
 }
 
 /// Answers of the newest measurements on processes of this host.

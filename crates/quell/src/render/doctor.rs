@@ -140,9 +140,10 @@ pub(crate) fn explanation(rule: &Rule, terminal: Terminal) -> String {
     let fill = |text: &str| terminal.fill(text, "", "");
     let snapshots = if rule.needs_two { ", from two snapshots" } else { "" };
     format!(
-        "{}: {} ({}{snapshots})\n\n{}\n\n{}\n\n{}\n",
+        "{}: {} ({}{}{snapshots})\n\n{}\n\n{}\n\n{}\n",
         rule.id,
         rule.title,
+        if rule.severity > Severity::Note { "at most " } else { "" },
         rule.severity.word(),
         fill(rule.impact),
         fill(rule.explanation),

@@ -1,8 +1,8 @@
 //! Whether a mode pays here, in words: one text for `quell`, doctor, status, top and the end of attach.
 
 use quell_cli::number::{plain, short};
-use quell_host::attach::Selection;
 use quell_host::attach::payoff::{DoesItPay, ModePayoff};
+use quell_host::attach::{AttachedMode, Selection};
 use quell_linux::Pid;
 use quell_linux::visible::{self, counted};
 use quell_mode::DeliveryMode;
@@ -14,18 +14,32 @@ pub(crate) struct ProgramArguments {
     positional: String,
     /// For `quell bench`.
     by_option: String,
-    /// Whether `quell run` started them with the mode, which `quell detach` cannot end.
-    launched: bool,
+    /// What is attached to them.
+    attached: Option<AttachedMode>,
 }
 
 impl ProgramArguments {
     pub(crate) fn of_pids(pids: &[Pid]) -> Self {
         let pids = |separator| pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator);
-        Self { positional: pids(" "), by_option: format!("--pid {}", pids(",")), launched: false }
+        Self { positional: pids(" "), by_option: format!("--pid {}", pids(",")), attached: None }
     }
 
-    pub(crate) fn launched(self, launched: bool) -> Self {
-        Self { launched, ..self }
+    pub(crate) fn attached(self, attached: Option<AttachedMode>) -> Self {
+        Self { attached, ..self }
+    }
+
+    fn are_launched(&self) -> bool {
+        self.attached.is_some_and(|attached| attached.launched)
+    }
+
+    /// Command that replaces the attached mode, with the same placement. `--take-over` needs a command that stays in the
+    /// foreground.
+    pub(crate) fn replace(&self, mode: &DeliveryMode) -> String {
+        let programs = &self.positional;
+        match self.attached.map(|attached| placement(attached.steers, attached.pins)) {
+            None | Some("") => format!("quell detach {programs} && quell attach {mode} {programs}"),
+            Some(placement) => format!("quell attach {mode} {programs}{placement} --follow --take-over --yes"),
+        }
     }
 
     pub(crate) fn of_selection(selection: &Selection) -> Self {
@@ -34,13 +48,23 @@ impl ProgramArguments {
             Selection::Cgroup(cgroup) => {
                 let path = cgroup.path().to_string_lossy();
                 let option = format!("--cgroup {}", visible::name(&shell_words::quote(&path)));
-                Self { positional: option.clone(), by_option: option, launched: false }
+                Self { positional: option.clone(), by_option: option, attached: None }
             }
         }
     }
 
     pub(crate) fn top(&self) -> String {
         format!("quell top {}", self.positional)
+    }
+}
+
+/// Options of `quell attach` for steering and pinning.
+pub(crate) fn placement(steers: bool, pins: bool) -> &'static str {
+    match (steers, pins) {
+        (true, true) => " --steer --pin",
+        (true, false) => " --steer",
+        (false, true) => " --pin",
+        (false, false) => "",
     }
 }
 
@@ -65,20 +89,21 @@ pub(crate) fn advice(payoff: &ModePayoff, programs: &ProgramArguments) -> (Strin
 #[must_use]
 pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figures: &str) -> (String, Option<String>) {
     let ModePayoff { mode, queues, pays, .. } = payoff;
-    let ProgramArguments { positional, by_option, launched } = programs;
-    let detach = format!("quell detach {positional}");
-    let measure = || Some(format!("quell bench {by_option}"));
-    let (text, command) = match pays {
-        DoesItPay::NotInEffect => {
-            (format!("{mode} is not in effect{figures}: undo it, or fix the cause"), Some(detach.clone()))
-        }
-        DoesItPay::LeavesQueuesUnpolled { fix } => (unpolled(payoff, fix), None),
+    let measure = || Some(format!("quell bench {}", programs.by_option));
+    // `quell detach` refuses programs that `quell run` started.
+    let (undo, detach) = match programs.are_launched() {
+        true => ("start the command again without it", None),
+        false => ("undo it", Some(format!("quell detach {}", programs.positional))),
+    };
+    match pays {
+        DoesItPay::NotInEffect => (format!("{mode} is not in effect{figures}: {undo}, or fix the cause"), detach),
+        DoesItPay::LeavesQueuesUnpolled { fix } => unpolled(payoff, fix),
         DoesItPay::Costs { instead } if *instead == DeliveryMode::default() => {
-            (format!("{mode} costs more than it gives at this load{figures}: undo it"), Some(detach.clone()))
+            (format!("{mode} costs more than it gives at this load{figures}: {undo}"), detach)
         }
         DoesItPay::Costs { instead } => (
             format!("{mode} costs more than it gives at this load{figures}: use {instead} instead"),
-            Some(format!("{detach} && quell attach {instead} {positional}")),
+            detach.map(|_| programs.replace(instead)),
         ),
         DoesItPay::ChangesNothing => {
             (format!("{mode} changes nothing about polls: measure which mode is better"), measure())
@@ -93,24 +118,28 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
         DoesItPay::CannotTell => {
             (format!("whether {mode} is in effect is unclear{figures}; look again under load"), Some(programs.top()))
         }
-    };
-    let is_possible = |command: &String| !launched || !command.starts_with(&detach);
-    (text, command.filter(is_possible))
+    }
 }
 
 /// What connections on several queues of one epoll mean for the reader.
-fn unpolled(payoff: &ModePayoff, fix: &str) -> String {
+fn unpolled(payoff: &ModePayoff, fix: &str) -> (String, Option<String>) {
     let napi = payoff.mode.napi();
     let (timer, ns) = match napi.irq_suspend_timeout_ns {
         0 => ("gro-flush-timeout", napi.gro_flush_timeout_ns),
         ns => ("irq-suspend-timeout", ns),
     };
     let wait = format!("{} ms ({timer})", plain(ns as f64 / 1e6));
+    // A command on a line of its own can be copied.
+    let (fix, command) = match fix.strip_suffix('`').and_then(|fix| fix.split_once(": `")) {
+        Some((fix, command)) if !command.contains('`') => (fix, Some(command.to_owned())),
+        _ => (fix, None),
+    };
     let fix = if fix.is_empty() { String::new() } else { format!(": {fix}") };
-    format!(
+    let text = format!(
         "an epoll polls one queue, and here it has connections of several (epoll-mixes-napis): while it polls one, packets of \
          the others can wait up to {wait}{fix}"
-    )
+    );
+    (text, command)
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! The servers of a host as a table, one line each, and the conclusion: what to do first.
 
+use quell_change::journal::EndRecord;
 use quell_cli::number::short;
+use quell_host::attach::AttachedMode;
 use quell_host::attach::payoff::DoesItPay;
 use quell_host::servers::{EarlierMeasurement, HostServer, NextStep, ServerWait};
 use quell_linux::proc::ProgramPlace;
@@ -47,6 +49,17 @@ pub(crate) fn table(servers: &[HostServer], terminal: Terminal, fixes: Fixes) ->
         out.push_str(&(terminal.fill(&text, "", "  ") + "\n"));
     }
     out
+}
+
+/// Modes that Quell reverted without being asked.
+#[must_use]
+pub(crate) fn reverted(ends: &[EndRecord], terminal: Terminal) -> String {
+    let line = |EndRecord { purpose, programs, by, .. }: &EndRecord| {
+        let program = programs.first().map(|one| format!(" of {} {}", visible::name(&one.name), one.pid));
+        let text = format!("reverted: {purpose}{}, by {}", program.unwrap_or_default(), visible::name(by));
+        terminal.fill(&text, "", "  ") + "\n"
+    };
+    ends.iter().map(line).collect()
 }
 
 fn of_epoll(servers: &[&HostServer], terminal: Terminal, fixes: Fixes) -> String {
@@ -140,10 +153,10 @@ fn next(server: &HostServer, fixes: Fixes) -> String {
         NextStep::Fix { finding } => format!("fix {finding}"),
         NextStep::Measure { .. } => "measure".to_owned(),
         NextStep::MeasureAgain { measured, packets_per_s, .. } => again(measured, *packets_per_s),
-        NextStep::Attach { mode, measured } => format!("attach {mode}, {}", as_measured(measured)),
+        NextStep::Attach { mode, measured, .. } => format!("attach {mode}, {}", as_measured(measured)),
         NextStep::Keep { measured } => format!("keep, {}", as_measured(measured)),
         NextStep::Check => pays(server).map_or_else(|| "check".to_owned(), |(text, _)| text),
-        NextStep::AwaitClients => "no packet through a queue yet".to_owned(),
+        NextStep::AwaitClients => "no connection through a queue now".to_owned(),
     };
     command(server, fixes).map_or_else(|| step.clone(), |command| format!("{step}: {command}"))
 }
@@ -168,9 +181,14 @@ fn when(measured: &EarlierMeasurement) -> String {
     rate.unwrap_or_default() + &day.unwrap_or_default()
 }
 
+fn attached(server: &HostServer) -> Option<AttachedMode> {
+    let HostServer { attached, launched, steered, pinned, .. } = *server;
+    attached.map(|mode| AttachedMode { mode, launched, steers: steered, pins: pinned })
+}
+
 /// Whether its attached mode pays, and the command that follows.
 fn pays(server: &HostServer) -> Option<(String, Option<String>)> {
-    let programs = ProgramArguments::of_pids(&[server.pid]).launched(server.launched);
+    let programs = ProgramArguments::of_pids(&[server.pid]).attached(attached(server));
     server.payoff.as_ref().map(|payoff| payoff::advice(payoff, &programs))
 }
 
@@ -185,10 +203,18 @@ fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
             Some(format!("quell bench --pid {pid}{steered}"))
         }
         // Its plan shows whether the problem still exists.
-        NextStep::Attach { mode, measured: EarlierMeasurement { problem: Some(_), .. } } => {
-            Some(format!("quell attach {mode} {pid} --dry-run"))
+        NextStep::Attach { mode, .. } if server.attached.is_some() => {
+            Some(ProgramArguments::of_pids(&[pid]).attached(attached(server)).replace(mode))
         }
-        NextStep::Attach { mode, .. } => Some(format!("quell attach {mode} {pid}")),
+        NextStep::Attach { mode, steered, measured } => {
+            let placement = payoff::placement(*steered, *steered);
+            let end = match &measured.problem {
+                Some(_) => " --dry-run",
+                None if *steered => " --follow",
+                None => "",
+            };
+            Some(format!("quell attach {mode} {pid}{placement}{end}"))
+        }
         NextStep::Check => pays(server).map_or_else(|| Some("quell status".to_owned()), |(_, command)| command),
         NextStep::Keep { measured: EarlierMeasurement { problem: Some(_), result, .. } } => {
             Some(format!("quell results show {}", visible::name(result)))
@@ -236,20 +262,25 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) ->
         NextStep::MeasureAgain { steered, measured, packets_per_s } => {
             format!("{name} {pid} was {}{}", again(measured, *packets_per_s), reconnect(steered))
         }
-        NextStep::Attach { mode, measured } => {
-            format!("use {mode} for {name} {pid}, which was better, {}", as_measured(measured))
+        NextStep::Attach { mode, measured, .. } => {
+            let instead = first.attached.map(|old| format!(" instead of {old}")).unwrap_or_default();
+            format!("use {mode}{instead} for {name} {pid}, which was better, {}", as_measured(measured))
         }
         NextStep::Check => match pays(first) {
             Some((text, _)) => format!("{name} {pid}: {text}"),
-            None => format!(
-                "see whether the mode of {name} {pid} is in effect and what it costs; `quell detach {pid}` undoes it"
-            ),
+            None => {
+                let end = match first.launched {
+                    true => "it ends with the command that `quell run` started".to_owned(),
+                    false => format!("`quell detach {pid}` undoes it"),
+                };
+                format!("see whether the mode of {name} {pid} is in effect and what it costs; {end}")
+            }
         },
         NextStep::Keep { measured } => {
             format!("keep the settings of {name} {pid}: no mode was better, {}", as_measured(measured))
         }
         NextStep::AwaitClients => format!(
-            "{name} {pid} has received nothing through a queue: send requests from another machine (loopback has no \
+            "{name} {pid} has no connection through a queue now: send requests from another machine (loopback has no \
              queue), then run this again"
         ),
     };
@@ -262,6 +293,7 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quell_change::journal::{Purpose, TargetProgram};
     use quell_linux::Pid;
 
     const PLAIN: Terminal = Terminal { columns: None, colour: false };
@@ -277,6 +309,8 @@ mod tests {
             waits: ServerWait::Epoll,
             attached: None,
             launched: false,
+            steered: false,
+            pinned: false,
             present: Some(quell_mode::DeliveryMode::default()),
             queues: 2,
             workers: 2,
@@ -327,7 +361,8 @@ mod tests {
 
     #[test]
     fn the_conclusion_is_to_fix_before_to_measure_before_to_attach() {
-        let attach = || NextStep::Attach { mode: quell_mode::DeliveryMode::default(), measured: measured(None) };
+        let attach =
+            || NextStep::Attach { mode: quell_mode::DeliveryMode::default(), steered: false, measured: measured(None) };
         let fix = || NextStep::Fix { finding: "stalled-queue" };
         let all = [attach(), NextStep::Measure { steered: false }, fix()].map(|next| server("nginx", next));
         assert!(conclusion(&all, true, Fixes::Above).contains("(stalled-queue)"));
@@ -339,8 +374,11 @@ mod tests {
 
     #[test]
     fn every_next_command_is_valid() {
-        let attach =
-            |problem| NextStep::Attach { mode: quell_mode::DeliveryMode::default(), measured: measured(problem) };
+        let attach = |problem, steered| NextStep::Attach {
+            mode: quell_mode::DeliveryMode::default(),
+            steered,
+            measured: measured(problem),
+        };
         let measure = |steered| NextStep::Measure { steered };
         let again = NextStep::MeasureAgain { steered: true, measured: measured(None), packets_per_s: 2_000 };
         let keep = NextStep::Keep { measured: measured(Some("nested-epoll")) };
@@ -350,8 +388,9 @@ mod tests {
             measure(true),
             measure(false),
             again,
-            attach(None),
-            attach(Some("nested-epoll")),
+            attach(None, false),
+            attach(None, true),
+            attach(Some("nested-epoll"), true),
             keep,
             NextStep::Check,
         ] {
@@ -359,6 +398,53 @@ mod tests {
             let parsed = crate::cli::command().try_get_matches_from(command.split(' '));
             assert!(parsed.is_ok(), "{command}: {parsed:?}");
         }
+    }
+
+    #[test]
+    fn an_attached_mode_is_replaced_by_one_command_with_the_same_placement() {
+        let next = NextStep::Attach {
+            mode: "suspend200".parse().unwrap_or_else(|why| panic!("{why}")),
+            steered: true,
+            measured: measured(None),
+        };
+        let attached = Some(quell_mode::DeliveryMode::default());
+        let server = HostServer { attached, steered: true, pinned: true, ..server("nginx", next) };
+        let text = conclusion(std::slice::from_ref(&server), true, Fixes::Above);
+        let command = format!("quell attach suspend200 {} --steer --pin --follow --take-over --yes", server.pid);
+        assert!(
+            text.contains("use suspend200 instead of base") && text.ends_with(&format!("\n  {command}\n")),
+            "{text}"
+        );
+        let parsed = crate::cli::command().try_get_matches_from(command.split(' '));
+        assert!(parsed.is_ok(), "{command}: {parsed:?}");
+        let plain = HostServer { steered: false, pinned: false, ..server };
+        assert!(super::command(&plain, Fixes::Above).is_some_and(|command| command.starts_with("quell detach")));
+    }
+
+    #[test]
+    fn a_mode_that_quell_reverted_has_a_line_with_the_cause() {
+        let pid = Pid::of_this_process();
+        let end = EndRecord {
+            purpose: Purpose::Attachment { mode: "userbusy".parse().unwrap_or_else(|why| panic!("{why}")) },
+            programs: vec![TargetProgram { pid, start_time_ticks: 7, name: "redis".to_owned() }],
+            ended_unix_s: 7,
+            by: "its keeper: its polling process got 12 % of a CPU".to_owned(),
+        };
+        let text = reverted(&[end], PLAIN);
+        let wanted =
+            format!("reverted: attach userbusy of redis {pid}, by its keeper: its polling process got 12 % of a CPU\n");
+        assert_eq!(text, wanted);
+    }
+
+    #[test]
+    fn a_launched_program_is_not_to_be_detached() {
+        let attached = Some(quell_mode::DeliveryMode::default());
+        let of = |launched| {
+            let server = HostServer { attached, launched, ..server("redis", NextStep::Check) };
+            conclusion(&[server], true, Fixes::Above).replace("\n  ", " ")
+        };
+        assert!(of(false).contains("quell detach"), "{}", of(false));
+        assert!(!of(true).contains("quell detach") && of(true).contains("ends with the command"), "{}", of(true));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use quell_change::drift::Condition;
 use quell_change::journal::{EndRecord, History, Purpose, StallRecord, TargetProgram};
 use quell_change::persistent::{self, Persistent};
 use quell_change::recovery::waiting_settings;
-use quell_host::attach::attached::Attached;
+use quell_host::attach::attached::{Attached, AttachedMode};
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::payoff::ModePayoff;
 use quell_linux::visible::{self, agree, counted};
@@ -81,6 +81,8 @@ pub(crate) struct AppliedReport {
     gone: usize,
     drifted: Vec<Drift>,
     programs: Vec<TargetProgram>,
+    #[serde(skip)]
+    attached: Option<AttachedMode>,
     /// Verdicts on its programs that are running. Empty for profiles.
     effects: Vec<ProgramEffect>,
 }
@@ -172,6 +174,7 @@ impl AppliedReport {
             gone,
             drifted,
             programs: history.targets.clone(),
+            attached: AttachedMode::recorded(history),
             effects: Vec::new(),
         }
     }
@@ -194,9 +197,8 @@ impl AppliedReport {
         let payoffs = self.effects.iter().filter_map(|effect| effect.payoff.as_ref());
         let worst = payoffs.min_by(|one, other| one.pays.cmp(&other.pays))?;
         let pids: Vec<Pid> = self.attached_pids().collect();
-        let is_launched = matches!(self.state, AppliedState::Launched);
         // The lines of the programs have the figures.
-        Some(payoff::advice_with(worst, &ProgramArguments::of_pids(&pids).launched(is_launched), ""))
+        Some(payoff::advice_with(worst, &ProgramArguments::of_pids(&pids).attached(self.attached), ""))
     }
 
     pub(crate) fn judge(&mut self, observed: &Result<IntervalReport, String>) {
@@ -232,7 +234,7 @@ fn live_effect(pid: Pid, observed: &Result<IntervalReport, String>) -> LiveEffec
         (Some(verdict), _) => LiveEffect::Judged(verdict.clone()),
         (None, Some(why)) => LiveEffect::Unknown(why.clone()),
         (None, None) => {
-            LiveEffect::ReceivesNothing("none of its sockets has received from a queue with the mode".to_owned())
+            LiveEffect::ReceivesNothing("no connection through a queue with the mode at present".to_owned())
         }
     }
 }
@@ -444,7 +446,7 @@ impl fmt::Display for ProgramEffect {
                 let figures = figures.as_deref().filter(|_| matches!(verdict, ModeVerdict::InEffect(_)));
                 (word, figures.unwrap_or(why))
             }
-            LiveEffect::ReceivesNothing(why) => ("no part in it", why.as_str()),
+            LiveEffect::ReceivesNothing(why) => ("idle", why.as_str()),
             LiveEffect::Unknown(why) => ("unknown", why.as_str()),
         };
         let pod = self.pod.as_ref().map(|uid| format!(", pod {uid}")).unwrap_or_default();
@@ -538,7 +540,7 @@ mod tests {
         assert!(judged.starts_with("  me") && judged.ends_with("m 42: not in effect: no busy poll\n"), "{judged}");
         assert_eq!(judged.lines().count(), 1, "{judged}");
         assert!(line(Ok(report(None, Some("needs CAP_BPF")))).ends_with(" 42: unknown: needs CAP_BPF\n"));
-        assert!(line(Ok(report(None, None))).contains(": no part in it: none of its sockets"));
+        assert!(line(Ok(report(None, None))).contains(": idle: no connection through a queue"));
         assert!(line(Err("process 42 does not exist".to_owned())).ends_with(": unknown: process 42 does not exist\n"));
     }
 
@@ -558,6 +560,7 @@ mod tests {
             gone: 0,
             drifted: Vec::new(),
             programs: vec![program(42, "nginx"), program(43, "nginx")],
+            attached: None,
             effects: Vec::new(),
         };
         applied.update_programs(|_| None);

@@ -29,11 +29,11 @@ use quell_host::attach::plan::QueueStep;
 use quell_host::attach::poller::with_safe_timer;
 use quell_host::attach::stall::{SuspendedQueue, watching_sampler};
 use quell_host::attach::{
-    AttachError, AttachPlan, AttachRequest, Attached, Attachment, EpollsSetBy, TargetError, Targets, effect, observe,
-    plan,
+    AttachError, AttachPlan, AttachRequest, Attached, AttachedMode, Attachment, EpollsSetBy, TargetError, Targets,
+    effect, observe, plan,
 };
 use quell_host::behavior;
-use quell_host::findings::{self, Finding};
+use quell_host::findings::{self, Finding, cpus_lacking_for_pollers};
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::steer::{NothingSteered, Steering, mark_steered};
 use quell_linux::pidfd::Signal;
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     }
     let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
     let wanted = args.placement.wanted();
-    let earlier = earlier(&targets, &request, args)?;
+    let (earlier, were_steered) = earlier(&targets, &request, args)?;
     let Observation { snapshot, request, mut plan, mut findings } = look(&targets, request, &wanted)?;
     if let Some(earlier) = &earlier {
         recall_values_before(&mut plan, &earlier.history);
@@ -120,11 +120,15 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let mut groups = groups(&wanted, &snapshot, &targets, args.follow)?;
     let is_steered = !groups.steerings.is_empty();
     findings::are_placed(&mut findings, &targets.pids(), is_steered, args.placement.pins());
-    if earlier.as_ref().is_some_and(|earlier| earlier.history.steers()) {
-        // Their workers were selected by the filters of that attachment.
+    findings::name_mode(&mut findings, &mode);
+    if were_steered {
+        // Their workers were selected by the filters of the earlier attachment.
         groups.steerings.iter_mut().for_each(Steering::forget_established);
     }
     let mut report = render::Report::new(&request, &targets, &plan, findings, args.follow);
+    if mode.poller().is_some() {
+        report.lacking_cpus = cpus_lacking_for_pollers(&snapshot, &targets.pids(), plan.queues().count());
+    }
     if args.placement.is_requested() {
         report.placement = Some(PlacementReport::new(&groups, None));
     }
@@ -132,7 +136,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         if args.json {
             output::json(&report)?;
         } else {
-            show_plan(&report, &groups)?;
+            show_plan(&report, &groups, args)?;
         }
     }
     refuse(&report, args)?;
@@ -143,7 +147,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         return Ok(());
     }
     if !args.json {
-        show_plan(&report, &groups)?;
+        show_plan(&report, &groups, args)?;
     }
     ask::unless(args.yes, "apply?", "--yes")?;
     let interruption = match args.follow {
@@ -171,18 +175,22 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         report.placement = Some(PlacementReport::new(&groups, Some(&placed)));
     }
     let time = Duration::from_secs(args.seconds);
+    let attached = AttachedMode { mode, launched: false, steers: is_steered, pins: args.placement.pins() };
     let cause = |napi| {
         let cause = no_poll_cause_now(Some(&snapshot), &targets.pids(), napi);
-        if is_steered { cause.for_steered() } else { cause }
+        cause.if_attached(&attached)
     };
     let mut is_over = || left.as_mut().is_some_and(|left| !left.is_kept());
     report.effect = effect(&request, &queues, &targets.pids(), time, cause, &mut is_over, &interruption);
-    report.payoff = report.effect.as_ref().and_then(|effect| effect.payoff(mode, &report.findings));
+    report.payoff = report.effect.as_ref().and_then(|effect| effect.payoff(&attached, &report.findings));
     if is_over() {
         return Err(reverted_after_stall(&targets));
     }
-    let printed =
-        if args.json { output::json(&report) } else { show_what_was_set(&report, &groups, &placed, &targets) };
+    let printed = if args.json {
+        output::json(&report)
+    } else {
+        show_what_was_set(&report, &groups, &placed, (&targets, attached))
+    };
     // A closed pipe must not undo the mode.
     if let Some(attachment) = kept {
         follow::follow(attachment, placement, &interruption)?;
@@ -221,7 +229,8 @@ pub(in crate::commands) fn keep(
     let queues: Vec<QueueStep> = attachment.queues().cloned().collect();
     let mut left = leave(attachment)?;
     let mut is_over = || !left.is_kept();
-    let cause = |napi| no_poll_cause_now(Some(&snapshot), &targets.pids(), napi);
+    let attached = AttachedMode { mode, launched: false, steers: !groups.steerings.is_empty(), pins: args.pins() };
+    let cause = |napi| no_poll_cause_now(Some(&snapshot), &targets.pids(), napi).if_attached(&attached);
     let effect = effect(&request, &queues, &targets.pids(), EFFECT_WATCHED, cause, &mut is_over, &interruption);
     if is_over() {
         return Err(reverted_after_stall(targets));
@@ -235,13 +244,12 @@ fn show_what_was_set(
     report: &render::Report<'_>,
     groups: &Groups,
     placed: &PlacementResult,
-    targets: &Targets,
+    (targets, attached): (&Targets, AttachedMode),
 ) -> Result<(), Failure> {
     output::prose(&render::rings_left_alone(&report.rings_left_alone))?;
     output::prose(&render::placement::placed(groups, placed))?;
     let Some(effect) = &report.effect else { return Ok(()) };
-    let is_steered = !groups.steerings.is_empty();
-    let conclusion = render::conclusion(report.payoff.as_ref(), targets.selection(), is_steered);
+    let conclusion = render::conclusion(report.payoff.as_ref(), targets.selection(), attached);
     output::prose(&format!("{effect}{conclusion}"))
 }
 
@@ -288,9 +296,9 @@ fn reverted_after_stall(targets: &Targets) -> Failure {
     Failure::new(Exit::VerifyFailed, format!("the mode was reverted while it was being checked: {why}"))
 }
 
-fn show_plan(report: &render::Report<'_>, groups: &Groups) -> Result<(), Failure> {
+fn show_plan(report: &render::Report<'_>, groups: &Groups, args: &AttachArgs) -> Result<(), Failure> {
     output::prose(&report.to_string())?;
-    output::prose(&render::placement::groups(groups))
+    output::prose(&render::placement::groups(groups, args.placement.pins()))
 }
 
 struct Observation {
@@ -352,7 +360,9 @@ fn groups(wanted: &Wanted, snapshot: &Snapshot, targets: &Targets, follow: bool)
     if groups.steerings.is_empty() && !follow {
         let text = match groups.refused.is_empty() {
             true => format!("{}; nothing was changed", NothingSteered(Vec::new())),
-            false => format!("nothing can be steered; nothing was changed:\n{}", render::placement::groups(&groups)),
+            false => {
+                format!("nothing can be steered; nothing was changed:\n{}", render::placement::groups(&groups, false))
+            }
         };
         return Err(Failure::new(Exit::NotSupported, text.trim_end()));
     }
@@ -389,25 +399,28 @@ fn refuse(report: &render::Report<'_>, args: &AttachArgs) -> Result<(), Failure>
     if args.accept_stalls { Ok(()) } else { stalls::refuse(&report.findings, "attaches") }
 }
 
-/// With `--take-over`, the attachment to continue, after others of these programs were restored.
-fn earlier(targets: &Targets, request: &AttachRequest, args: &AttachArgs) -> Result<Option<Attached>, Failure> {
+/// With `--take-over`, the attachment to continue, after others of these programs were restored; and whether an earlier one
+/// steered.
+fn earlier(targets: &Targets, request: &AttachRequest, args: &AttachArgs) -> Result<(Option<Attached>, bool), Failure> {
     if !args.take_over {
         refuse_what_is_attached(&journal(), targets).map_err(failure)?;
-        return Ok(None);
+        return Ok((None, false));
     }
     let steers = args.placement.wanted().steer.is_some();
     match find_earlier(&journal(), targets, request, steers, args.accept_stalls).map_err(failure)? {
-        Earlier::None => Ok(None),
+        Earlier::None => Ok((None, false)),
         Earlier::Continues(attached) => {
             output::say(&format!("takes over {}", attached.purpose()));
-            Ok(Some(*attached))
+            let steered = attached.history.steers();
+            Ok((Some(*attached), steered))
         }
         Earlier::Differs(attached) => {
             attached.iter().for_each(|one| output::say(&format!("restores {} first", one.purpose())));
+            let steered = attached.iter().any(|one| one.history.steers());
             let ended = detach::end(&journal(), attached);
             let failed_in_part = ended.detached.iter().any(|(_, detached)| !detached.failed.is_empty());
             detach::check_all_restored(&ended.errors, failed_in_part)?;
-            Ok(None)
+            Ok((None, steered))
         }
     }
 }

@@ -209,7 +209,10 @@ fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> 
                  a slice lasts {settle_ms} ms to settle and {measured}\n{}",
                 counted(facts.queues.len(), "queue"),
                 counted(facts.epolls, "epoll"),
-                notes(facts, *steering_helps) + &affected_too(affected)
+                blocks(comparison, total_ms)
+                    + &commands(facts)
+                    + &notes(facts, *steering_helps)
+                    + &affected_too(affected)
             )
         }
         PlannedSubject::Lab(request) => format!(
@@ -292,6 +295,25 @@ fn loads(loads: &[OfferedLoad]) -> String {
     format!("at {}", loads.join(", "))
 }
 
+/// `at most 12 blocks of 3 slices: base twice, as its own control`. A block has a slice of each mode, and one more of the
+/// reference.
+fn blocks(comparison: &Comparison, slice_ms: u64) -> String {
+    let slices = comparison.modes.len() + 1;
+    let blocks = comparison.budget_max_ms / (slice_ms * slices as u64).max(1);
+    let reference = comparison.modes.first().map(ToString::to_string).unwrap_or_default();
+    format!("at most {} of {slices} slices: one of each mode, two of {reference}\n", counted(blocks, "block"))
+}
+
+/// Commands that send the load and judge it.
+fn commands(facts: &ProgramsFacts) -> String {
+    let all = [("load", &facts.load), ("latency", &facts.latency), ("beside", &facts.beside)];
+    let line = |(option, command): (&str, &Option<Vec<String>>)| {
+        let command = visible::name(&shell_words::join(command.as_ref()?)).into_owned();
+        Some(format!("--{option}: `{command}`\n"))
+    };
+    all.into_iter().filter_map(line).collect()
+}
+
 /// What the programs have or get besides the modes, and which problems the modes cause.
 fn notes(facts: &ProgramsFacts, steering_helps: bool) -> String {
     let attached =
@@ -299,8 +321,10 @@ fn notes(facts: &ProgramsFacts, steering_helps: bool) -> String {
     let attached = facts.attached.map_or_else(String::new, attached);
     let base_is = facts.base_is.map_or_else(String::new, |mode| words::base_is(mode) + "\n");
     let steering = if steering_helps { "--steer --pin gives each worker the connections of one queue\n" } else { "" };
+    let pins = facts.placement.iter().any(|it| it.options.iter().any(|option| option == "--pin"));
+    let pinning = if pins { "pins each worker with one queue to the CPUs of that queue\n" } else { "" };
     let placement = experiment::placement(facts.placement.as_ref());
-    attached + &base_is + &placement + &experiment::problems(&facts.problems) + steering
+    attached + &base_is + &placement + pinning + &experiment::problems(&facts.problems) + steering
 }
 
 fn affected_too(affected: &BTreeMap<Pid, String>) -> String {

@@ -6,10 +6,9 @@ use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge};
 use quell_host::attach::no_poll::NoPollCause;
 use quell_host::attach::payoff::{DoesItPay, ModePayoff};
 use quell_host::attach::plan::QueueStep;
-use quell_host::attach::{AttachRequest, Selection};
-use quell_host::findings::Finding;
+use quell_host::attach::{AttachRequest, AttachedMode, Selection};
+use quell_host::findings::{Finding, one_queue_if_attached};
 use quell_linux::NapiId;
-use quell_mode::DeliveryMode;
 use quell_sampler::SamplerError;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -53,11 +52,12 @@ impl Effect {
     }
 
     /// Whether the mode pays. `findings` are those under the mode. Absent if the queues could not be watched.
-    pub(crate) fn payoff(&self, mode: DeliveryMode, findings: &[Finding]) -> Option<ModePayoff> {
+    pub(crate) fn payoff(&self, attached: &AttachedMode, findings: &[Finding]) -> Option<ModePayoff> {
         let Self::Watched(queues) = self else { return None };
         let queues: Vec<_> = queues.iter().map(|queue| (queue.observed, queue.verdict.clone())).collect();
-        let fix = findings.iter().find(|finding| finding.leaves_queues_unpolled()).map(Finding::first_fix);
-        Some(ModePayoff::of(mode, &queues, fix))
+        let fix = findings.iter().find(|finding| finding.leaves_queues_unpolled());
+        let fix = fix.map(|finding| one_queue_if_attached(&finding.first_fix(), attached));
+        Some(ModePayoff::of(attached.mode, &queues, fix))
     }
 
     pub(crate) fn blind(error: &SamplerError) -> Self {
@@ -66,13 +66,13 @@ impl Effect {
 }
 
 /// What to do now with the programs that `selection` selects. Without a payoff, the queues could not be watched.
-pub(crate) fn conclusion(payoff: Option<&ModePayoff>, selection: &Selection, is_steered: bool) -> String {
-    let programs = ProgramArguments::of_selection(selection);
+pub(crate) fn conclusion(payoff: Option<&ModePayoff>, selection: &Selection, attached: AttachedMode) -> String {
+    let programs = ProgramArguments::of_selection(selection).attached(Some(attached));
     let Some(payoff) = payoff else {
         return conclusion::line("whether the mode is in effect is unknown; look again", Some(&programs.top()));
     };
     let (text, command) = payoff::advice(payoff, &programs);
-    let reconnect = match is_steered && payoff.pays == DoesItPay::ChangesNothing {
+    let reconnect = match attached.steers && payoff.pays == DoesItPay::ChangesNothing {
         true => "only new connections are steered: let the clients reconnect; ",
         false => "",
     };
@@ -106,9 +106,11 @@ mod tests {
 
     #[test]
     fn base_is_not_said_to_pay_but_to_steer_only() {
-        let base = ModePayoff::of(DeliveryMode::default(), &[], None);
+        let mode = quell_mode::DeliveryMode::default();
+        let base = ModePayoff::of(mode, &[], None);
         let pid = Pid::new(812).unwrap_or_else(|| unreachable!());
-        let said = |is_steered| conclusion(Some(&base), &Selection::Processes(vec![pid]), is_steered);
+        let attached = |steers| AttachedMode { mode, launched: false, steers, pins: false };
+        let said = |steers| conclusion(Some(&base), &Selection::Processes(vec![pid]), attached(steers));
         assert!(said(true).contains("only new connections are steered") && !said(true).contains("pays"));
         assert!(said(true).ends_with("\n  quell bench --pid 812\n"), "{}", said(true));
         assert!(!said(false).contains("steered"));

@@ -14,7 +14,7 @@ use quell_host::attach::affected_processes::{AffectedProcess, Until};
 use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::plan::{EpollStep, Limitation, QueueStep};
 use quell_host::attach::{AttachPlan, AttachRequest, Attachment, RingStep, SocketsStep, Targets};
-use quell_host::findings::{Finding, Fix, Severity};
+use quell_host::findings::{Finding, Fix, LackingCpus, Severity};
 use quell_linux::visible::{agree, counted, noun};
 use quell_linux::{CpuList, Pid};
 use quell_mode::PartialNapiSettings;
@@ -33,6 +33,8 @@ pub(crate) struct Report<'a> {
     follows: bool,
     #[serde(skip)]
     has_poller: bool,
+    #[serde(skip)]
+    pub(crate) lacking_cpus: Option<LackingCpus>,
     /// Reuseport filters and their verification; absent if placement was not requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) placement: Option<placement::PlacementReport>,
@@ -61,6 +63,7 @@ impl<'a> Report<'a> {
             programs: targets.living().cloned().collect(),
             follows,
             has_poller: request.mode.poller().is_some(),
+            lacking_cpus: None,
             plan,
             placement: None,
             rings_left_alone: Vec::new(),
@@ -83,6 +86,15 @@ impl fmt::Display for Report<'_> {
             let (threads, each) =
                 (counted(polled, "thread"), agree(&polled, "it uses a CPU", "each uses a CPU of its own"));
             writeln!(f, "  {threads} of Quell {}: {each}, at any load", agree(&polled, "polls", "poll"))?;
+            if let Some(LackingCpus { cpus, workers }) = self.lacking_cpus {
+                writeln!(
+                    f,
+                    "warning: this host has {} for {threads} that poll and {}: the mode costs more than it gives, and is \
+                     undone if a thread gets less than a quarter of a CPU",
+                    counted(cpus, "CPU"),
+                    counted(workers, "worker")
+                )?;
+            }
         }
         self.plan.limitations.iter().try_for_each(|limitation| writeln!(f, "  {}", in_words(limitation)))?;
         if !self.plan.impossible.is_empty() {
@@ -90,6 +102,11 @@ impl fmt::Display for Report<'_> {
         }
         affected_processes(f, self.plan)?;
         finding_lines(&self.findings).iter().try_for_each(|line| writeln!(f, "{line}"))?;
+        let is_serious = |finding: &&Finding| finding.severity == Severity::Serious;
+        let mut serious = self.findings.iter().filter(is_serious).peekable();
+        if serious.peek().is_some() && !serious.any(Finding::predicts_stall) {
+            writeln!(f, "not refused: only findings that predict an endless stall are")?;
+        }
         f.write_str(&unassigned_epolls::text(self.plan, self.follows))
     }
 }

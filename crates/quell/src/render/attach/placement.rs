@@ -9,13 +9,16 @@ use quell_linux::{CpuList, NapiId, Pid};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-pub(crate) fn groups(groups: &Groups) -> String {
+pub(crate) fn groups(groups: &Groups, pins: bool) -> String {
     let mut text = String::new();
     for steering in &groups.steerings {
         let _ = writeln!(text, "  steering {}", over(steering));
         text.extend(steering.notes.iter().map(|note| format!("    {note}\n")));
     }
     text.extend(groups.refused.iter().map(|why| format!("  not steered: {why}\n")));
+    if pins {
+        text.push_str("  pinning each worker with one queue to the CPUs of that queue\n");
+    }
     text
 }
 

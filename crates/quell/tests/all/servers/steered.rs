@@ -110,6 +110,36 @@ fn an_attached_server_has_one_queue_per_worker_and_no_filter_remains() {
 }
 
 #[test]
+fn one_command_steers_an_attached_server_and_replaces_the_mode_of_a_followed_one() {
+    let program = Program::NginxReuseport;
+    let Some(lab) = ServersLab::raise(QUEUES) else { return };
+    if let Some(why) = program.missing() {
+        return skip(Lacks::Server("nginx"), &why);
+    }
+    let server = lab.serve(program, QUEUES, Launch::Plain).unwrap();
+    let pid = server.pid().to_string();
+    lab.quell(&["attach", "base", &pid, "--yes", "--seconds", "0"]).succeeded().unwrap();
+    let replace = |mode| {
+        let options = ["--steer", "--pin", "--follow", "--take-over", "--yes", "--seconds", "0"];
+        let follower = lab.start_quell(&[&["attach", mode, &pid], &options[..]].concat());
+        let said = || String::from_utf8(follower.0.stderr_tail().unwrap()).unwrap();
+        wait_until(|| if said().contains("following: ") { Ok(()) } else { Err(said()) });
+        every_worker_has_one_queue(&lab, program, &server, QUEUES as usize);
+        follower
+    };
+    let first = replace("base");
+    let second = replace(MODE);
+    first.end().succeeded().unwrap();
+    let status = lab.quell(&["status"]).stdout;
+    assert!(status.starts_with(&format!("attach {MODE} to")), "{status}");
+    second.0.pidfd().signal(Signal::TERM).unwrap();
+    second.end().succeeded().unwrap();
+    assert_no_filter_remains(&lab, program, &server);
+    assert!(lab.journals().is_empty(), "{:?}", lab.journals());
+    server.stop();
+}
+
+#[test]
 fn a_follower_replaces_the_filter_after_a_reload_with_more_workers() {
     let program = Program::NginxReuseport;
     let Some(lab) = ServersLab::raise(QUEUES) else { return };
