@@ -189,11 +189,12 @@ pub(crate) fn advice(host: &str, plan: &TunePlan, ranked: &[RankedMode], program
         visible::name(&plan.goal.to_string()),
     );
     format!(
-        "{}\n\n{table}\n{skipped}\n\
+        "{}\n\n{}\n{skipped}\n\
          The constants of the model are those of that host, not of this machine. Nothing was measured here.\n\
          The order shows what is worth trying first. It does not show what is best on this machine.\n\
          {}\n",
         textwrap::fill(&ranked_by, options),
+        table.trim_fmt(),
         worth_measuring(plan, ranked, programs),
     )
 }

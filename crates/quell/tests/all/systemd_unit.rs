@@ -184,8 +184,8 @@ fn systemd_starts_the_units_with_their_capabilities_and_a_restart_or_an_upgrade_
     assert_eq!(settings(&out, "stopped_for_removal"), (200_000, 2));
     assert_eq!(settings(&out, "reverted"), (0, 0));
     assert_eq!(settings(&out, "steered"), (50_000, 1), "quell-attach@nginx has the mode of its drop-in");
-    let steered = std::fs::read_to_string(out.path().join("steered.status")).unwrap();
-    assert!(steered.contains("XXX"), "and its options: {steered}");
+    let steered = std::fs::read_to_string(out.path().join("steered.command")).unwrap();
+    assert!(steered.starts_with("/usr/bin/quell attach suspend50 --steer --pin --unit nginx.service "), "{steered}");
     assert_eq!(settings(&out, "unsteered"), (0, 0));
     let metrics = std::fs::read_to_string(out.path().join("metrics")).unwrap();
     let program = |line: &str| line.contains("comm=\"memcached\",unit=\"memcached.service\"");

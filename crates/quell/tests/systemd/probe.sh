@@ -123,6 +123,7 @@ systemctl start quell-attach@nginx
 ip netns exec client quell load 10.99.0.1:80 --rate 2K --warm-up 0 --seconds 60 &
 wait_for 50000
 settings steered
+tr '\0' ' ' <"/proc/$(systemctl show --value -p MainPID quell-attach@nginx)/cmdline" >steered.command
 quell detach --all
 settings unsteered
 kill %1
