@@ -255,7 +255,9 @@ fn in_words(limitation: &Limitation) -> String {
             format!("limited: process {pid} has {sockets} on unknown queues, which are not set: {why}")
         }
         Limitation::UnknownQueue { napi } => format!("NAPI {napi}: not changed, as it belongs to no visible device"),
-        Limitation::NapiThreadRemains { napi } => format!("NAPI {napi}: stays threaded: a kernel thread, not a softirq, polls it after interrupts and timers"),
+        Limitation::NapiThreadRemains { napi } => {
+            format!("NAPI {napi}: stays threaded: a kernel thread, not a softirq, polls it after interrupts and timers")
+        }
         _ => "unknown limitation".to_owned(),
     }
 }
@@ -342,7 +344,10 @@ mod tests {
             (xdp(1), "has 1 AF_XDP socket on unknown queues, which are not set: Linux 6.18"),
             (xdp(2), "has 2 AF_XDP sockets on unknown queues"),
             (Limitation::UnknownQueue { napi }, "NAPI 8193: not changed, as it belongs to no visible device"),
-            (Limitation::NapiThreadRemains { napi }, "NAPI 8193: stays threaded: a kernel thread, not a softirq, polls it"),
+            (
+                Limitation::NapiThreadRemains { napi },
+                "NAPI 8193: stays threaded: a kernel thread, not a softirq, polls it",
+            ),
         ] {
             let said = in_words(&limitation);
             assert!(said.contains(&text.replace("{pid}", &pid.to_string())), "{said}");
