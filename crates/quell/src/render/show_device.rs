@@ -260,18 +260,27 @@ fn add_pollers(napis: &[&SnapshotNapi], index: &Index<'_>, node: &mut Node) {
     }
 }
 
+/// Affinities up to this number are listed one by one.
+const CPUS_LISTED: usize = 8;
+
 /// Interrupts or threads of merged queues, in the order of the queues, with their CPUs.
 fn on_cpus(what: &str, source: &str, pollers: &[(u32, Option<&CpuList>)]) -> String {
     let numbers = ranges(pollers.iter().map(|(number, _)| *number));
-    let cpus = ranges(pollers.iter().filter_map(|(_, cpus)| *cpus).flat_map(CpuList::iter));
-    let one = |cpus: &CpuList| cpus.iter().next().filter(|_| cpus.len() == 1);
-    let pairs: Option<Vec<_>> = pollers.iter().map(|(number, cpus)| Some((*number, one((*cpus)?)?))).collect();
-    let rises = |pairs: Vec<(u32, u32)>| pairs.len() > 1 && pairs.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1);
-    let each = if pairs.is_some_and(rises) { ", one each in this order" } else { "" };
-    format!("{what} {numbers}{source} on CPU {cpus}{each}")
+    let all = ranges(pollers.iter().filter_map(|(_, cpus)| *cpus).flat_map(CpuList::iter));
+    let each: Option<Vec<Vec<u32>>> = pollers.iter().map(|(_, cpus)| Some(cpus.as_ref()?.iter().collect())).collect();
+    let on = match each {
+        Some(each) if each.iter().all(|cpus| *cpus == each[0]) => all,
+        Some(each) if each.iter().all(|cpus| cpus.len() == 1) && each.is_sorted_by(|a, b| a < b) => {
+            format!("{all}, one each")
+        }
+        Some(each) if each.len() <= CPUS_LISTED => {
+            each.into_iter().map(ranges).collect::<Vec<_>>().join(" and ") + " in the order of the queues"
+        }
+        _ => all,
+    };
+    format!("{what} {numbers}{source} on CPU {on}")
 }
 
-/// NAPI instances without a known receive queue, such as those of transmit queues.
 fn napis_without_queue(device: &Device, index: &Index<'_>) -> Option<Node> {
     let linked: Vec<_> =
         device.rx_queues.known_elements().filter_map(|queue| queue.napi.known().copied().flatten()).collect();
@@ -327,11 +336,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn merged_queues_whose_threads_have_a_cpu_each_say_so() {
+    fn merged_queues_say_on_which_cpu_the_thread_of_each_is() {
         let cpus = |text: &str| text.parse::<CpuList>().unwrap();
         let (zero, one, both) = (cpus("0"), cpus("1"), cpus("0-1"));
         let said = |first, second| on_cpus("thread", "", &[(9_509, Some(first)), (9_517, Some(second))]);
-        assert_eq!(said(&zero, &one), "thread 9509,9517 on CPU 0-1, one each in this order");
+        assert_eq!(said(&zero, &one), "thread 9509,9517 on CPU 0-1, one each");
+        assert_eq!(said(&one, &zero), "thread 9509,9517 on CPU 1 and 0 in the order of the queues");
         assert_eq!(said(&both, &both), "thread 9509,9517 on CPU 0-1");
         assert_eq!(said(&zero, &zero), "thread 9509,9517 on CPU 0");
     }
