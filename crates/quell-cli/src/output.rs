@@ -106,6 +106,11 @@ pub fn report(program: &str, failure: &ProgramFailure) -> ExitCode {
     failure.exit.into()
 }
 
+/// clap indents blank lines.
+fn without_trailing_spaces(text: &str) -> String {
+    text.split('\n').map(|line| line.trim_end_matches(' ')).collect::<Vec<_>>().join("\n")
+}
+
 /// Prints help and version to standard output; any other parse error is a usage error. Returns the exit code.
 pub fn usage(program: &str, error: &clap::Error) -> ExitCode {
     match error.kind() {
@@ -113,7 +118,7 @@ pub fn usage(program: &str, error: &clap::Error) -> ExitCode {
             let terminal = Terminal::of_stdout();
             let help = error.render();
             let help = if terminal.colour { help.ansi().to_string() } else { help.to_string() };
-            match styled(&help, terminal) {
+            match styled(&without_trailing_spaces(&help), terminal) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(failure) => report(program, &failure),
             }

@@ -73,9 +73,12 @@ const GROUPS: &[(&str, &[Listed])] = &[
     (
         "Set",
         &[
-            ("attach", ["quell attach suspend20 1234", "quell attach suspend200 --unit memcached.service --follow"]),
+            ("attach", ["quell attach suspend200 1234", "quell attach suspend200 --unit memcached.service --follow"]),
             ("detach", ["quell detach 1234", "quell detach --all"]),
-            ("run", ["quell run suspend20 -- memcached -u nobody -t 4", "quell run --profile memcached -- memcached"]),
+            (
+                "run",
+                ["quell run suspend200 -- memcached -u nobody -t 4 -N 4", "quell run --profile memcached -- memcached"],
+            ),
             ("apply", ["quell apply --dry-run profiles/memcached.toml", "quell apply --confirm 60s host.toml"]),
             ("confirm", ["quell confirm", "quell confirm -j"]),
             ("revert", ["quell revert", "quell revert -j"]),

@@ -55,6 +55,18 @@ fn a_profile_can_have_settings_of_a_program() {
 }
 
 #[test]
+fn the_unit_and_the_profiles_that_suspend_have_the_recommended_mode() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read = |path: &str| fs::read_to_string(root.join(path)).unwrap();
+    for name in ["memcached", "redis", "nginx"] {
+        let profile = Profile::parse(&[Source::new(name, read(&format!("profiles/{name}.toml")))]).unwrap();
+        assert_eq!(profile.program.unwrap().mode.unwrap().value.to_string(), "suspend200", "{name}");
+    }
+    assert!(read("dist/quell-attach@.service").contains("\nEnvironment=QUELL_MODE=suspend200 QUELL_OPTIONS=\n"));
+    assert!(read("docs/modes.md").contains("Start with `suspend200`"));
+}
+
+#[test]
 fn an_error_in_the_settings_of_a_program_has_its_position() {
     let error = parse("[program]\nmode = 'suspend'\n").unwrap_err();
     assert_eq!(error.caret(), "mode = 'suspend'\n               ^");

@@ -149,6 +149,16 @@ fn waits_reached(
     Some(format!("{way}, so {}", lost.join(", and ")))
 }
 
+/// Whether connections of several queues can reach one epoll that polls, before any epoll exists.
+pub(crate) fn shared_queues(mode: &DeliveryMode, queues: usize, steers: bool) -> Option<String> {
+    (mode.epoll().is_some_and(|epoll| epoll.prefer_busy_poll) && queues > 1 && !steers).then(|| {
+        format!(
+            "shared      an epoll polls one of the {queues} queues, but can get connections of all (epoll-mixes-napis): \
+             use --steer, a program that sorts them itself (memcached -N {queues}), or a device with one queue\n"
+        )
+    })
+}
+
 pub(crate) fn queues(plan: &AttachPlan) -> String {
     let mut lines: Vec<String> = queue_lines(plan).into_iter().map(|line| format!("queues      {line}")).collect();
     if lines.is_empty() {
@@ -190,6 +200,13 @@ mod tests {
     use quell_linux::Pid;
 
     use super::*;
+
+    #[test]
+    fn a_plan_warns_of_epolls_with_several_queues_if_the_mode_polls_in_epoll_wait_and_nothing_is_steered() {
+        let warns = |mode: &str, queues, steers| shared_queues(&mode.parse().unwrap(), queues, steers).is_some();
+        assert!(warns("suspend200", 2, false) && warns("fullbusy", 2, false));
+        assert!(!warns("suspend200", 1, false) && !warns("suspend200", 2, true) && !warns("defer200", 2, false));
+    }
 
     const LOADED: Library = Library::Loaded(Calls { waited: false, made_socket: false, refused_socket: false });
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use quell_host::snapshot::{Device, Index, Provenance, Reading, RxQueue, SnapshotNapi, Unknown};
+use quell_linux::CpuList;
 use quell_linux::ethtool::{CoalesceParameter, Coalescing, FlowAction, InstalledFlowRule, RssContext};
 use quell_linux::link::OperationalState;
 use quell_linux::netdev::NapiThreading;
@@ -239,9 +240,8 @@ fn add_pollers(napis: &[&SnapshotNapi], index: &Index<'_>, node: &mut Node) {
     let irqs: Vec<_> = links.iter().filter_map(|linked| index.irq(linked.to)).collect();
     if !irqs.is_empty() {
         let inferred = if links.iter().all(|linked| linked.source == Provenance::Kernel) { "" } else { " (inferred)" };
-        let cpus = irqs.iter().filter_map(|irq| irq.effective_affinity.known()).flat_map(|cpus| cpus.iter());
-        let numbers = ranges(irqs.iter().map(|irq| irq.number));
-        node.add(Plain, format!("irq {numbers}{inferred} on CPU {}", ranges(cpus)));
+        let cpus: Vec<_> = irqs.iter().map(|irq| (irq.number, irq.effective_affinity.known())).collect();
+        node.add(Plain, on_cpus("irq", inferred, &cpus));
         let counts = irqs.iter().filter_map(|irq| irq.counts.known()).flatten().map(|(_, count)| *count).sum::<u64>();
         node.add(Faint, counted(counts, "interrupt"));
     }
@@ -254,13 +254,33 @@ fn add_pollers(napis: &[&SnapshotNapi], index: &Index<'_>, node: &mut Node) {
     }
     let threads: Vec<_> = napis.iter().filter_map(|napi| napi.thread.known()?.as_ref()).collect();
     if !threads.is_empty() {
-        let tids = ranges(threads.iter().map(|thread| thread.tid.get().unsigned_abs()));
-        let cpus = threads.iter().filter_map(|thread| thread.affinity.known()).flat_map(|cpus| cpus.iter());
-        node.add(Set, format!("thread {tids} on CPU {}", ranges(cpus)));
+        let cpus: Vec<_> =
+            threads.iter().map(|thread| (thread.tid.get().unsigned_abs(), thread.affinity.known())).collect();
+        node.add(Set, on_cpus("thread", "", &cpus));
     }
 }
 
-/// NAPI instances without a known receive queue, such as those of transmit queues.
+/// Affinities up to this number are listed one by one.
+const CPUS_LISTED: usize = 8;
+
+/// Interrupts or threads of merged queues, in the order of the queues, with their CPUs.
+fn on_cpus(what: &str, source: &str, pollers: &[(u32, Option<&CpuList>)]) -> String {
+    let numbers = ranges(pollers.iter().map(|(number, _)| *number));
+    let all = ranges(pollers.iter().filter_map(|(_, cpus)| *cpus).flat_map(CpuList::iter));
+    let each: Option<Vec<Vec<u32>>> = pollers.iter().map(|(_, cpus)| Some(cpus.as_ref()?.iter().collect())).collect();
+    let on = match each {
+        Some(each) if each.iter().all(|cpus| *cpus == each[0]) => all,
+        Some(each) if each.iter().all(|cpus| cpus.len() == 1) && each.is_sorted_by(|a, b| a < b) => {
+            format!("{all}, one each")
+        }
+        Some(each) if each.len() <= CPUS_LISTED => {
+            each.into_iter().map(ranges).collect::<Vec<_>>().join(" and ") + " in the order of the queues"
+        }
+        _ => all,
+    };
+    format!("{what} {numbers}{source} on CPU {on}")
+}
+
 fn napis_without_queue(device: &Device, index: &Index<'_>) -> Option<Node> {
     let linked: Vec<_> =
         device.rx_queues.known_elements().filter_map(|queue| queue.napi.known().copied().flatten()).collect();
@@ -308,5 +328,21 @@ fn flow_rule(installed: &InstalledFlowRule) -> Node {
         FlowAction::Queue(queue) => node.with(Set, format!("to rx {queue}")),
         FlowAction::Context(context) => node.with(Set, format!("to rss {context}")),
         FlowAction::Discard => node.with(Notable, "dropped"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn merged_queues_say_on_which_cpu_the_thread_of_each_is() {
+        let cpus = |text: &str| text.parse::<CpuList>().unwrap();
+        let (zero, one, both) = (cpus("0"), cpus("1"), cpus("0-1"));
+        let said = |first, second| on_cpus("thread", "", &[(9_509, Some(first)), (9_517, Some(second))]);
+        assert_eq!(said(&zero, &one), "thread 9509,9517 on CPU 0-1, one each");
+        assert_eq!(said(&one, &zero), "thread 9509,9517 on CPU 1 and 0 in the order of the queues");
+        assert_eq!(said(&both, &both), "thread 9509,9517 on CPU 0-1");
+        assert_eq!(said(&zero, &zero), "thread 9509,9517 on CPU 0");
     }
 }

@@ -1,6 +1,7 @@
 //! The DaemonSet: `quell` with exactly the capabilities of the manifest's containers, in a cgroup namespace of its own,
 //! attaches to a program in the control group and the network namespace of another pod.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -40,6 +41,15 @@ fn the_manifest_asks_for_host_namespaces_and_no_privileged_container() {
         assert!(lines.iter().all(|line| line.trim() != "privileged: true"), "{lines:?}");
     }
     assert!(!capabilities("export").contains("net_admin"), "the exporter changes nothing");
+}
+
+#[test]
+fn the_container_that_attaches_has_the_capabilities_of_the_unit() {
+    let unit = include_str!("../../../../dist/quell-attach@.service");
+    let bounds = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
+    let of_unit: BTreeSet<String> = bounds.split(' ').map(|name| name.replace("CAP_", "+").to_lowercase()).collect();
+    let of_container = capabilities("attach");
+    assert_eq!(of_container.split(',').skip(1).map(str::to_owned).collect::<BTreeSet<_>>(), of_unit);
 }
 
 /// A hierarchy of control groups with a pod on the systemd driver, and one beside it, in which `quell` runs.

@@ -42,6 +42,14 @@ fn the_schema_of_every_document_is_published() {
     assert_eq!(files.map(|entry| entry.unwrap().file_name()).collect::<BTreeSet<_>>(), expected);
 }
 
+#[test]
+fn the_page_lists_every_document() {
+    let page = include_str!("../../../../docs/results.md");
+    let missing: Vec<String> =
+        kinds().into_iter().filter(|kind| !page.contains(&format!("(schema/quell-{kind}.schema.json)"))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
 /// Fields of `struct epoll_params`, with the kernel's names.
 const OF_THE_KERNEL: [&str; 3] = ["busy_poll_budget", "busy_poll_usecs", "prefer_busy_poll"];
 

@@ -124,7 +124,7 @@ fn queues_of_a_link_that_is_down_are_refused_with_the_reason_and_set_by_the_unit
 
 /// Boots systemd in a container and returns the directory with what `tests/systemd/probe.sh` printed there.
 fn booted() -> Option<tempfile::TempDir> {
-    for needed in ["/lib/systemd/systemd", "/usr/sbin/ethtool", "/usr/bin/memcached"] {
+    for needed in ["/lib/systemd/systemd", "/usr/sbin/ethtool", "/usr/bin/memcached", "/usr/sbin/nginx"] {
         if !Path::new(needed).exists() {
             skip(Lacks::Tool(needed), format_args!("{needed} is not installed"));
             return None;
@@ -157,20 +157,20 @@ fn settings(out: &tempfile::TempDir, when: &str) -> (u64, usize) {
 fn systemd_starts_the_units_with_their_capabilities_and_a_restart_or_an_upgrade_flips_no_queue() {
     let Some(out) = booted() else { return };
     assert_eq!(settings(&out, "before"), (0, 0));
-    assert_eq!(settings(&out, "attached"), (20_000, 1), "quell-attach@memcached");
-    assert_eq!(settings(&out, "left"), (20_000, 1), "a stop changes no setting");
+    assert_eq!(settings(&out, "attached"), (200_000, 1), "quell-attach@memcached");
+    assert_eq!(settings(&out, "left"), (200_000, 1), "a stop changes no setting");
     assert_eq!(settings(&out, "detached"), (0, 0));
-    assert_eq!(settings(&out, "restarted"), (20_000, 1), "a killed unit is restored and started again");
+    assert_eq!(settings(&out, "restarted"), (200_000, 1), "a killed unit is restored and started again");
     assert_eq!(settings(&out, "applied"), (30_000, 1), "quell");
     for when in ["both", "upgraded", "stopped", "started", "handed_over", "kept", "continued"] {
-        assert_eq!(settings(&out, when), (20_000, 2), "{when}: the profile and the attachment stay");
+        assert_eq!(settings(&out, when), (200_000, 2), "{when}: the profile and the attachment stay");
     }
     let runs = |when: &str| std::fs::read_to_string(out.path().join(format!("{when}.runs"))).unwrap();
     assert!(["upgraded", "stopped", "started"].iter().all(|when| runs(when) == runs("both")), "no unit was restarted");
     assert!(runs("handed_over") != runs("both") && runs("continued") != runs("handed_over"), "the unit was restarted");
     let looks = std::fs::read_to_string(out.path().join("every-look")).unwrap();
     assert!(
-        looks.lines().count() > 0 && looks.lines().all(|look| look.contains(" 20000,")),
+        looks.lines().count() > 0 && looks.lines().all(|look| look.contains(" 200000,")),
         "a queue flipped: {looks}"
     );
     let load: Value = serde_json::from_slice(&std::fs::read(out.path().join("upgrade.load")).unwrap()).unwrap();
@@ -181,8 +181,12 @@ fn systemd_starts_the_units_with_their_capabilities_and_a_restart_or_an_upgrade_
     assert_eq!(settings(&out, "refused"), (30_000, 1), "a changed profile needs `quell revert` first");
     assert!(!out.path().join("changed").exists());
     assert_eq!(settings(&out, "changed_profile"), (40_000, 1));
-    assert_eq!(settings(&out, "stopped_for_removal"), (20_000, 2));
+    assert_eq!(settings(&out, "stopped_for_removal"), (200_000, 2));
     assert_eq!(settings(&out, "reverted"), (0, 0));
+    assert_eq!(settings(&out, "steered"), (50_000, 1), "quell-attach@nginx has the mode of its drop-in");
+    let steered = std::fs::read_to_string(out.path().join("steered.command")).unwrap();
+    assert!(steered.starts_with("/usr/bin/quell attach suspend50 --steer --pin --unit nginx.service "), "{steered}");
+    assert_eq!(settings(&out, "unsteered"), (0, 0));
     let metrics = std::fs::read_to_string(out.path().join("metrics")).unwrap();
     let program = |line: &str| line.contains("comm=\"memcached\",unit=\"memcached.service\"");
     assert!(metrics.lines().any(program), "quell-export finds the program and its unit: {metrics}");

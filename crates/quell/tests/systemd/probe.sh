@@ -33,7 +33,7 @@ wait_for() {
 }
 
 systemctl start quell-attach@memcached
-wait_for 20000
+wait_for 200000
 settings attached
 systemctl stop quell-attach@memcached
 settings left
@@ -42,10 +42,10 @@ settings detached
 
 # The keeper restores the settings, and systemd starts the unit again.
 systemctl start quell-attach@memcached
-wait_for 20000
+wait_for 200000
 systemctl kill --kill-whom=main --signal=KILL quell-attach@memcached
 wait_for 0
-wait_for 20000
+wait_for 200000
 settings restarted
 mkdir /etc/quell
 printf '[device.q]\nname = "q0"\nqueues.all.mode = "defer30"\n' >/etc/quell/test.toml
@@ -54,7 +54,7 @@ quell detach --all
 systemctl start quell
 settings applied
 systemctl start quell-attach@memcached
-wait_for 20000
+wait_for 200000
 settings both
 # What an upgrade does: the program is replaced, and the units restarted. No queue changes, and no journal ends.
 ip netns exec client quell load 10.99.0.1:11211 --rate 2K --warm-up 0 --seconds 10 -j >upgrade.load &
@@ -86,7 +86,7 @@ if quell revert >>newer.log 2>&1; then touch newer-understood; fi
 rm /var/lib/quell/journal/newer.journal
 systemctl restart quell
 systemctl start quell-attach@memcached
-wait_for 20000
+wait_for 200000
 systemctl stop quell-attach@memcached
 quell detach --all
 wait_for 30000
@@ -98,11 +98,34 @@ systemctl restart quell
 settings changed_profile
 # What removal of the package does.
 systemctl start quell-attach@memcached
-wait_for 20000
+wait_for 200000
 systemctl stop 'quell-attach@*.service' quell.service
 settings stopped_for_removal
 quell revert
 settings reverted
+kill %1
+
+# nginx: the mode and options of a drop-in, as `systemctl edit` and the Ansible role write it.
+mkdir /var/lib/nginx /run/systemd/system/quell-attach@nginx.service.d
+cat >/run/nginx.conf <<'END'
+error_log stderr;
+pid /run/nginx.pid;
+events {}
+http { access_log off; server { listen 80 reuseport; return 200 hello; } }
+END
+cat >/run/systemd/system/quell-attach@nginx.service.d/mode.conf <<'END'
+[Service]
+Environment=QUELL_MODE=suspend50 "QUELL_OPTIONS=--steer --pin"
+END
+systemctl daemon-reload
+systemctl start nginx
+systemctl start quell-attach@nginx
+ip netns exec client quell load 10.99.0.1:80 --rate 2K --warm-up 0 --seconds 60 &
+wait_for 50000
+settings steered
+tr '\0' ' ' <"/proc/$(systemctl show --value -p MainPID quell-attach@nginx)/cmdline" >steered.command
+quell detach --all
+settings unsteered
 kill %1
 
 systemctl start quell-export

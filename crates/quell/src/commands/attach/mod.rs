@@ -62,9 +62,7 @@ const PLACEMENT_WATCHED: Duration = Duration::from_secs(2);
 
 /// Options of `quell attach`.
 #[derive(Debug, Args)]
-#[command(
-    override_usage = "quell attach [OPTIONS] <MODE|--profile <NAME|FILE>> <PID|NAME...|--unit <NAME>|--cgroup <PATH>>"
-)]
+#[command(override_usage = "quell attach [OPTIONS] <MODE|--profile FILE> <PID|NAME...|--pid|--name|--unit|--cgroup>")]
 pub(crate) struct AttachArgs {
     #[command(flatten)]
     programs: AttachProgramsArgs,

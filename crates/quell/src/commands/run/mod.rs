@@ -125,6 +125,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         if !args.no_queues {
             let (plan, findings) = queues::plan(&launch.choice, &launch.placement)?;
             output::prose(&render::queues(&plan))?;
+            let (mode, steers) = (&launch.choice.mode.value, launch.placement.steer.is_some());
+            output::prose(&render::shared_queues(mode, plan.queues().count(), steers).unwrap_or_default())?;
             output::prose(&finding_lines(&findings).iter().map(|line| format!("{line}\n")).collect::<String>())?;
             launch.check_plan(&plan)?;
         }

@@ -129,7 +129,7 @@ pub(crate) fn finding_lines(findings: &[Finding]) -> Vec<String> {
         }
     }
     let line = |(first, count): &(&Finding, usize)| {
-        let places = if *count > 1 { format!(" ({count} times, first)") } else { String::new() };
+        let more = if *count > 1 { format!(" (and {} more)", count - 1) } else { String::new() };
         // Commands change the present values, which are not those of the plan.
         let advice = first.fix.iter().find_map(|fix| match fix {
             Fix::Advice(text) => Some(format!("; {text}")),
@@ -138,7 +138,7 @@ pub(crate) fn finding_lines(findings: &[Finding]) -> Vec<String> {
         let Finding { severity, title, id, observed, nodes, .. } = first;
         let object = nodes.first().map(|node| on_one_line(&node.to_string()) + ": ").unwrap_or_default();
         let advice = advice.unwrap_or_default();
-        format!("{}: {title} [{id}]{places}: {object}{observed}{advice}", severity.word())
+        format!("{}: {title} [{id}]: {object}{observed}{more}{advice}", severity.word())
     };
     kinds.iter().map(line).collect()
 }
@@ -272,7 +272,9 @@ fn in_words(limitation: &Limitation) -> String {
             format!("limited: process {pid} has {sockets} on unknown queues, which are not set: {why}")
         }
         Limitation::UnknownQueue { napi } => format!("NAPI {napi}: not changed, as it belongs to no visible device"),
-        Limitation::NapiThreadRemains { napi } => format!("NAPI {napi}: still polled by a kernel thread"),
+        Limitation::NapiThreadRemains { napi } => {
+            format!("NAPI {napi}: stays threaded: a kernel thread, not a softirq, polls it after interrupts and timers")
+        }
         _ => "unknown limitation".to_owned(),
     }
 }
@@ -359,7 +361,10 @@ mod tests {
             (xdp(1), "has 1 AF_XDP socket on unknown queues, which are not set: Linux 6.18"),
             (xdp(2), "has 2 AF_XDP sockets on unknown queues"),
             (Limitation::UnknownQueue { napi }, "NAPI 8193: not changed, as it belongs to no visible device"),
-            (Limitation::NapiThreadRemains { napi }, "NAPI 8193: still polled by a kernel thread"),
+            (
+                Limitation::NapiThreadRemains { napi },
+                "NAPI 8193: stays threaded: a kernel thread, not a softirq, polls it",
+            ),
         ] {
             let said = in_words(&limitation);
             assert!(said.contains(&text.replace("{pid}", &pid.to_string())), "{said}");
