@@ -264,7 +264,7 @@ fn too_few_packets(seen: &EffectOnQueue) -> Option<ModeVerdict> {
     let EffectOnQueue { packets, for_ns, .. } = *seen;
     (packets < PACKETS_TO_JUDGE).then(|| {
         ModeVerdict::CannotTell(match packets {
-            0 => format!("no packet in {}, although sockets of the program receive from it", milliseconds(for_ns)),
+            0 => format!("no packet in {}; earlier, sockets of the program received from it", milliseconds(for_ns)),
             _ => format!("only {} in {}", counted(packets, "packet"), milliseconds(for_ns)),
         })
     })
