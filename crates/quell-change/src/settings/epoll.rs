@@ -459,15 +459,11 @@ mod tests {
         ProcessIdentity::of(proc, pid).unwrap()
     }
 
-    fn set_here(epoll: &Epoll) -> Option<EpollParameters> {
-        if let Err(error) = epoll_params::set(epoll, PREFERS) {
-            skip(Lacks::KernelFeature, &error);
-            return None;
-        }
+    /// A change of the epoll `fd` of this process.
+    fn change_of(fd: i32) -> EpollParameters {
         let ProcessIdentity { pid, starttime, .. } = identity(&ProcRoot::default(), Pid::of_this_process());
-        let fd = epoll.as_fd().as_raw_fd();
         let place = EpollPlace::new(pid, starttime.0, fd);
-        Some(EpollParameters::new(place, Claims::default().take(1, Some(&EpollParams::default()), vec![PREFERS])))
+        EpollParameters::new(place, Claims::default().take(1, Some(&EpollParams::default()), vec![PREFERS]))
     }
 
     fn to_end(change: &EpollParameters) -> EpollToEnd<'_> {
@@ -477,9 +473,13 @@ mod tests {
     #[test]
     fn epolls_are_restored_in_order_and_a_closed_one_is_gone() {
         let (proc, one) = (ProcRoot::default(), Epoll::new(1).unwrap());
-        let Some(one_changed) = set_here(&one) else { return };
+        // No other test of this process has an epoll with these parameters, which would be taken for the closed one.
+        if let Err(error) = epoll_params::set(&one, PREFERS) {
+            return skip(Lacks::KernelFeature, &error);
+        }
+        let one_changed = change_of(one.as_fd().as_raw_fd());
         // Other tests would open the number of an epoll that is closed here.
-        let two_changed = EpollParameters { fd: i32::MAX, ..one_changed.clone() };
+        let two_changed = change_of(i32::MAX);
         let process = identity(&proc, Pid::of_this_process());
         let undoings = restore(&proc, process, &[&one_changed, &two_changed, &one_changed].map(to_end));
         let undoings: Vec<UndoOutcome> = undoings.into_iter().map(Result::unwrap).collect();
@@ -495,8 +495,7 @@ mod tests {
 
     #[test]
     fn an_exited_process_leaves_nothing_to_undo() {
-        let (proc, own) = (ProcRoot::default(), Epoll::new(1).unwrap());
-        let Some(change) = set_here(&own) else { return };
+        let (proc, change) = (ProcRoot::default(), change_of(i32::MAX));
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let process = identity(&proc, Pid::from_kernel(child.id()).unwrap());
         child.kill().unwrap();
