@@ -112,14 +112,10 @@ pub enum NextStep {
         mode: DeliveryMode,
         /// Whether it has to be steered for that, as when it was measured.
         steered: bool,
-        /// The measurement.
         measured: EarlierMeasurement,
     },
     /// Leave it: a measurement has found no mode that is better without a cost.
-    Keep {
-        /// The measurement.
-        measured: EarlierMeasurement,
-    },
+    Keep { measured: EarlierMeasurement },
     /// See whether its attached mode pays.
     Check,
     /// Wait: it has no connection through a queue at present.

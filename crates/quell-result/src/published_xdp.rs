@@ -167,7 +167,6 @@ impl fmt::Display for XdpWay {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct AbsentWay {
-    /// Names of the ways.
     pub ways: String,
     /// What is missing.
     pub why: String,

@@ -257,7 +257,7 @@ impl XdpSampler {
     }
 }
 
-/// The sampler of the queue's polls, or why there is none.
+/// Sampler of the queue's polls, or the reason why polls cannot be sampled.
 struct PollsOfQueue<'a>(Result<(&'a Sampler, NapiId), String>);
 
 impl PollsOfQueue<'_> {

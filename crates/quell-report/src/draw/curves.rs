@@ -7,7 +7,8 @@ use quell_stats::LatencyHistogram;
 use svg::node::element::{Group, Path};
 
 use super::{
-    Chart, EndLabels, Grid, Nines, Plot, Scale, WIDTH, anchored, dot, image, label, line, path, shown, text, value_axis,
+    Chart, EndLabels, Grid, Nines, Plot, Scale, WIDTH, axis_name, below_axis, dot, image, label, line, path, shown,
+    text, value_axis,
 };
 use crate::palette::ModeStyle;
 use crate::part::Part;
@@ -88,13 +89,15 @@ pub(crate) fn chart(title: &str, curves: &[LatencyCurve], limits: &[LimitLine]) 
         marks = marks.add(line((at, PLOT.top), (at, PLOT.bottom), "grid"));
         let half = name.len() as f64 * LETTER / 2.0;
         if at - half >= free_from {
-            marks = marks.add(anchored(text(at, PLOT.bottom + 15.0, name, "t"), "middle"));
+            marks = marks.add(below_axis(at, PLOT.bottom, name));
             free_from = at + half + LETTER;
         }
     }
-    marks = marks
-        .add(line((PLOT.left, PLOT.bottom), (PLOT.right, PLOT.bottom), "axis"))
-        .add(anchored(text((PLOT.left + PLOT.right) / 2.0, PLOT.bottom + 31.0, "percentile", "t"), "middle"));
+    marks = marks.add(line((PLOT.left, PLOT.bottom), (PLOT.right, PLOT.bottom), "axis")).add(axis_name(
+        (PLOT.left + PLOT.right) / 2.0,
+        PLOT.bottom,
+        "percentile",
+    ));
     for curve in curves {
         let at = |ns: fn(&LatencyCurvePoint) -> u64| -> Vec<(f64, f64)> {
             curve.points.iter().map(|point| (x.at(point.quantile), y.at(us(ns(point))))).collect()

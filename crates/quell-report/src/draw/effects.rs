@@ -3,7 +3,7 @@
 use quell_experiment::{ContrastVerdict, Criterion, RatioEstimate};
 use svg::node::element::Group;
 
-use super::{Chart, Grid, Scale, WIDTH, anchored, dot, image, label, line, rectangle, shown, text};
+use super::{Chart, Grid, Scale, WIDTH, axis_name, below_axis, dot, image, label, line, rectangle, shown, text};
 use crate::palette::ModeStyle;
 use crate::part::Part;
 use crate::words;
@@ -88,13 +88,13 @@ pub(crate) fn chart(criterion: &Criterion, parts: &[Part<'_>], styles: &[ModeSty
         if named.iter().all(|other| (at - other).abs() >= MARK_GAP) {
             grid = grid
                 .add(line((at, HEAD), (at, bottom), if ratio == 1.0 { "zero" } else { "grid" }))
-                .add(anchored(text(at, bottom + 15.0, name, "t"), "middle"));
+                .add(below_axis(at, bottom, name));
             named.push(at);
         }
     }
     let middle = (LEFT + RIGHT) / 2.0;
     let axis = format!("change relative to {}", label(parts.first().map_or("base", |part| part.reference())));
-    grid = grid.add(anchored(text(middle, bottom + 31.0, &axis, "t"), "middle"));
+    grid = grid.add(axis_name(middle, bottom, &axis));
     let is_open = |row: &EffectRow<'_>| matches!(row.verdict, Some(ContrastVerdict::Undecided { .. }));
     let is_any_open = groups.iter().flat_map(|(_, rows)| rows).any(is_open);
     let open = if is_any_open { " A hollow dot has no verdict." } else { "" };

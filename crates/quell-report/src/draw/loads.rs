@@ -6,8 +6,8 @@ use quell_result::figures;
 use svg::node::element::{Group, Path};
 
 use super::{
-    Chart, EndLabels, Grid, Plot, Scale, WIDTH, anchored, compact, dot, image, label, line, path, rectangle, shown,
-    text, tick, value_axis,
+    Chart, EndLabels, Grid, Plot, Scale, WIDTH, anchored, axis_name, below_axis, compact, dot, image, label, line,
+    path, rectangle, shown, text, tick, value_axis,
 };
 use crate::palette::ModeStyle;
 use crate::part::{Part, slice_value};
@@ -71,12 +71,14 @@ pub(crate) fn over_throughput(
     let x = Scale::from_zero(per_s_max * 1.04, PLOT.left, PLOT.right);
     let mut marks = value_axis(PLOT, &y);
     for value in x.ticks(4) {
-        marks = marks.add(anchored(text(x.at(value), PLOT.bottom + 15.0, &compact(value), "t"), "middle"));
+        marks = marks.add(below_axis(x.at(value), PLOT.bottom, &compact(value)));
     }
     let middle = (PLOT.left + PLOT.right) / 2.0;
-    marks = marks
-        .add(line((PLOT.left, PLOT.bottom), (PLOT.right, PLOT.bottom), "axis"))
-        .add(anchored(text(middle, PLOT.bottom + 31.0, "requests/s answered", "t"), "middle"));
+    marks = marks.add(line((PLOT.left, PLOT.bottom), (PLOT.right, PLOT.bottom), "axis")).add(axis_name(
+        middle,
+        PLOT.bottom,
+        "requests/s answered",
+    ));
     let mut table = Grid::new(["mode", "load", "requests/s", &format!("{name}, {unit}")]);
     let mut labels = EndLabels { ends: Vec::new() };
     for (style, points) in &lines {

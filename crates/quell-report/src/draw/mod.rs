@@ -113,6 +113,16 @@ pub(crate) fn anchored(text: Text, anchor: &str) -> Text {
     text.set("text-anchor", anchor)
 }
 
+/// Number or name below an axis at the height `bottom`.
+pub(crate) fn below_axis(x: f64, bottom: f64, name: &str) -> Text {
+    anchored(text(x, bottom + 15.0, name, "t"), "middle")
+}
+
+/// What an axis at the height `bottom` shows, below its numbers.
+pub(crate) fn axis_name(x: f64, bottom: f64, name: &str) -> Text {
+    anchored(text(x, bottom + 31.0, name, "t"), "middle")
+}
+
 pub(crate) fn line(from: (f64, f64), to: (f64, f64), class: &str) -> Line {
     let ((x1, y1), (x2, y2)) = (from, to);
     Line::new().set("x1", round(x1)).set("y1", round(y1)).set("x2", round(x2)).set("y2", round(y2)).set("class", class)

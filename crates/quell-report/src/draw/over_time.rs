@@ -4,7 +4,7 @@ use quell_cli::number::{ABSENT, short};
 use svg::node::element::{Group, Path};
 
 use super::{
-    Chart, EndLabels, Grid, Plot, Scale, WIDTH, anchored, dot, image, line, path, shown, text, tick, value_axis,
+    Chart, EndLabels, Grid, Plot, Scale, WIDTH, axis_name, below_axis, dot, image, line, path, shown, tick, value_axis,
 };
 use crate::words::RecordedChange;
 
@@ -54,12 +54,14 @@ impl TimeAxis<'_> {
         let x = Scale::from_zero(end, PLOT.left, PLOT.right);
         let mut marks = value_axis(PLOT, &y);
         for value in x.ticks(5) {
-            marks = marks.add(anchored(text(x.at(value), PLOT.bottom + 15.0, &tick(value), "t"), "middle"));
+            marks = marks.add(below_axis(x.at(value), PLOT.bottom, &tick(value)));
         }
         let middle = (PLOT.left + PLOT.right) / 2.0;
-        marks = marks
-            .add(line((PLOT.left, PLOT.bottom), (PLOT.right, PLOT.bottom), "axis"))
-            .add(anchored(text(middle, PLOT.bottom + 31.0, "seconds of the recording", "t"), "middle"));
+        marks = marks.add(line((PLOT.left, PLOT.bottom), (PLOT.right, PLOT.bottom), "axis")).add(axis_name(
+            middle,
+            PLOT.bottom,
+            "seconds of the recording",
+        ));
         for change in self.changes {
             let at = x.at(change.at_s);
             marks = marks.add(line((at, PLOT.top), (at, PLOT.bottom), "limit")).add(dot(

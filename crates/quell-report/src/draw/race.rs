@@ -4,7 +4,7 @@ use quell_linux::visible::counted;
 use quell_mode::DeliveryMode;
 use svg::node::element::Group;
 
-use super::{Chart, Grid, Scale, WIDTH, anchored, dot, image, line, shortened, shown, text, tick};
+use super::{Chart, Grid, Scale, WIDTH, axis_name, below_axis, dot, image, line, shortened, shown, text, tick};
 use crate::palette::ModeStyle;
 
 const ROW: f64 = 19.0;
@@ -31,9 +31,11 @@ pub(crate) fn chart(arms: &[RacedArm], seconds: f64, more: usize) -> Option<Char
     let bottom = HEAD + ROW * arms.len() as f64;
     let mut marks = Group::new();
     for value in x.ticks(5) {
-        marks = marks
-            .add(line((x.at(value), HEAD), (x.at(value), bottom), "grid"))
-            .add(anchored(text(x.at(value), bottom + 15.0, &tick(value), "t"), "middle"));
+        marks = marks.add(line((x.at(value), HEAD), (x.at(value), bottom), "grid")).add(below_axis(
+            x.at(value),
+            bottom,
+            &tick(value),
+        ));
     }
     let mut table = Grid::new(["arm", "slices", "last slice, s", "became"]);
     let names: Vec<String> = arms.iter().map(|arm| arm.mode.to_string()).collect();
@@ -55,7 +57,7 @@ pub(crate) fn chart(arms: &[RacedArm], seconds: f64, more: usize) -> Option<Char
         ));
         table.rows.push(vec![shown(name), arm.times.len().to_string(), format!("{last:.1}"), shown(&arm.why)]);
     }
-    let axis = anchored(text((LEFT + RIGHT) / 2.0, bottom + 31.0, "seconds of the search", "t"), "middle");
+    let axis = axis_name((LEFT + RIGHT) / 2.0, bottom, "seconds of the search");
     Some(Chart {
         title: "Slices of each arm, and what became of it".to_owned(),
         unit: "the arms with the most slices first".to_owned(),

@@ -7,7 +7,7 @@ use quell_experiment::{Criterion, SliceFlag, SliceObservation, disturbed_blocks}
 use svg::node::element::Group;
 
 use super::loads::cell;
-use super::{Chart, Grid, Scale, WIDTH, anchored, dot, image, label, line, rectangle, shown, text, tick};
+use super::{Chart, Grid, Scale, WIDTH, axis_name, below_axis, dot, image, label, line, rectangle, shown, text, tick};
 use crate::palette::ModeStyle;
 use crate::part::{Part, slice_value, unit, with_unit};
 use crate::words;
@@ -73,9 +73,9 @@ pub(crate) fn chart(part: &Part<'_>, criterion: &Criterion, styles: &[ModeStyle]
     }
     marks = marks.add(line((LEFT, bottom), (RIGHT, bottom), "axis"));
     for value in x.ticks(5) {
-        marks = marks.add(anchored(text(x.at(value), bottom + 15.0, &tick(value), "t"), "middle"));
+        marks = marks.add(below_axis(x.at(value), bottom, &tick(value)));
     }
-    marks = marks.add(anchored(text((LEFT + RIGHT) / 2.0, bottom + 31.0, "seconds of the experiment", "t"), "middle"));
+    marks = marks.add(axis_name((LEFT + RIGHT) / 2.0, bottom, "seconds of the experiment"));
     let (min, max) = scale.ends();
     let mut note = format!("Each strip is from {} to {}, {}.", short(min), with_unit(max, criterion), scale.word());
     if !left_out.is_empty() {

@@ -206,7 +206,7 @@ fn why_keep(because: &WhyKeep) -> String {
     }
 }
 
-/// Which verdicts of an experiment are withheld because of other programs, and why. `None` if there are none.
+/// Verdicts of an experiment that are withheld because of other programs, with the reason. `None` without any.
 #[must_use]
 pub fn other_programs(experiment: &LoadExperiment) -> Option<String> {
     let most = "other programs used most of the time of the server's CPUs";

@@ -31,7 +31,6 @@ pub(crate) const POLLERS: [Poller; 6] = [
     Poller { name: "program", accent: "suspend", polls: |polls| polls.program.saturating_add(polls.program_last) },
 ];
 
-/// What a recording says.
 #[derive(Debug)]
 pub struct RecordingSummary {
     /// Who polled, in a few words.
@@ -55,7 +54,6 @@ pub struct RecordedChange {
     pub text: String,
 }
 
-/// Summarises a recording.
 #[must_use]
 pub fn recording_summary(recording: &TopRecording) -> RecordingSummary {
     let reports = &recording.reports;

@@ -61,7 +61,6 @@ pub(crate) struct XdpClient<'a> {
     pub(crate) lab: &'a mut VethLab,
     pub(crate) placement: XdpPlacement,
     pub(crate) server: std::net::SocketAddr,
-    /// Thread of the responder.
     pub(crate) responder: Pid,
     pub(crate) rate_kpps: f64,
     pub(crate) delay_us: f64,
