@@ -79,22 +79,25 @@ impl OutputFile {
 
     /// Begins a file of lines of JSON, which are complete after each line.
     pub fn begin_lines(&self) -> Result<OutputLines<'_>, OutputFileError> {
-        self.write_by(|_| Ok(()))?;
-        let file = (self.open)(&self.path).map_err(|source| self.error(source))?;
+        let file = self.open_empty().map_err(|source| self.error(source))?;
         Ok(OutputLines { file, of: self })
     }
 
     fn write_by(&self, content: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), OutputFileError> {
         let write = || {
-            let file = (self.open)(&self.path)?;
-            if file.metadata()?.is_file() {
-                file.set_len(0)?;
-            }
-            let mut out = BufWriter::new(file);
+            let mut out = BufWriter::new(self.open_empty()?);
             content(&mut out)?;
             out.flush()
         };
         write().map_err(|source| self.error(source))
+    }
+
+    fn open_empty(&self) -> io::Result<File> {
+        let file = (self.open)(&self.path)?;
+        if file.metadata()?.is_file() {
+            file.set_len(0)?;
+        }
+        Ok(file)
     }
 
     fn error(&self, source: io::Error) -> OutputFileError {

@@ -12,10 +12,10 @@ pub struct WaitCalls {
     pub select: Option<i64>,
     pub pselect6: i64,
     pub io_uring_enter: i64,
-    /// Calls that can sleep for the socket of their first argument.
-    pub of_sockets: &'static [i64],
-    /// Those of them that read or accept.
+    /// Calls that read or accept, and can sleep for the socket of their first argument.
     pub reading: &'static [i64],
+    /// Calls that write or connect, and can sleep for the socket of their first argument.
+    pub writing: &'static [i64],
     /// Offsets of the first five arguments in `struct pt_regs`, in bytes.
     pub arguments: [u64; 5],
 }
@@ -25,7 +25,7 @@ impl WaitCalls {
     pub const HERE: Option<Self> = here();
 }
 
-const OF_SOCKETS: &[i64] = &[
+const READING: &[i64] = &[
     libc::SYS_read,
     libc::SYS_readv,
     libc::SYS_recvfrom,
@@ -33,6 +33,8 @@ const OF_SOCKETS: &[i64] = &[
     libc::SYS_recvmmsg,
     libc::SYS_accept,
     libc::SYS_accept4,
+];
+const WRITING: &[i64] = &[
     libc::SYS_write,
     libc::SYS_writev,
     libc::SYS_sendto,
@@ -41,7 +43,6 @@ const OF_SOCKETS: &[i64] = &[
     libc::SYS_sendfile,
     libc::SYS_connect,
 ];
-const READING: &[i64] = OF_SOCKETS.split_at(7).0;
 
 #[cfg(target_arch = "x86_64")]
 const fn here() -> Option<WaitCalls> {
@@ -58,8 +59,8 @@ const fn here() -> Option<WaitCalls> {
         select: Some(libc::SYS_select),
         pselect6: libc::SYS_pselect6,
         io_uring_enter: libc::SYS_io_uring_enter,
-        of_sockets: OF_SOCKETS,
         reading: READING,
+        writing: WRITING,
         // `user_regs_struct` begins like `pt_regs` (`arch/x86/include/uapi/asm/ptrace.h`).
         arguments: [
             offset_of!(regs, rdi) as u64,
@@ -82,8 +83,8 @@ const fn here() -> Option<WaitCalls> {
         select: None,
         pselect6: libc::SYS_pselect6,
         io_uring_enter: libc::SYS_io_uring_enter,
-        of_sockets: OF_SOCKETS,
         reading: READING,
+        writing: WRITING,
         // `pt_regs` begins with x0 to x30 (`arch/arm64/include/asm/ptrace.h`).
         arguments: [0, 8, 16, 24, 32],
     })

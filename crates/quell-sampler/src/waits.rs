@@ -118,7 +118,8 @@ impl WaitSampler {
         let mut loader = EbpfLoader::new();
         loader.btf(Some(&btf));
         numbers.iter().for_each(|(name, number)| _ = loader.override_global(name, number, true));
-        let (socket_calls, read_calls) = (bit_set(calls.of_sockets), bit_set(calls.reading));
+        let socket_calls = bit_set(calls.reading.iter().chain(calls.writing));
+        let read_calls = bit_set(calls.reading);
         loader.override_global("SOCKET_CALLS", socket_calls.as_slice(), true);
         loader.override_global("READ_CALLS", read_calls.as_slice(), true);
         let [first, second, third, fourth, fifth] = &calls.arguments;
@@ -193,9 +194,9 @@ impl WaitSampler {
     }
 }
 
-fn bit_set(calls: &[i64]) -> [u64; CALL_WORDS] {
+fn bit_set<'a>(calls: impl IntoIterator<Item = &'a i64>) -> [u64; CALL_WORDS] {
     let mut words = [0_u64; CALL_WORDS];
-    for &call in calls {
+    for call in calls {
         if let Some(word) = usize::try_from(call / 64).ok().and_then(|word| words.get_mut(word)) {
             *word |= 1 << (call % 64);
         }

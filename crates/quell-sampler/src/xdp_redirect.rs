@@ -9,7 +9,7 @@ use aya::programs::links::FdLink;
 use aya::programs::{ProgramError, Xdp, XdpMode};
 use aya::{Ebpf, EbpfLoader};
 use quell_linux::Ifindex;
-use quell_linux::af_xdp::XdpHandle;
+use quell_linux::af_xdp::{self, XdpHandle};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -70,7 +70,7 @@ impl XdpRedirect {
         local: SocketAddr,
     ) -> Result<Self, XdpRedirectError> {
         // Links for XDP came with these counters, in Linux 5.9. Without links, `aya` attaches by netlink.
-        if socket.stats().is_ok_and(|stats| stats.rx_ring_full.is_none()) {
+        if af_xdp::stats(socket).is_ok_and(|stats| stats.rx_ring_full.is_none()) {
             return Err(XdpRedirectError::NoLinks);
         }
         let refused = |action| move |error: &(dyn Error + 'static)| refusal(action, error);

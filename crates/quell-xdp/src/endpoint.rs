@@ -146,7 +146,8 @@ impl Attached {
             device: self.device().to_owned(),
             queue: self.spec.queue,
             hook: self.redirect.hook(),
-            zero_copy: self.handle.is_zero_copy().map_err(XdpError::system("read the options of the socket"))?,
+            zero_copy: af_xdp::is_zero_copy(&self.handle)
+                .map_err(XdpError::system("read the options of the socket"))?,
             socket_napi: incoming_napi_id(&self.handle)?,
             napi: napi.map(|napi| napi.id),
             defers: settings

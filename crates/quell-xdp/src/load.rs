@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
+use quell_linux::af_xdp;
 use quell_linux::clock::monotonic_ns;
 use quell_linux::proc::ProcRoot;
 use quell_linux::sysfs::Sysfs;
@@ -337,6 +338,6 @@ fn report(
         cpu: watched.into_iter().filter(|watched| watched.is_known).map(|watched| watched.cpu).collect(),
         polls: window,
         polls_missing: polls.0.err(),
-        socket: attached.handle.stats().ok(),
+        socket: af_xdp::stats(&attached.handle).ok(),
     })
 }

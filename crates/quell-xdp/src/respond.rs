@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use quell_linux::Pid;
-use quell_linux::af_xdp::{XdpHandle, XdpReceiver, XdpSender, XdpSocketStats};
+use quell_linux::af_xdp::{self, XdpReceiver, XdpSender, XdpSocketStats};
 use quell_linux::clock::monotonic_ns;
 use quell_linux::event::WakeEvent;
 use quell_linux::tcp::Blocking;
@@ -134,7 +134,7 @@ impl XdpResponder {
         XdpResponderStats {
             answered: self.shared.answered.load(Ordering::Relaxed),
             invalid: self.shared.invalid.load(Ordering::Relaxed),
-            socket: XdpHandle::stats(&self.attached.handle).ok(),
+            socket: af_xdp::stats(&self.attached.handle).ok(),
             receive_calls: None,
         }
     }

@@ -377,8 +377,8 @@ fn of_waits(
     })
 }
 
-/// Tells of calls that do not poll, and are so far apart that the timer of the queue expires before the next one: then
-/// packets wait for the timer. It delays them if it expires after the next call.
+/// Text about calls that do not poll and are farther apart than the timer of the queue. The timer then polls before the next
+/// call, so the mode does not delay packets.
 fn frames_between_timers(
     query: &SnapshotQuery<'_>,
     epoll: &EpollContext<'_>,

@@ -299,15 +299,6 @@ impl XdpHandle {
     pub fn kick(&self) -> Result<(), XdpSocketError> {
         Endpoint::kicked(recv(&self.0.socket, &mut [0_u8; 0], RecvFlags::DONTWAIT).map(|_| ()))
     }
-
-    pub fn stats(&self) -> io::Result<XdpSocketStats> {
-        stats(self)
-    }
-
-    /// Whether the device writes into the umem.
-    pub fn is_zero_copy(&self) -> io::Result<bool> {
-        is_zero_copy(self)
-    }
 }
 
 /// Statistics of an AF_XDP socket, also of another program.
