@@ -7,6 +7,7 @@ use quell_linux::clock;
 use quell_linux::proc::ProcRoot;
 use quell_linux::sched::SchedError;
 use quell_published::PollMechanism;
+use quell_sampler::QueuePoller;
 use quell_stats::LatencyHistogram;
 use quell_xdp::PollWay;
 use schemars::JsonSchema;
@@ -29,11 +30,10 @@ pub const SENDER: &str = "sender";
 pub const POLLER: &str = "poller";
 pub const NAPI_THREAD: &str = "napi-thread";
 pub const RESPONDER: &str = "responder";
-/// Share of the polls of the client's queue, 0 to 1, by who polled: a field of `PollsByPoller`, with both kinds of the
-/// program's polls in `program`.
+/// Share of the polls of the client's queue, 0 to 1, by who polled.
 #[must_use]
-pub fn poll_share(poller: &str) -> String {
-    format!("polls {poller}")
+pub fn poll_share(poller: QueuePoller) -> String {
+    format!("polls {}", poller.field())
 }
 /// Share of the requests that were sent within 10 µs of the schedule, 0 to 1.
 pub const ON_TIME: &str = "on-time-share";

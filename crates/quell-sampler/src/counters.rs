@@ -74,6 +74,48 @@ impl PollsByPoller {
     }
 }
 
+/// Whoever can poll a queue. [`PollsByPoller`] has its polls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum QueuePoller {
+    Interrupt,
+    Timer,
+    Rescheduled,
+    Ksoftirqd,
+    Thread,
+    Program,
+}
+
+impl QueuePoller {
+    pub const ALL: [Self; 6] =
+        [Self::Interrupt, Self::Timer, Self::Rescheduled, Self::Ksoftirqd, Self::Thread, Self::Program];
+
+    /// Name of its field of [`PollsByPoller`].
+    #[must_use]
+    pub fn field(self) -> &'static str {
+        match self {
+            Self::Program => "program",
+            Self::Thread => "thread",
+            Self::Interrupt => "interrupt",
+            Self::Timer => "timer",
+            Self::Rescheduled => "rescheduled",
+            Self::Ksoftirqd => "ksoftirqd",
+        }
+    }
+
+    /// Its polls; those of a program with the polls after its loops.
+    #[must_use]
+    pub fn polls(self, of: &PollsByPoller) -> u64 {
+        match self {
+            Self::Program => of.program.saturating_add(of.program_last),
+            Self::Thread => of.thread,
+            Self::Interrupt => of.interrupt,
+            Self::Timer => of.timer,
+            Self::Rescheduled => of.rescheduled,
+            Self::Ksoftirqd => of.ksoftirqd,
+        }
+    }
+}
+
 /// Polls of an instance during an interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]

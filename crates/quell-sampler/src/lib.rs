@@ -18,7 +18,7 @@ mod waits;
 mod xdp_echo;
 mod xdp_redirect;
 
-pub use counters::{PollCounters, PollsByPoller, QueueSample};
+pub use counters::{PollCounters, PollsByPoller, QueuePoller, QueueSample};
 pub use reuseport::{GroupProgram, GroupPrograms, group_programs};
 pub use sampler::{Sampler, SamplerError, Unsampled};
 pub use wait::{STALLED_NS, WaitBounds};

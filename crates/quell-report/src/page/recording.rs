@@ -5,13 +5,14 @@ use quell_cli::number::short;
 use quell_linux::visible::counted;
 use quell_linux::{NapiId, Pid};
 use quell_result::top::{IntervalReport, ObservedProgram, ObservedQueue, TopRecording};
-use quell_sampler::QueueSample;
+use quell_sampler::{QueuePoller, QueueSample};
 
 use super::embed::Download;
 use super::{Body, ReportError, ReportSource, facts, parts};
 use crate::draw::over_time::{TimeAxis, TimeLine};
 use crate::draw::{Chart, label, shown};
-use crate::words::recording::{POLLERS, Poller, ends_s, name_of, name_of_program, programs, queue_totals};
+use crate::words::poller_name;
+use crate::words::recording::{ends_s, name_of, name_of_program, programs, queue_totals};
 use crate::words::{RecordedChange, RecordingSummary, recording_summary};
 
 /// Number of queues, and of programs, that have charts: those with the most packets, and with the most CPU time.
@@ -115,15 +116,29 @@ fn sample_of(report: &IntervalReport, napi: NapiId) -> Option<&QueueSample> {
     report.queues.iter().find(|queue| queue.napi == napi)?.sample.as_ref()
 }
 
+/// Kind of mode that makes it poll, whose colour it has.
+fn accent(poller: QueuePoller) -> &'static str {
+    match poller {
+        QueuePoller::Interrupt => "base",
+        QueuePoller::Timer => "defer",
+        QueuePoller::Rescheduled => "threadedbusy",
+        QueuePoller::Ksoftirqd => "eventspin",
+        QueuePoller::Thread => "threaded",
+        QueuePoller::Program => "suspend",
+    }
+}
+
 fn queue_charts(queue: &ObservedQueue, joined: &Joined<'_>, axis: &TimeAxis<'_>) -> Vec<Chart> {
     let napi = queue.napi;
-    let poller = |poller: &Poller| TimeLine {
-        name: poller.name.to_owned(),
-        accent: poller.accent,
-        variant: 0,
-        values: joined.rates(napi, |sample| (poller.polls)(&sample.polls)),
-    };
-    let pollers: Vec<TimeLine> = POLLERS.iter().map(poller).collect();
+    let pollers: Vec<TimeLine> = QueuePoller::ALL
+        .into_iter()
+        .map(|poller| TimeLine {
+            name: poller_name(poller).to_owned(),
+            accent: accent(poller),
+            variant: 0,
+            values: joined.rates(napi, |sample| poller.polls(&sample.polls)),
+        })
+        .collect();
     let wait = |name: &str, variant, ns: fn(&QueueSample) -> Option<u64>| TimeLine {
         name: name.to_owned(),
         accent: "suspend",

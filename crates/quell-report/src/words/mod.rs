@@ -17,6 +17,7 @@ use quell_load::OfferedLoad;
 use quell_result::conclusion::{Conclusion, LoadRange, LoadSplit, Quantity, QuantityChange, WhyKeep, WhyLonger};
 use quell_result::experiment::LoadExperiment;
 use quell_result::figures::{self, Work};
+use quell_sampler::QueuePoller;
 use quell_tune::{ArmState, TuneEnd, TuneMetric};
 
 pub use advice::{Advice, budget, experiment_advice, placement_options, search_advice};
@@ -43,6 +44,16 @@ pub fn queue_name(device: &str, rx_queues: &[u32], napi: NapiId) -> String {
     let numbers = rx_queues.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let number = if numbers.is_empty() { String::new() } else { format!(" queue {numbers}") };
     format!("{}{number} (NAPI {napi})", visible::name(device))
+}
+
+/// Name of whoever polls a queue, as in the heading of a column.
+#[must_use]
+pub(crate) fn poller_name(poller: QueuePoller) -> &'static str {
+    match poller {
+        QueuePoller::Rescheduled => "other softirq",
+        QueuePoller::Thread => "NAPI thread",
+        other => other.field(),
+    }
 }
 
 /// Short name of a criterion, as in the heading of a column.

@@ -13,6 +13,7 @@ use quell_result::published_xdp::{
     CLIENT_CPU, NAPI_THREAD, ON_TIME, POLLER, PublishedXdpRun, RECEIVER, RESPONDER, SENDER, XdpPoint, XdpWay, cpus_of,
     poll_share,
 };
+use quell_sampler::QueuePoller;
 use quell_stats::LatencyHistogram;
 
 use super::published::PublishedText::{self, Break, Statement, Table};
@@ -130,19 +131,20 @@ fn us(latency: &LatencyHistogram, quantile: f64) -> String {
     latency.quantile(quantile).map_or(ABSENT.to_owned(), |latency| short(latency.as_secs_f64() * 1e6))
 }
 
+/// Cell of the table. The ways are named after interrupts, which on a veth are softirqs that the sender raises.
+fn polled_by(poller: QueuePoller) -> &'static str {
+    match poller {
+        QueuePoller::Interrupt => "softirq",
+        other => super::poller_name(other),
+    }
+}
+
 /// CPU time and polls of a way.
 fn costs(experiment: &LoadExperiment<XdpWay>, name: &str) -> Vec<String> {
     let share = |metric: String| experiment.median(name, &metric).filter(|share| *share > 0.0);
     let percent = |share: Option<f64>| share.map_or(ABSENT.to_owned(), |share| short(share * 100.0));
-    let pollers = [
-        ("program", "program"),
-        ("thread", "NAPI thread"),
-        ("interrupt", "softirq"),
-        ("timer", "timer"),
-        ("ksoftirqd", "ksoftirqd"),
-    ];
-    let mut shares: Vec<(f64, &str)> =
-        pollers.iter().filter_map(|(poller, text)| Some((share(poll_share(poller))?, *text))).collect();
+    let of_poller = |poller| Some((share(poll_share(poller))?, polled_by(poller)));
+    let mut shares: Vec<(f64, &str)> = QueuePoller::ALL.into_iter().filter_map(of_poller).collect();
     shares.sort_by(|one, other| other.0.total_cmp(&one.0));
     let polled: Vec<String> = shares
         .iter()

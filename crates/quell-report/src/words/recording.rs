@@ -8,28 +8,11 @@ use quell_linux::visible::{self, counted};
 use quell_linux::{NapiId, Pid};
 use quell_mode::PartialNapiSettings;
 use quell_result::top::{IntervalReport, ObservedEpolls, ObservedProgram, ObservedQueue, TopRecording};
-use quell_sampler::{PollsByPoller, QueueSample};
+use quell_sampler::{QueuePoller, QueueSample};
 use quell_stats::Spread;
 
-use super::TextTable;
 use super::settings::{EPOLL, QUEUE, epoll_cells, grouped, known, named, queue_cells};
-
-/// Whoever can poll a queue.
-pub(crate) struct Poller {
-    pub(crate) name: &'static str,
-    /// Kind of mode that makes it poll, whose colour it has.
-    pub(crate) accent: &'static str,
-    pub(crate) polls: fn(&PollsByPoller) -> u64,
-}
-
-pub(crate) const POLLERS: [Poller; 6] = [
-    Poller { name: "interrupt", accent: "base", polls: |polls| polls.interrupt },
-    Poller { name: "timer", accent: "defer", polls: |polls| polls.timer },
-    Poller { name: "other softirq", accent: "threadedbusy", polls: |polls| polls.rescheduled },
-    Poller { name: "ksoftirqd", accent: "eventspin", polls: |polls| polls.ksoftirqd },
-    Poller { name: "NAPI thread", accent: "threaded", polls: |polls| polls.thread },
-    Poller { name: "program", accent: "suspend", polls: |polls| polls.program.saturating_add(polls.program_last) },
-];
+use super::{TextTable, poller_name};
 
 #[derive(Debug)]
 pub struct RecordingSummary {
@@ -94,8 +77,7 @@ pub(crate) struct QueueTotals<'a> {
     /// The queue in its latest report.
     pub(crate) queue: &'a ObservedQueue,
     seconds: f64,
-    /// By the name of the poller.
-    polls: BTreeMap<&'static str, f64>,
+    polls: BTreeMap<QueuePoller, f64>,
     pub(crate) packets: f64,
     empty: f64,
     masked_ns: f64,
@@ -143,8 +125,8 @@ pub(crate) fn queue_totals(reports: &[IntervalReport]) -> Vec<QueueTotals<'_>> {
 
 fn add(totals: &mut QueueTotals<'_>, sample: &QueueSample, interval_ns: u64) {
     totals.seconds += interval_ns as f64 / 1e9;
-    for poller in &POLLERS {
-        *totals.polls.entry(poller.name).or_default() += (poller.polls)(&sample.polls) as f64;
+    for poller in QueuePoller::ALL {
+        *totals.polls.entry(poller).or_default() += poller.polls(&sample.polls) as f64;
     }
     totals.packets += sample.packets as f64;
     totals.empty += sample.empty as f64;
@@ -156,8 +138,8 @@ fn add(totals: &mut QueueTotals<'_>, sample: &QueueSample, interval_ns: u64) {
 
 /// Polls of all queues by poller, the most frequent one first.
 fn shares(totals: &[QueueTotals<'_>]) -> Vec<(&'static str, f64)> {
-    let of = |name: &str| totals.iter().filter_map(|queue| queue.polls.get(name)).sum();
-    let counts: Vec<(&'static str, f64)> = POLLERS.iter().map(|poller| (poller.name, of(poller.name))).collect();
+    let of = |poller| totals.iter().filter_map(|queue| queue.polls.get(&poller)).sum();
+    let counts: Vec<(&'static str, f64)> = QueuePoller::ALL.map(|poller| (poller_name(poller), of(poller))).to_vec();
     let all: f64 = counts.iter().map(|(_, polls)| polls).sum();
     let mut shares: Vec<_> = counts.into_iter().map(|(name, polls)| (name, polls / all * 100.0)).collect();
     shares.retain(|(_, share)| *share >= 1.0);
@@ -229,8 +211,9 @@ fn statements(reports: &[IntervalReport], totals: &[QueueTotals<'_>]) -> Vec<Str
 
 /// Rates and shares of the polls, without those who never polled; then how long packets can have waited.
 fn queue_tables(totals: &[QueueTotals<'_>]) -> [TextTable; 2] {
-    let polls_by = |queue: &QueueTotals<'_>, poller: &Poller| queue.polls.get(poller.name).copied().unwrap_or(0.0);
-    let seen = || POLLERS.iter().filter(|poller| totals.iter().any(|queue| polls_by(queue, poller) > 0.0));
+    let polls_by = |queue: &QueueTotals<'_>, poller| queue.polls.get(&poller).copied().unwrap_or(0.0);
+    let polls_at_all = |poller: &QueuePoller| totals.iter().any(|queue| polls_by(queue, *poller) > 0.0);
+    let seen = || QueuePoller::ALL.into_iter().filter(polls_at_all);
     let polls = |queue: &QueueTotals<'_>| {
         let polls = queue.all_polls();
         let share = |part: f64| if polls > 0.0 { format!("{:.0}", part / polls * 100.0) } else { ABSENT.to_owned() };
@@ -245,7 +228,7 @@ fn queue_tables(totals: &[QueueTotals<'_>]) -> [TextTable; 2] {
         let waits = waits.map(|wait| wait.map_or_else(|| ABSENT.to_owned(), short));
         [name_of(queue.queue), masked].into_iter().chain(waits).collect()
     };
-    let head = ["queue", "packets/s", "polls/s"].into_iter().chain(seen().map(|poller| poller.name)).chain(["empty"]);
+    let head = ["queue", "packets/s", "polls/s"].into_iter().chain(seen().map(poller_name)).chain(["empty"]);
     [
         TextTable {
             heading: "Polls: rates, then who polled and how many found no packet, in percent".to_owned(),

@@ -15,6 +15,7 @@ use quell_result::published_xdp::{
     CLIENT_CPU, FROM_SEND, NAPI_THREAD, ON_TIME, POLLER, RECEIVER, RESPONDER, SENDER, XdpPlacement, XdpWay, cpus_of,
     poll_share,
 };
+use quell_sampler::QueuePoller;
 use quell_stats::LatencyHistogram;
 use quell_xdp::{
     PollWay, XdpError, XdpLoadReport, XdpLoadSpec, XdpMoment, XdpProgress, XdpSampler, XdpSchedule, XdpSpec,
@@ -264,16 +265,9 @@ fn observation(run: &ObservedRun) -> SliceObservation {
         slice = slice.with_metric(&cpus_of(name), ns.map(share));
     }
     if let Some(polls) = polls {
-        let by_poller = [
-            ("program", polls.program + polls.program_last),
-            ("interrupt", polls.interrupt),
-            ("timer", polls.timer),
-            ("thread", polls.thread),
-            ("rescheduled", polls.rescheduled),
-            ("ksoftirqd", polls.ksoftirqd),
-        ];
-        for (name, count) in by_poller {
-            slice = slice.with_metric(&poll_share(name), Some(count as f64 / polls.total() as f64));
+        for poller in QueuePoller::ALL {
+            let share = poller.polls(polls) as f64 / polls.total() as f64;
+            slice = slice.with_metric(&poll_share(poller), Some(share));
         }
     }
     slice

@@ -4,6 +4,7 @@ use quell_change::journal::Journal;
 use quell_linux::Pid;
 use quell_linux::sched::scheduling;
 use quell_result::published_xdp::{CLIENT_CPU, RECEIVER, RESPONDER, SENDER, cpus_of, poll_share};
+use quell_sampler::QueuePoller;
 use quell_subject::experiment::ComparisonError;
 use quell_subject::extent::Extent;
 use quell_subject::question::{SubjectStep, Timing};
@@ -56,14 +57,14 @@ fn each_point_compares_the_ways_and_says_who_polled_on_which_cpu() {
     }
     let quiet = run.points[0].result.as_ref().unwrap();
     let share = |way, poller| quiet.median(way, &poll_share(poller));
-    let kernel: Vec<f64> =
-        ["interrupt", "ksoftirqd", "rescheduled"].iter().filter_map(|poller| share("interrupts", poller)).collect();
+    let softirqs = [QueuePoller::Interrupt, QueuePoller::Ksoftirqd, QueuePoller::Rescheduled];
+    let kernel: Vec<f64> = softirqs.into_iter().filter_map(|poller| share("interrupts", poller)).collect();
     if kernel.is_empty() {
         return skip(Lacks::Root, "polls could not be sampled");
     }
     assert!(kernel.iter().sum::<f64>() > 0.5, "{kernel:?}");
-    assert!(share("udp-busy-poll", "program") > Some(0.0));
-    assert_eq!(share("interrupts", "program"), Some(0.0));
+    assert!(share("udp-busy-poll", QueuePoller::Program) > Some(0.0));
+    assert_eq!(share("interrupts", QueuePoller::Program), Some(0.0));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use quell_linux::af_xdp::XdpSocketStats;
 use quell_linux::visible::counted;
 use quell_result::load::XdpLoadRun;
-use quell_sampler::{PollsByPoller, XdpHook};
+use quell_sampler::{PollsByPoller, QueuePoller, XdpHook};
 use quell_stats::LatencyHistogram;
 use quell_xdp::{PollWay, XdpLoadReport, XdpQueue, XdpResponderStats, XdpSchedule};
 
@@ -136,14 +136,8 @@ fn way(way: PollWay) -> &'static str {
 /// Who polled, in percent.
 fn shares(polls: &PollsByPoller) -> String {
     let total = polls.total();
-    let named = [
-        (polls.program + polls.program_last, "program"),
-        (polls.thread, "NAPI thread"),
-        (polls.interrupt, "interrupt"),
-        (polls.timer, "timer"),
-        (polls.rescheduled, "rescheduled"),
-        (polls.ksoftirqd, "ksoftirqd"),
-    ];
+    let name = |poller: QueuePoller| if poller == QueuePoller::Thread { "NAPI thread" } else { poller.field() };
+    let named = QueuePoller::ALL.map(|poller| (poller.polls(polls), name(poller)));
     let share = |number: u64| short(100.0 * count(number) / count(total.max(1)));
     let shares: Vec<String> = named
         .into_iter()

@@ -15,7 +15,7 @@ use prometheus_client::registry::{Registry, Unit};
 use quell_host::attach::effect::ModeVerdict;
 use quell_linux::visible;
 use quell_result::top::{ObservedProgram, SkippedPart};
-use quell_sampler::Unsampled;
+use quell_sampler::{QueuePoller, Unsampled};
 
 use super::totals::{DeviceKey, DeviceTotals, QueueKey, QueueTotals, Totals};
 
@@ -245,16 +245,14 @@ fn polls(totals: &Totals) -> Metric {
     let mut samples = Vec::new();
     for (key, queue) in &totals.queues {
         let Some(sample) = &queue.sample else { continue };
-        let polls = sample.polls;
-        let pollers = [
-            ("interrupt", polls.interrupt),
-            ("timer", polls.timer),
-            ("other", polls.rescheduled),
-            ("ksoftirqd", polls.ksoftirqd),
-            ("napi_thread", polls.thread),
-            ("program", polls.program + polls.program_last),
-        ];
-        samples.extend(pollers.map(|(poller, count)| (with(queue_labels(key), "poller", poller), count)));
+        samples.extend(QueuePoller::ALL.map(|poller| {
+            let label = match poller {
+                QueuePoller::Rescheduled => "other",
+                QueuePoller::Thread => "napi_thread",
+                other => other.field(),
+            };
+            (with(queue_labels(key), "poller", label), poller.polls(&sample.polls))
+        }));
     }
     Metric { name: "queue_polls", help: "NAPI polls by who polled", unit: None, samples: Samples::Counter(samples) }
 }
