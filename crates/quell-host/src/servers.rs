@@ -140,8 +140,8 @@ pub struct EarlierMeasurement {
 }
 
 impl EarlierMeasurement {
-    /// Whether its answer holds at this load, in packets per second: it was measured at a similar one, or one of the two
-    /// is unknown.
+    /// Whether its answer holds at this load, in packets per second: it was measured at a similar one, or one of the
+    /// two is unknown.
     #[must_use]
     pub fn decides_at(&self, packets_per_s: Option<u64>) -> bool {
         self.packets_per_s

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use crate::check;
 use crate::key::{SettingKey, Settings};
 use crate::kind::{ModeKind, PollUsecs};
-use crate::napi::{DEFER_HARD_IRQS_MAX, NapiSettings};
+use crate::napi::{DEFER_HARD_IRQS_MAX, NapiSettings, Threaded};
 use crate::parse;
 use crate::poller::PollerSettings;
 use crate::refusal::ParseModeError;
@@ -42,8 +42,8 @@ impl DeliveryMode {
         (is_in_range && check::contradiction(kind, &settings).is_none()).then_some(Self { kind, settings })
     }
 
-    /// The mode with these settings under its own name, such as `suspend20`, or else `base` with overrides. `None` if no
-    /// mode has them, because they contradict each other or are out of range.
+    /// The mode with these settings under its own name, such as `suspend20`, or else `base` with overrides. `None` if
+    /// no mode has them, because they contradict each other or are out of range.
     #[must_use]
     pub fn recognised(napi: NapiSettings, epoll: EpollParams) -> Option<Self> {
         let timeout = NonZeroU64::new(napi.gro_flush_timeout_ns);
@@ -97,6 +97,14 @@ impl DeliveryMode {
     #[must_use]
     pub fn poller(&self) -> Option<PollerSettings> {
         self.settings.poller
+    }
+
+    /// Whether someone polls the queues without end or while the program waits, so that a whole CPU is busy at any
+    /// load.
+    #[must_use]
+    pub fn polls_at_any_load(&self) -> bool {
+        let spins = self.epoll().is_some_and(|epoll| epoll.busy_poll_usecs > 0);
+        spins || self.napi().threaded == Threaded::BusyPoll || self.poller().is_some()
     }
 
     /// The mode with a gro-flush-timeout of at most `ns`, which must not be 0, unless its name has the timeout.

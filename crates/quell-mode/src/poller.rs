@@ -69,8 +69,8 @@ pub struct PollerSettings {
 }
 
 impl PollerSettings {
-    /// Time of one call that polls. It is shorter than `gro-flush-timeout`, so that the queue's timer never polls beside
-    /// the thread.
+    /// Time of one call that polls. It is shorter than `gro-flush-timeout`, so that the queue's timer never polls
+    /// beside the thread.
     #[must_use]
     pub fn call_time(gro_flush_timeout: Duration) -> Duration {
         (gro_flush_timeout / CALLS_PER_TIMEOUT).clamp(CALL_MIN, CALL_MAX)

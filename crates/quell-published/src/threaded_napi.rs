@@ -62,8 +62,8 @@ impl fmt::Display for ThreadedNapiRow {
 
 /// Rate in thousands per second and processing time in µs at which [`RECEIVE_CALLS`] was published.
 pub const RECEIVE_CALLS_AT: (f64, f64) = (32.0, 30.0);
-/// Published histogram of the time in `recvfrom` of the inline mechanism: lower end in ns of a range that ends at twice the
-/// value, and the number of calls.
+/// Published histogram of the time in `recvfrom` of the inline mechanism: lower end in ns of a range that ends at twice
+/// the value, and the number of calls.
 pub const RECEIVE_CALLS: [(u64, u64); 6] =
     [(128, 24_073), (256, 55_633), (512, 20_974), (1_024, 34_234), (2_048, 3_266), (4_096, 19)];
 

@@ -80,7 +80,7 @@ pub enum WhyLonger {
     TooFewRequests,
     /// Other programs used most of the time of the server's CPUs, so CPU time or latency could not be compared.
     OtherPrograms {
-        /// Whether latencies can be compared meanwhile, and were not.
+        /// Whether latencies were not compared, and could be, because other programs do not distort them.
         latency_helps: bool,
     },
     /// Connections were to be steered, and no client has reconnected.
@@ -485,8 +485,8 @@ impl LoadRange {
 }
 
 impl ResultDocument {
-    /// Running processes that were measured on this kernel, with their names, and the answer for them at each load. Absent
-    /// without an answer. `name` is that of the result.
+    /// Running processes that were measured on this kernel, with their names, and the answer for them at each load.
+    /// Absent without an answer. `name` is that of the result.
     #[must_use]
     pub fn answers_for_programs(&self, name: &str) -> Option<(Vec<NamedProcess>, Vec<EarlierAnswer>)> {
         let (host, subject, started_unix_s) = match self {

@@ -76,8 +76,8 @@ pub struct LoadExperiment<S = DeliveryMode> {
     pub record: ExperimentRecord<S>,
     /// Reason why the experiment ended.
     pub end: EndOfExperiment,
-    /// Settings as the kernel reported them. Absent if another process set them (a command), if nothing was set (a model),
-    /// and in older results.
+    /// Settings as the kernel reported them. Absent if another process set them (a command), if nothing was set (a
+    /// model), and in older results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<ReportedSettings>,
 }

@@ -178,8 +178,8 @@ pub struct ProgramsFacts {
     /// Mode that was attached to the programs before and after the measurement. Absent if they were not attached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attached: Option<DeliveryMode>,
-    /// Mode that the queues have under `base`, because modes without NAPI threads leave those of the administrator. Absent if
-    /// it is `base` itself.
+    /// Mode that the queues have under `base`, because modes without NAPI threads leave those of the administrator.
+    /// Absent if it is `base` itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_is: Option<DeliveryMode>,
     /// Placement of connections and workers. Absent without `--steer` and `--pin`.

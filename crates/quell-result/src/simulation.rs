@@ -1,5 +1,5 @@
-//! Rows of `quell sim run`: one JSON object, or lines of JSON that a longer sweep adds to. Rows of `--server xsk` have a
-//! document of their own.
+//! Rows of `quell sim run`: one JSON object, or lines of JSON that a longer sweep adds to. Rows of `--server xsk` have
+//! a document of their own.
 
 use quell_sim::sweep::{Setup, SweepRow};
 use quell_sim::{XskFigures, XskPolling};

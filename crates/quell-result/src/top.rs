@@ -1,5 +1,5 @@
-//! Reports of `quell top`: what happened on the queues and in the programs during an interval; and a recording, which is
-//! many of them.
+//! Reports of `quell top`: what happened on the queues and in the programs during an interval; and a recording, which
+//! is many of them.
 
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::payoff::ModePayoff;

@@ -28,8 +28,8 @@ pub struct TuneFile {
     /// Settings that another program changed during the search, and that were therefore not restored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_alone: Vec<String>,
-    /// Settings as the kernel reported them. Absent if another process set them (a command), if nothing was set (a model),
-    /// and in older results.
+    /// Settings as the kernel reported them. Absent if another process set them (a command), if nothing was set (a
+    /// model), and in older results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<ReportedSettings>,
     /// The search and its answer.

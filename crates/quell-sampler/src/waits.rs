@@ -89,8 +89,8 @@ impl fmt::Debug for WaitSampler {
 
 impl WaitSampler {
     /// Counts the calls of these processes from now on, and those of them that read one of these descriptors (at most
-    /// 16,384). Calls of 32-bit programs are not recognized. The kernel's BTF is read below `sys`, normally `/sys`. Fails
-    /// in a PID namespace whose PIDs are not those of the kernel.
+    /// 16,384). Calls of 32-bit programs are not recognized. The kernel's BTF is read below `sys`, normally `/sys`.
+    /// Fails in a PID namespace whose PIDs are not those of the kernel.
     pub fn attach(
         sys: &Path,
         programs: &BTreeSet<Pid>,

@@ -31,8 +31,8 @@ pub struct Setup {
     pub host: HostProfile,
     /// Number of RX queues. The number of workers is the same, and each worker has a CPU.
     pub queues: usize,
-    /// Whether each queue has an additional CPU for its interrupt, NAPI thread or polling thread. Otherwise these run on
-    /// the CPUs of the workers.
+    /// Whether each queue has an additional CPU for its interrupt, NAPI thread or polling thread. Otherwise these run
+    /// on the CPUs of the workers.
     pub irqs_apart: bool,
     /// Number of connections over all queues.
     pub connections: usize,

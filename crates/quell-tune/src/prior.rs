@@ -1,15 +1,18 @@
 //! What the model of a host expects of each mode. It costs no measuring time.
 
 use quell_experiment::{LatencyCounts, SliceObservation};
-use quell_mode::DeliveryMode;
+use quell_mode::{DeliveryMode, Requirement};
 use quell_sim::sweep::{Point, Setup, in_parallel};
 use quell_sim::{Load, RunError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::goal::TuneGoal;
+use crate::goal::{TuneGoal, TuneMetric};
+use crate::plan::TunePlan;
 use crate::space::TuneSpace;
 
+/// Number of modes that are named as worth measuring.
+const WORTH_MEASURING: usize = 3;
 /// Number of modes whose neighbours are ranked too.
 const REFINED: usize = 4;
 
@@ -46,11 +49,38 @@ impl RankedMode {
     }
 }
 
+impl TunePlan {
+    /// The modes that are worth measuring by a ranking, and that need no restart of the programs: of each kind the one
+    /// that the model expects to be best. Suspension comes first, because it delays nothing when idle; modes that poll
+    /// at any load come last, and not at all if the goal is to save CPU time.
+    #[must_use]
+    pub fn worth_measuring(&self, ranked: &[RankedMode]) -> Vec<DeliveryMode> {
+        let saves_cpu = matches!(self.goal.objective, TuneMetric::Cpu | TuneMetric::Busy);
+        let order = |mode: &DeliveryMode| match mode.napi().irq_suspend_timeout_ns {
+            1.. => 0,
+            0 if !mode.polls_at_any_load() => 1,
+            0 => 2,
+        };
+        let runs = |mode: &DeliveryMode| !mode.requirements().contains(&Requirement::SpinBeforeSleep);
+        let is_sought = |mode: &DeliveryMode| *mode != self.present && runs(mode) && !(saves_cpu && order(mode) == 2);
+        let mut best: Vec<DeliveryMode> = Vec::new();
+        for RankedMode { mode, .. } in ranked.iter().filter(|mode| mode.meets_limits()) {
+            let is_new = best.iter().all(|other| other.kind().word() != mode.kind().word());
+            if is_new && is_sought(mode) {
+                best.push(*mode);
+            }
+        }
+        best.sort_by_key(order);
+        best.truncate(WORTH_MEASURING);
+        best
+    }
+}
+
 impl ModelPrior {
-    /// Ranks modes for a goal, best first: those that hold the limits by their cost, then the others by how far they miss a
-    /// limit. They are a coarse grid, with `base` and the present setting, and the neighbours of its best modes; overrides
-    /// change 2 or 3 % in the model. Modes that the model cannot run are left out. The result does not depend on the number
-    /// of threads.
+    /// Ranks modes for a goal, best first: those that hold the limits by their cost, then the others by how far they
+    /// miss a limit. They are a coarse grid, with `base` and the present setting, and the neighbours of its best modes;
+    /// overrides change 2 or 3 % in the model. Modes that the model cannot run are left out. The result does not depend
+    /// on the number of threads.
     ///
     /// # Errors
     /// When the model cannot run `base` or the present setting.

@@ -101,8 +101,8 @@ pub struct Rival {
     /// Typical ratio of the objective to that under the answer, or under the present setting if no mode is better, at the
     /// load at which it is worst.
     pub looks: f64,
-    /// The same with its 95 % interval, from fresh slices; without fresh slices, estimated from the slices of all modes.
-    /// Absent if the mode is excluded for another reason.
+    /// The same with its 95 % interval, from fresh slices; without fresh slices, estimated from the slices of all
+    /// modes. Absent if the mode is excluded for another reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<RatioEstimate>,
     pub why: WhyNotChosen,

@@ -94,8 +94,8 @@ impl Run<'_> {
     }
 }
 
-/// Runs a load from the network namespace of the calling thread. `observe` is called about every 20 ms, and at both ends of
-/// the measured window; `Break` ends the run, whose report then covers the time so far.
+/// Runs a load from the network namespace of the calling thread. `observe` is called about every 20 ms, and at both
+/// ends of the measured window; `Break` ends the run, whose report then covers the time so far.
 pub fn run(
     spec: &XdpLoadSpec,
     observe: &mut dyn FnMut(XdpProgress) -> ControlFlow<()>,

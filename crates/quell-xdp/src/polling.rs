@@ -42,8 +42,8 @@ pub(crate) struct Poller {
 }
 
 impl Poller {
-    /// Starts polling in the way of the socket's specification. `udp` is a UDP socket that has received from the queue, for
-    /// the ways that poll by one.
+    /// Starts polling in the way of the socket's specification. `udp` is a UDP socket that has received from the queue,
+    /// for the ways that poll by one.
     pub(crate) fn start(spec: &XdpSpec, attached: &Attached, mut udp: Option<UdpSocket>) -> Result<Self, XdpError> {
         let ring = || -> Result<NapiPoller, XdpError> {
             let in_thread = spec.way == PollWay::IoUringThread;

@@ -30,8 +30,8 @@ pub enum PollWay {
     UdpBusyPoll,
     /// A second thread, in the same way: a substitute for `busy-poll-thread`.
     UdpBusyPollThread,
-    /// The receiving thread, with an io_uring that polls the queue's NAPI ID: a substitute for `busy-poll` where the socket
-    /// has no NAPI ID.
+    /// The receiving thread, with an io_uring that polls the queue's NAPI ID: a substitute for `busy-poll` where the
+    /// socket has no NAPI ID.
     IoUring,
     /// A second thread, with an io_uring that polls the queue's NAPI ID: a substitute for `busy-poll-thread`.
     IoUringThread,
@@ -110,8 +110,8 @@ pub struct XdpSpec {
     /// CPUs of the other threads: the receiver's, then the sender's. If there are fewer, the list repeats. Empty: not
     /// pinned.
     pub cpus: Vec<u32>,
-    /// Priority of the threads under `SCHED_FIFO`, 1 to 99. Null: the class and priority of the caller. Other programs get
-    /// little of a CPU on which such a thread spins.
+    /// Priority of the threads under `SCHED_FIFO`, 1 to 99. Null: the class and priority of the caller. Other programs
+    /// get little of a CPU on which such a thread spins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fifo_priority: Option<u32>,
     /// Measure each receive call of the ways in which the receiving thread polls ([`PollWay::is_inline`]).

@@ -270,8 +270,8 @@ fn too_few_packets(seen: &EffectOnQueue) -> Option<ModeVerdict> {
     })
 }
 
-/// Judges whether `mode` is in effect on a queue with these observations. `cause` finds out why the programs never polled;
-/// it is called only if they did not, and not because of what they are.
+/// Judges whether `mode` is in effect on a queue with these observations. `cause` finds out why the programs never
+/// polled; it is called only if they did not, and not because of what they are.
 #[must_use]
 pub fn judge(mode: &DeliveryMode, seen: &EffectOnQueue, cause: impl FnOnce() -> NoPollCause) -> ModeVerdict {
     let EffectOnQueue { packets, polls, by_thread, .. } = *seen;

@@ -25,8 +25,8 @@ pub struct ModePayoff {
     pub polls_per_packet: Option<f64>,
     /// Share of the polls by programs, 0 to 1; null without polls.
     pub program_share: Option<f64>,
-    /// 99th percentile of the time that packets can have waited in the queue where it is longest, in nanoseconds. Null if
-    /// most packets came by an enabled interrupt, so that they have no bound.
+    /// 99th percentile of the time that packets can have waited in the queue where it is longest, in nanoseconds. Null
+    /// if most packets came by an enabled interrupt, so that they have no bound.
     pub wait_p99_ns: Option<u64>,
     pub pays: DoesItPay,
 }
@@ -53,6 +53,14 @@ pub enum DoesItPay {
     MeasureToKnow,
     /// The load or the counters do not show whether it is in effect.
     CannotTell,
+}
+
+impl DoesItPay {
+    /// Whether the counters show that the mode does not pay.
+    #[must_use]
+    pub fn is_no(&self) -> bool {
+        matches!(self, Self::NotInEffect | Self::LeavesQueuesUnpolled { .. } | Self::Costs { .. })
+    }
 }
 
 impl ModePayoff {
@@ -87,8 +95,8 @@ impl ModePayoff {
     }
 }
 
-/// The mode that needs fewer polls, if those of this one cost more than interrupts would: an interrupt needs at most one
-/// poll per packet.
+/// The mode that needs fewer polls, if those of this one cost more than interrupts would: an interrupt needs at most
+/// one poll per packet.
 fn instead_of_costly(mode: &DeliveryMode, seen: &EffectOnQueue) -> Option<DeliveryMode> {
     let (napi, epoll) = (mode.napi(), mode.epoll().unwrap_or_default());
     let polls = match epoll.busy_poll_usecs > 0 || napi.threaded == Threaded::BusyPoll {

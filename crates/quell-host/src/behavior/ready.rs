@@ -2,9 +2,9 @@
 //! lists without touching them. Only the few that stay candidates are duplicated, for one `poll(2)` each: an open
 //! duplicate delays the FIN of a connection that its program closes.
 //!
-//! The sockets of a saturated server are ready in most samples, too, and those of a program that looks at them at regular
-//! times, but their programs read them: data that stays the same counts as unread, and a listener whose queue never gets
-//! shorter as not accepting, if no call read or accepted.
+//! The sockets of a saturated server are ready in most samples, too, and those of a program that looks at them at
+//! regular times, but their programs read them: data that stays the same counts as unread, and a listener whose queue
+//! never gets shorter as not accepting, if no call read or accepted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;

@@ -127,8 +127,8 @@ pub fn are_steered(findings: &mut [Finding], programs: &BTreeSet<Pid>) {
     }
 }
 
-/// Leaves out findings about workers of these programs that placement removes: several on one queue if their connections
-/// are steered, floating ones if they are pinned.
+/// Leaves out findings about workers of these programs that placement removes: several on one queue if their
+/// connections are steered, floating ones if they are pinned.
 pub fn are_placed(findings: &mut Vec<Finding>, programs: &BTreeSet<Pid>, steered: bool, pinned: bool) {
     let are_theirs = |finding: &Finding| {
         let mut pids = finding.nodes.iter().filter_map(|node| match node {
@@ -181,8 +181,8 @@ pub fn name_mode(findings: &mut [Finding], mode: &DeliveryMode) {
     }
 }
 
-/// Advice that names `quell attach MODE`, for a program that has a mode: this one is attached again, with the options of
-/// the advice, or the program is started again.
+/// Advice that names `quell attach MODE`, for a program that has a mode: this one is attached again, with the options
+/// of the advice, or the program is started again.
 pub(crate) fn to_attached(advice: &str, attached: &AttachedMode) -> String {
     let mode = attached.mode;
     let part = |part: &str| match part.strip_prefix("quell attach ").and_then(|rest| rest.split_once(' ')) {

@@ -377,8 +377,8 @@ fn of_waits(
     })
 }
 
-/// Text about calls that do not poll and are farther apart than the timer of the queue. The timer then polls before the next
-/// call, so the mode does not delay packets.
+/// Text about calls that do not poll and are farther apart than the timer of the queue. The timer then polls before the
+/// next call, so the mode does not delay packets.
 fn frames_between_timers(
     query: &SnapshotQuery<'_>,
     epoll: &EpollContext<'_>,

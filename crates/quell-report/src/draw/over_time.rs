@@ -34,7 +34,8 @@ pub(crate) struct TimeAxis<'a> {
 }
 
 impl TimeAxis<'_> {
-    /// Draws the lines that reach a hundredth of the largest value, on an axis from 0, or on a logarithmic one if they differ much and
+    /// Draws the lines that reach a hundredth of the largest value, on an axis from 0, or on a logarithmic one if they
+    /// differ much and
     /// `can_be_log`. `None` without any.
     pub(crate) fn chart(&self, title: &str, unit: &str, lines: &[TimeLine], can_be_log: bool) -> Option<Chart> {
         let largest = |line: &TimeLine| {

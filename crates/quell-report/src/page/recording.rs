@@ -1,4 +1,5 @@
-//! The page of a recording of `quell top`: who polled each queue over time, how long packets can have waited, what changed.
+//! The page of a recording of `quell top`: who polled each queue over time, how long packets can have waited, what
+//! changed.
 
 use maud::{Markup, html};
 use quell_cli::number::short;

@@ -69,7 +69,8 @@ pub(crate) fn body(
                     _ => ul { @for answer in &answers { li { (answer) } } },
                 }
             }
-            @if !charts.is_empty() { (parts::section(below, if loads(rows).len() > 1 { "Over the loads" } else { "Latency and cost" }, "", &parts::charts(&charts))) }
+            @let name = if loads(rows).len() > 1 { "Over the loads" } else { "Latency and cost" };
+            @if !charts.is_empty() { (parts::section(below, name, "", &parts::charts(&charts))) }
             @if let Some(published) = published {
                 (parts::section(below, "Beside the published figures", PUBLISHED, &parts::table(&published, "published figures")))
             }

@@ -1,5 +1,5 @@
-//! The published AF_XDP experiment played in a lab: latencies of each way to poll with the published ones beside them, CPU
-//! time, and the order of the ways.
+//! The published AF_XDP experiment played in a lab: latencies of each way to poll with the published ones beside them,
+//! CPU time, and the order of the ways.
 
 use quell_cli::number::{ABSENT, short};
 use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, RatioEstimate, SwitchbackAnalysis};
@@ -70,12 +70,14 @@ fn here(run: &PublishedXdpRun) -> String {
 }
 
 const LEGEND: &str = concat!(
-    "Latencies in µs from the intended send; *: published, for the mechanism in the column as. ×p50: p50 divided by that of ",
-    "interrupts, with a 95 % interval that holds for all pairs of a point together. CPU µs: time per request of the client's ",
-    "receiver, poller and NAPI thread. recv, poller, NAPI, send, resp: share of a CPU that the receiver, the thread that polls, the ",
-    "NAPI thread, the sender and the responder use, in %. polls: polls of the client's queue per request. All threads spin, except for the responder, the NAPI thread and a sleeping receiver. Published: both sides poll in this way, ",
-    "and interrupts have a CPU of their own. Here, the client alone does, and on a veth the softirq of the client's queue runs ",
-    "where the responder sends, so its time is the responder's.",
+    "Latencies in µs from the intended send; *: published, for the mechanism in the column as. ×p50: p50 divided ",
+    "by that of interrupts, with a 95 % interval that holds for all pairs of a point together. CPU µs: time per ",
+    "request of the client's receiver, poller and NAPI thread. recv, poller, NAPI, send, resp: share of a CPU ",
+    "that the receiver, the thread that polls, the NAPI thread, the sender and the responder use, in %. polls: ",
+    "polls of the client's queue per request. All threads spin, except for the responder, the NAPI thread and a ",
+    "sleeping receiver. Published: both sides poll in this way, and interrupts have a CPU of their own. Here, the ",
+    "client alone does, and on a veth the softirq of the client's queue runs where the responder sends, so its ",
+    "time is the responder's.",
 );
 
 fn of_point(point: &XdpPoint, rows: &[ThreadedNapiRow]) -> Vec<PublishedText> {
@@ -195,7 +197,8 @@ fn interval(pair: &Pair) -> String {
     format!("{ratio:.2} ({low:.2}–{high})")
 }
 
-/// Whether the client answers as fast as requests are sent: the responses of a way that does not wait longer and longer.
+/// Whether the client answers as fast as requests are sent: the responses of a way that does not wait longer and
+/// longer.
 fn keeps_up(point: &XdpPoint, experiment: &LoadExperiment<XdpWay>, name: &str) -> bool {
     let period_us = 1e3 / point.rate_kpps;
     let p50 = experiment.latencies(name).p50();

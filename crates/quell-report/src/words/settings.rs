@@ -12,8 +12,8 @@ pub(super) const EPOLL: [&str; 3] = ["busy_poll_usecs", "busy_poll_budget", "pre
 /// Number of objects that are named.
 const NAMED: usize = 4;
 
-/// Tables of the queues, then of the epolls. The heading of a table has the objects that had the same values at all times;
-/// its rows are before, under each mode, and after.
+/// Tables of the queues, then of the epolls. The heading of a table has the objects that had the same values at all
+/// times; its rows are before, under each mode, and after.
 #[must_use]
 pub fn settings_tables(settings: &ReportedSettings) -> Vec<TextTable> {
     let queues = settings.queues.iter().map(|queue| (queue_name(queue), rows(&queue.values, queue_cells)));

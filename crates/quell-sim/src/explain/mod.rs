@@ -1,5 +1,6 @@
 //! Explains a delivery mode by a trace of the model: one request at low load and one busy period, step by step. The
-//! modelled server is an epoll server with one queue on one CPU; the polling thread of `userbusy` has a second one. The host uses only its lightest idle state.
+//! modelled server is an epoll server with one queue on one CPU; the polling thread of `userbusy` has a second one. The
+//! host uses only its lightest idle state.
 
 mod fold;
 mod words;

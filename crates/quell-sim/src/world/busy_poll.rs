@@ -1,5 +1,6 @@
-//! `napi_busy_loop`: the thread of an application, of a poller, or a NAPI thread with `threaded=2`, polls the queue. Empty
-//! iterations are not simulated one by one. Their end is computed when an event occurs that an iteration would notice.
+//! `napi_busy_loop`: the thread of an application, of a poller, or a NAPI thread with `threaded=2`, polls the queue.
+//! Empty iterations are not simulated one by one. Their end is computed when an event occurs that an iteration would
+//! notice.
 
 use super::cpu::Context;
 use super::poll::{GRO_NORMAL_BATCH, NAPI_POLL_WEIGHT};

@@ -1,5 +1,5 @@
-//! Programs that poll instead of sleeping: those of `xsk_rr`, a loop over the receive ring and a sender with a fixed rate,
-//! and a thread that only polls a queue. A kick is one `recvfrom` call, which polls the queue once.
+//! Programs that poll instead of sleeping: those of `xsk_rr`, a loop over the receive ring and a sender with a fixed
+//! rate, and a thread that only polls a queue. A kick is one `recvfrom` call, which polls the queue once.
 
 use super::busy_poll::BusyRequest;
 use super::{BusyFor, Event, Next, Program, Stage, World};

@@ -1,5 +1,6 @@
 //! Switchback experiments on a server under load. [`program`] switches the modes of running programs, [`command`]
-//! starts a command for each slice, and [`model`] simulates a server; `xdp` binds an AF_XDP socket for each slice. The result is an [`ExperimentResult`].
+//! starts a command for each slice, and [`model`] simulates a server; `xdp` binds an AF_XDP socket for each slice. The
+//! result is an [`ExperimentResult`].
 
 pub mod client_output;
 pub mod clients;

@@ -1,5 +1,5 @@
-//! Experiments on the way in which the client of an AF_XDP load polls its queue. What a socket fixes when it is bound is
-//! switched by binding another one: each slice has a socket of its own.
+//! Experiments on the way in which the client of an AF_XDP load polls its queue. What a socket fixes when it is bound
+//! is switched by binding another one: each slice has a socket of its own.
 
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -28,8 +28,8 @@ use crate::lab::veth::VethLab;
 const DEFER_HARD_IRQS: u32 = 100;
 /// `gro_flush_timeout` of the published script, in ns.
 const GRO_FLUSH_TIMEOUT_NS: u64 = 15_000;
-/// Priority of the client's threads under `SCHED_FIFO`, which the publication used, too: below that of NAPI threads and of
-/// the responder, which share their CPUs. Under it, two threads that spin on one CPU would not take turns.
+/// Priority of the client's threads under `SCHED_FIFO`, which the publication used, too: below that of NAPI threads and
+/// of the responder, which share their CPUs. Under it, two threads that spin on one CPU would not take turns.
 const LOAD_PRIORITY: u32 = 10;
 /// Payload of a request and of its response, in bytes.
 const BYTES: u32 = 64;
@@ -273,8 +273,8 @@ fn observation(run: &ObservedRun) -> SliceObservation {
     slice
 }
 
-/// Share of the client's CPUs that others used: the time that its threads waited, without that of the responder and the NAPI
-/// threads (`own_ns`), which share the CPUs by design.
+/// Share of the client's CPUs that others used: the time that its threads waited, without that of the responder and the
+/// NAPI threads (`own_ns`), which share the CPUs by design.
 #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a slice are far below 2^53")]
 fn foreign_cpu(report: &XdpLoadReport, own_ns: u64) -> Option<f64> {
     let waited_ns: u64 = report.cpu.iter().map(|cpu| cpu.wait_ns).sum();

@@ -127,7 +127,8 @@ impl Queues {
         self.set(&NapiSettings::default()).map(drop)
     }
 
-    /// Applies settings, and gives the threads of the queues this CPU: under `SCHED_FIFO` as an interrupt handler, or under
+    /// Applies settings, and gives the threads of the queues this CPU: under `SCHED_FIFO` as an interrupt handler, or
+    /// under
     /// `SCHED_OTHER` if they poll without end. Returns the threads.
     ///
     /// # Errors
@@ -165,7 +166,8 @@ impl Queues {
         Ok(napis?.iter().all(|napi| napi.settings.threaded.is_some()))
     }
 
-    /// Applies the same settings to all queues, verifies them, and returns the settings that the kernel reports. Before Linux
+    /// Applies the same settings to all queues, verifies them, and returns the settings that the kernel reports. Before
+    /// Linux
     /// 6.17, whether a thread polls the queue is not set.
     ///
     /// # Errors

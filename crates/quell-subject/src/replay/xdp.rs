@@ -1,5 +1,5 @@
-//! Plays the published AF_XDP experiment in a lab. The responder answers in the same way throughout; the client's way to
-//! poll is switched, as its processing time is what the publication varies.
+//! Plays the published AF_XDP experiment in a lab. The responder answers in the same way throughout; the client's way
+//! to poll is switched, as its processing time is what the publication varies.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -198,8 +198,8 @@ fn unthread(lab: &mut VethLab) -> Result<(), LabRunError> {
     Ok(())
 }
 
-/// Gives the calling thread, which reads counters on a CPU on which others spin, a higher priority than theirs until the
-/// value is dropped. Threads that it starts inherit it.
+/// Gives the calling thread, which reads counters on a CPU on which others spin, a higher priority than theirs until
+/// the value is dropped. Threads that it starts inherit it.
 struct ObservesInTime {
     before: Scheduling,
 }

@@ -125,7 +125,8 @@ pub enum PlannedSubject<'a> {
         affected: BTreeMap<Pid, String>,
         /// Duration of the first run of the commands that measure, in ms. Absent without such commands, and in a dry run.
         judges_took_ms: Option<u64>,
-        /// Whether workers have connections on several queues under some modes, and steering is possible and not requested.
+        /// Whether workers have connections on several queues under some modes, and steering is possible and not
+        /// requested.
         steering_helps: bool,
     },
     Command(&'a CommandFacts),

@@ -70,8 +70,8 @@ pub(super) fn exchange(
     Err(XdpError::NoAnswer { server, within: WITHIN })
 }
 
-/// A UDP socket with the NAPI ID of the queue: its request and its response go through the stack, because the XDP program
-/// takes only those of the load's port. On a device with several queues, another port can have another queue.
+/// A UDP socket with the NAPI ID of the queue: its request and its response go through the stack, because the XDP
+/// program takes only those of the load's port. On a device with several queues, another port can have another queue.
 pub(super) fn udp_of_queue(
     spec: &XdpLoadSpec,
     number: u32,

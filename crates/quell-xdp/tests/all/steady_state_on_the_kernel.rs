@@ -52,8 +52,8 @@ fn grown(short: &Calls, long: &Calls) -> Calls {
     long.iter().filter_map(more).collect()
 }
 
-/// Runs a short and a long load, by a prefix of the command and a number of requests. Checks that the longer one allocates no
-/// more. Returns the system calls of which it makes more, and how many requests more it sends.
+/// Runs a short and a long load, by a prefix of the command and a number of requests. Checks that the longer one
+/// allocates no more. Returns the system calls of which it makes more, and how many requests more it sends.
 fn steady(run: impl Fn(&[&str], u64) -> Counted) -> (Calls, u64) {
     let (short, long) = (run(&[], SHORT), run(&[], LONG));
     assert!(long.requests > short.requests + MORE, "{short:?} {long:?}");

@@ -32,8 +32,8 @@ impl ProgramArguments {
         self.attached.is_some_and(|attached| attached.launched)
     }
 
-    /// Command that replaces the attached mode, with the same placement. `--take-over` needs a command that stays in the
-    /// foreground.
+    /// Command that replaces the attached mode, with the same placement. `--take-over` needs a command that stays in
+    /// the foreground.
     pub(crate) fn replace(&self, mode: &DeliveryMode) -> String {
         let programs = &self.positional;
         match self.attached.map(|attached| placement(attached.steers, attached.pins)) {

@@ -3,7 +3,6 @@
 use quell_change::journal::EndRecord;
 use quell_cli::number::short;
 use quell_host::attach::AttachedMode;
-use quell_host::attach::payoff::DoesItPay;
 use quell_host::servers::{EarlierMeasurement, HostServer, NextStep, ServerWait};
 use quell_linux::proc::ProgramPlace;
 use quell_linux::visible::{self, counted};
@@ -227,8 +226,7 @@ fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
 /// can be run.
 #[must_use]
 pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) -> String {
-    let pays_not =
-        |server: &HostServer| server.payoff.as_ref().is_some_and(|payoff| payoff.pays < DoesItPay::ChangesNothing);
+    let pays_not = |server: &HostServer| server.payoff.as_ref().is_some_and(|payoff| payoff.pays.is_no());
     let rank = |server: &HostServer| match &server.next {
         NextStep::Fix { .. } => 0,
         NextStep::Check if pays_not(server) => 1,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use comfy_table::CellAlignment;
 use quell_experiment::RatioEstimate;
 use quell_linux::visible::{self, agree, counted};
-use quell_mode::{DeliveryMode, Requirement, Threaded};
+use quell_mode::DeliveryMode;
 use quell_report::words;
 use quell_result::experiment::SubjectFacts;
 use quell_result::facts::HostFacts;
@@ -22,7 +22,6 @@ use super::terminal::Terminal;
 use quell_cli::table::{align_numbers, new_table};
 
 const ADVISED: usize = 12;
-const WORTH_MEASURING: usize = 3;
 const STANDING: usize = 8;
 
 /// Number of tried modes that the table of a result has.
@@ -199,27 +198,9 @@ pub(crate) fn advice(host: &str, plan: &TunePlan, ranked: &[RankedMode], program
     )
 }
 
-/// The command that measures the modes that are worth it, and that need no restart of the programs: of each kind the one
-/// that the model expects to be best. Suspension comes first, which saves CPU time under load and delays nothing when idle;
-/// modes that poll at any load come last, and not at all if the goal is to save CPU time.
+/// The command that measures the modes that are worth it.
 fn worth_measuring(plan: &TunePlan, ranked: &[RankedMode], programs: &str) -> String {
-    let saves_cpu = matches!(plan.goal.objective, TuneMetric::Cpu | TuneMetric::Busy);
-    let order = |mode: &DeliveryMode| match mode.epoll() {
-        _ if mode.napi().irq_suspend_timeout_ns > 0 => 0,
-        epoll if epoll.is_some_and(|epoll| epoll.busy_poll_usecs > 0) => 2,
-        _ if mode.napi().threaded == Threaded::BusyPoll => 2,
-        _ => 1,
-    };
-    let runs = |mode: &DeliveryMode| !mode.requirements().contains(&Requirement::SpinBeforeSleep);
-    let mut best: Vec<DeliveryMode> = Vec::new();
-    for RankedMode { mode, .. } in ranked.iter().filter(|mode| mode.meets_limits()) {
-        let is_new = best.iter().all(|other| other.kind().word() != mode.kind().word());
-        if is_new && *mode != plan.present && runs(mode) && !(saves_cpu && order(mode) == 2) {
-            best.push(*mode);
-        }
-    }
-    best.sort_by_key(order);
-    best.truncate(WORTH_MEASURING);
+    let best = plan.worth_measuring(ranked);
     if best.is_empty() {
         let of_present = ranked.iter().find(|one| one.mode == plan.present).and_then(|one| one.limit_ratio);
         let of_present = of_present.filter(|ratio| ratio.is_finite());
@@ -233,7 +214,7 @@ fn worth_measuring(plan: &TunePlan, ranked: &[RankedMode], programs: &str) -> St
             ),
         };
     }
-    let polls: Vec<String> = best.iter().filter(|mode| order(mode) == 2).map(ToString::to_string).collect();
+    let polls: Vec<String> = best.iter().filter(|mode| mode.polls_at_any_load()).map(ToString::to_string).collect();
     let polls = match polls.len() {
         0 => String::new(),
         count => format!(

@@ -397,8 +397,8 @@ fn refuse(report: &render::Report<'_>, args: &AttachArgs) -> Result<(), Failure>
     if args.accept_stalls { Ok(()) } else { stalls::refuse(&report.findings, "attaches") }
 }
 
-/// With `--take-over`, the attachment to continue, after others of these programs were restored; and whether an earlier one
-/// steered.
+/// With `--take-over`, the attachment to continue, after others of these programs were restored; and whether an earlier
+/// one steered.
 fn earlier(targets: &Targets, request: &AttachRequest, args: &AttachArgs) -> Result<(Option<Attached>, bool), Failure> {
     if !args.take_over {
         refuse_what_is_attached(&journal(), targets).map_err(failure)?;

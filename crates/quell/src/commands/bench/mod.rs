@@ -9,12 +9,12 @@ use quell_linux::clock;
 use quell_linux::output_file::OutputFile;
 use quell_mode::DeliveryMode;
 use quell_published::Experiment;
+use quell_result::ResultDocument;
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
 use quell_result::facts::Check;
 use quell_result::guest_checks as checks;
 use quell_result::published::INTERRUPTED;
 use quell_result::store::ResultStore;
-use quell_result::{Document, ResultDocument};
 use quell_subject::experiment::judge::Judges;
 use quell_subject::extent::Extent;
 use quell_subject::question::Timing;
@@ -23,9 +23,9 @@ use quell_subject::run::{LabRunError, check_possible};
 use quell_subject::subjects::{Answer, SubjectSpec};
 use quell_vm::KernelName;
 use quell_vm::machine::Emulator;
+use serde::Serialize;
 
 pub(crate) use args::BenchArgs;
-use published::Played;
 
 use super::report;
 use super::results;
@@ -70,22 +70,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     destination.check_writable().map_err(Failure::usage)?;
     report::check_writable(args.subject.report.as_ref())?;
     if let Some(experiment) = args.experiment {
-        return match published::run(args, experiment)? {
-            Played::Servers(run) => finish_published(
-                args,
-                &*run,
-                ResultDocument::Published(run.clone()),
-                run.ended.as_deref(),
-                &destination,
-            ),
-            Played::Xdp(run) => finish_published(
-                args,
-                &*run,
-                ResultDocument::PublishedXdp(run.clone()),
-                run.ended.as_deref(),
-                &destination,
-            ),
-        };
+        return finish_published(args, published::run(args, experiment)?, &destination);
     }
     let place = args.subject.place().map_or_else(|| lab_or_model(args), Ok)?;
     let Some(result) = compare(args, place)? else { return Ok(()) };
@@ -93,8 +78,8 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     check_counts(&result)
 }
 
-/// The lab, or the model if the lab is not possible and no option requires it. The output mentions the guest but does not
-/// start it, because a guest only counts interrupts.
+/// The lab, or the model if the lab is not possible and no option requires it. The output mentions the guest but does
+/// not start it, because a guest only counts interrupts.
 fn lab_or_model(args: &BenchArgs) -> Result<Place, Failure> {
     let why = match check_possible(&args.subject.of_lab(Vec::new(), None)?.lab) {
         Ok(_) => return Ok(Place::Lab),
@@ -172,17 +157,16 @@ fn finish(args: &BenchArgs, result: &ExperimentResult, destination: &OutputFile)
 }
 
 /// As [`finish`], for a published experiment.
-fn finish_published<D: Document>(
-    args: &BenchArgs,
-    run: &D,
-    document: ResultDocument,
-    ended: Option<&str>,
-    destination: &OutputFile,
-) -> Result<(), Failure> {
+fn finish_published(args: &BenchArgs, document: ResultDocument, destination: &OutputFile) -> Result<(), Failure> {
     let text = || render_document(&document, args.details, Terminal::of_stdout());
-    store_and_print(run, destination, args.subject.json, text)?;
+    store_and_print(&document, destination, args.subject.json, text)?;
+    let ended = match &document {
+        ResultDocument::Published(run) => run.ended.clone(),
+        ResultDocument::PublishedXdp(run) => run.ended.clone(),
+        _ => None,
+    };
     report::write_beside(destination, document, args.subject.report.as_ref())?;
-    match ended {
+    match ended.as_deref() {
         None => Ok(()),
         Some(INTERRUPTED) => Err(interrupted()),
         Some(why) => Err(Failure::new(Exit::RolledBack, format!("{why}; the lab was removed"))),
@@ -195,8 +179,8 @@ fn interrupted() -> Failure {
 
 /// Writes the result file and prints the result. If one of the two fails, the other is still done, because the
 /// measurement took minutes.
-fn store_and_print<D: Document>(
-    document: &D,
+fn store_and_print(
+    document: &impl Serialize,
     destination: &OutputFile,
     json: bool,
     text: impl FnOnce() -> Result<String, Failure>,

@@ -5,9 +5,8 @@ use std::time::Duration;
 use quell_linux::proc::ProcRoot;
 use quell_linux::signal::Interruption;
 use quell_published::Experiment;
+use quell_result::ResultDocument;
 use quell_result::facts::HostFacts;
-use quell_result::published::PublishedRun;
-use quell_result::published_xdp::PublishedXdpRun;
 use quell_subject::question::SubjectStep;
 use quell_subject::question::Timing;
 use quell_subject::replay::{Replay, ReplayRequest, XdpReplay, play, play_xdp};
@@ -18,12 +17,6 @@ use crate::commands::subject::asked::{self, Shown};
 use crate::exit::{Exit, Failure};
 use crate::journals::journal;
 use crate::output;
-
-/// Result of a published experiment.
-pub(super) enum Played {
-    Servers(Box<PublishedRun>),
-    Xdp(Box<PublishedXdpRun>),
-}
 
 /// Default maximum time for a part. A part ends earlier when its comparisons are decided.
 pub(super) fn budget(experiment: Option<Experiment>, is_quick: bool) -> Duration {
@@ -36,7 +29,7 @@ pub(super) fn budget(experiment: Option<Experiment>, is_quick: bool) -> Duration
 }
 
 /// Plays the experiment. After an interruption or a failure, the result contains the parts so far.
-pub(super) fn run(args: &BenchArgs, experiment: Experiment) -> Result<Played, Failure> {
+pub(super) fn run(args: &BenchArgs, experiment: Experiment) -> Result<ResultDocument, Failure> {
     let timing = super::timing(args, Place::Published);
     let insist = args.subject.insist;
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
@@ -49,7 +42,7 @@ pub(super) fn run(args: &BenchArgs, experiment: Experiment) -> Result<Played, Fa
         let mut shown = shown();
         let played = play(&request, &asked::tools(&journal, &quell), &mut |step| shown.show(step), &stopped);
         shown.finish();
-        return Ok(Played::Servers(Box::new(played.map_err(asked::of_lab_run)?)));
+        return Ok(ResultDocument::Published(Box::new(played.map_err(asked::of_lab_run)?)));
     }
     let cpus = HostFacts::read(&ProcRoot::default()).map_err(Failure::refused)?.cpus.len();
     let mut replay = XdpReplay::published(cpus, timing, super::extent(args), insist).map_err(Failure::usage)?;
@@ -57,7 +50,7 @@ pub(super) fn run(args: &BenchArgs, experiment: Experiment) -> Result<Played, Fa
     let mut shown = shown();
     let played = play_xdp(&replay, &quell, &journal, &mut |step| shown.show(step), &stopped);
     shown.finish();
-    Ok(Played::Xdp(Box::new(played.map_err(asked::of_lab_run)?)))
+    Ok(ResultDocument::PublishedXdp(Box::new(played.map_err(asked::of_lab_run)?)))
 }
 
 /// Prints what is played, and returns the timing of a part: a budget on the command line is that of all parts.

@@ -19,8 +19,9 @@ use crate::render::terminal::Terminal;
 /// Options of `quell sim explain`.
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// Delivery mode: base, deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, userbusy, eventspinN (N in µs).
-    /// Settings can be overridden: suspend20,defer-hard-irqs=10. With --html several, such as base,defer200,suspend20
+    /// Delivery mode: base, deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, userbusy, eventspinN (N in
+    /// µs). Settings can be overridden: suspend20,defer-hard-irqs=10. With --html several, such as
+    /// base,defer200,suspend20
     mode: String,
     #[command(flatten)]
     host: HostArg,

@@ -30,8 +30,8 @@ pub(crate) struct RunArgs {
     /// Server to simulate; xsk: two hosts that exchange packets over AF_XDP sockets, as in published experiment (c)
     #[arg(long, value_enum, default_value_t = SimServer::Memcached)]
     server: SimServer,
-    /// Comma-separated modes; a range expands to the steps 1, 2, 5, 10, 20, …: base,suspend10..200. With --server xsk, who
-    /// polls (default: all): interrupts, busy-poll, busy-poll-thread, threaded-busy-poll
+    /// Comma-separated modes; a range expands to the steps 1, 2, 5, 10, 20, …: base,suspend10..200. With --server xsk,
+    /// who polls (default: all): interrupts, busy-poll, busy-poll-thread, threaded-busy-poll
     #[arg(long, value_name = "LIST")]
     pub(super) mode: Option<String>,
     /// Comma-separated loads: requests/s (600K), max, percentages of base's maximum (90%), ranges (10%..100%, 200K..1M)
@@ -72,7 +72,8 @@ pub(crate) struct RunArgs {
     /// Number of RX queues, workers and CPUs of the server [default: the host's]
     #[arg(long, value_name = "N")]
     queues: Option<u32>,
-    /// Add a CPU per queue for its interrupt, NAPI thread or polling thread (userbusy); it is included in cpu% and cyc/req.
+    /// Add a CPU per queue for its interrupt, NAPI thread or polling thread (userbusy); it is included in cpu% and
+    /// cyc/req.
     #[arg(long)]
     irqs_apart: bool,
     /// Total number of connections [default: 560 per queue, as published]

@@ -295,8 +295,7 @@ fn loads(loads: &[OfferedLoad]) -> String {
     format!("at {}", loads.join(", "))
 }
 
-/// `at most 12 blocks of 3 slices: base twice, as its own control`. A block has a slice of each mode, and one more of the
-/// reference.
+/// `at most 12 blocks of 3 slices: one of each mode, two of base`.
 fn blocks(comparison: &Comparison, slice_ms: u64) -> String {
     let slices = comparison.modes.len() + 1;
     let blocks = comparison.budget_max_ms / (slice_ms * slices as u64).max(1);

@@ -225,20 +225,14 @@ fn verdict(effect: &ModeVerdict) -> (&'static str, &str) {
 /// Why the mode of a program is in effect or not, and why it does not pay. Absent without a verdict.
 fn why(program: &ObservedProgram) -> Option<String> {
     let (_, why) = verdict(program.effect.as_ref()?);
-    let pays_not =
-        program.payoff.as_ref().filter(|it| it.pays < DoesItPay::ChangesNothing && it.pays > DoesItPay::NotInEffect);
-    let pays_not = pays_not.map(|it| payoff::advice(it, &ProgramArguments::of_pids(&[program.pid])));
-    Some(
-        why.to_owned()
-            + &pays_not.map_or_else(String::new, |(text, command)| {
-                // How it was attached is not in the report, only how its connections can be sorted.
-                let is_unpolled =
-                    program.payoff.as_ref().is_some_and(|it| matches!(it.pays, DoesItPay::LeavesQueuesUnpolled { .. }));
-                let command =
-                    command.filter(|_| is_unpolled).map(|command| format!(": `{command}`")).unwrap_or_default();
-                format!("; {text}{command}")
-            }),
-    )
+    // The verdict says it if the mode is not in effect.
+    let payoff = program.payoff.as_ref().filter(|it| it.pays.is_no() && it.pays != DoesItPay::NotInEffect);
+    let Some(payoff) = payoff else { return Some(why.to_owned()) };
+    let (text, command) = payoff::advice(payoff, &ProgramArguments::of_pids(&[program.pid]));
+    // How it was attached is not in the report, only how its connections can be sorted.
+    let command = command.filter(|_| matches!(payoff.pays, DoesItPay::LeavesQueuesUnpolled { .. }));
+    let command = command.map_or_else(String::new, |command| format!(": `{command}`"));
+    Some(format!("{why}; {text}{command}"))
 }
 
 /// One paragraph for the programs of one name that differ in figures only: the first with its reason, then the others.
