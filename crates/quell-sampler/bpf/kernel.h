@@ -26,6 +26,7 @@ enum { S_IFMT = 0170000, S_IFSOCK = 0140000 };
 /* asm-generic/fcntl.h */
 enum { O_NONBLOCK = 04000 };
 enum { AF_INET = 2, AF_INET6 = 10 };
+enum { TCP_LISTEN = 10 }; /* net/tcp_states.h */
 
 enum bpf_prog_type { BPF_PROG_TYPE_UNSPEC };
 
@@ -83,6 +84,7 @@ struct file {
 	unsigned int f_flags;
 	struct inode *f_inode;
 	void *private_data;
+	struct hlist_head *f_ep;
 };
 
 struct sock;

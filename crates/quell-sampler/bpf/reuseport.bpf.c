@@ -10,7 +10,6 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 
-enum { TCP_LISTEN = 10 }; /* net/tcp_states.h */
 enum { CLASSIC_MAX = 512 };
 
 /* Instruction of classic BPF (linux/filter.h). */

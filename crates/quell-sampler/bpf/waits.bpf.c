@@ -2,7 +2,7 @@
 /*
  * Counts the calls in which the threads of selected programs wait for files: epoll_wait by epoll, its timeouts and what
  * it returned; poll, select and io_uring_enter by thread; calls that slept for a socket by its NAPI instance; calls that
- * read one of the selected files. It only observes.
+ * read a file which an epoll watches, by NAPI instance, and one of the selected files. It only observes.
  *
  * src/waits.rs reads the maps. Both files must agree on the layout of their structs.
  */
@@ -17,6 +17,7 @@ enum kind {
 	IO_URING, /* io_uring_enter that waits for completions */
 	SOCKET,   /* a call that slept for a TCP or UDP socket; of: NAPI ID of the socket, its descriptor until then */
 	POLLED,   /* a poll that slept for another file; of: its descriptor */
+	READ,     /* a call that read a file which an epoll watches; of: NAPI ID of the socket, 0 if it is none */
 };
 
 struct place {
@@ -161,27 +162,46 @@ static __always_inline struct calls *calls_at(struct place *place)
 	return bpf_map_lookup_elem(&waits, place);
 }
 
-/* Counts a call that slept for a file. */
-static __always_inline void count_file(struct place place, __u32 fd)
+/* The current thread's file with this descriptor; NULL if there is none. */
+static __always_inline struct file *file_at(__u32 fd)
 {
 	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
 	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
 	struct file **files = BPF_CORE_READ(table, fd), *file = NULL;
-	struct socket *socket;
+
+	if (fd >= BPF_CORE_READ(table, max_fds) || bpf_probe_read_kernel(&file, sizeof(file), files + fd))
+		return NULL;
+	return file;
+}
+
+static __always_inline __u32 is_socket(struct file *file)
+{
+	return (BPF_CORE_READ(file, f_inode, i_mode) & S_IFMT) == S_IFSOCK;
+}
+
+/* The TCP or UDP socket of this file of a socket; NULL if it is of another family. */
+static __always_inline struct sock *inet_sock(struct file *file)
+{
+	struct socket *socket = BPF_CORE_READ(file, private_data);
+	struct sock *sock = BPF_CORE_READ(socket, sk);
+	__u16 family = BPF_CORE_READ(sock, __sk_common.skc_family);
+
+	return family == AF_INET || family == AF_INET6 ? sock : NULL;
+}
+
+/* Counts a call that slept for a file. */
+static __always_inline void count_file(struct place place, __u32 fd)
+{
+	struct file *file = file_at(fd);
 	struct calls *calls;
 	struct sock *sock;
-	__u16 family;
 
-	if (fd >= BPF_CORE_READ(table, max_fds) || bpf_probe_read_kernel(&file, sizeof(file), files + fd) || !file)
-		return;
 	/* What else a call can sleep for, such as memory, is rare. */
-	if (place.kind == SOCKET && BPF_CORE_READ(file, f_flags) & O_NONBLOCK)
+	if (!file || (place.kind == SOCKET && BPF_CORE_READ(file, f_flags) & O_NONBLOCK))
 		return;
-	if ((BPF_CORE_READ(file, f_inode, i_mode) & S_IFMT) == S_IFSOCK) {
-		socket = BPF_CORE_READ(file, private_data);
-		sock = BPF_CORE_READ(socket, sk);
-		family = BPF_CORE_READ(sock, __sk_common.skc_family);
-		if (family != AF_INET && family != AF_INET6)
+	if (is_socket(file)) {
+		sock = inet_sock(file);
+		if (!sock)
 			return;
 		place.kind = SOCKET;
 		place.of = BPF_CORE_READ(sock, sk_napi_id);
@@ -203,9 +223,23 @@ static __always_inline void count_read(struct place place)
 {
 	struct descriptor from = { place.tgid, place.of };
 	__u64 *reads_of = bpf_map_lookup_elem(&reads, &from);
+	struct file *file = file_at(place.of);
+	struct sock *sock = NULL;
+	struct calls *calls;
 
 	if (reads_of)
 		__sync_fetch_and_add(reads_of, 1);
+	if (!file || !BPF_CORE_READ(file, f_ep))
+		return;
+	if (is_socket(file))
+		sock = inet_sock(file);
+	if (sock && BPF_CORE_READ(sock, __sk_common.skc_state) == TCP_LISTEN)
+		return;
+	place.kind = READ;
+	place.of = sock ? BPF_CORE_READ(sock, sk_napi_id) : 0;
+	calls = calls_at(&place);
+	if (calls)
+		calls->calls++;
 }
 
 SEC("raw_tp/sys_enter")

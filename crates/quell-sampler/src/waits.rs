@@ -23,6 +23,7 @@ const EPOLL: u32 = 0;
 const POLL: u32 = 1;
 const IO_URING: u32 = 2;
 const SOCKET: u32 = 3;
+const READ: u32 = 5;
 /// `struct place` and `struct calls`.
 type Key = [u32; 4];
 type Words = [u64; 6];
@@ -44,6 +45,9 @@ pub enum WaitPlace {
     Socket(Option<NapiId>),
     /// In a `poll` that slept for the file with this descriptor, which is not a socket.
     Polled(i32),
+    /// Nowhere: in a call that read a file which an epoll watches. The NAPI ID of a TCP or UDP socket that has one.
+    /// Listening sockets do not count.
+    Read(Option<NapiId>),
 }
 
 /// Calls of one thread that wait at one place, during an observation.
@@ -174,12 +178,12 @@ impl WaitSampler {
         Ok(read)
     }
 
-    /// Those of the descriptors from which a call has read, or accepted a connection.
-    pub fn descriptors_read(&self) -> Result<BTreeSet<(Pid, i32)>, SamplerError> {
-        let mut read = BTreeSet::new();
+    /// Calls that have read from one of the descriptors, or accepted a connection; absent without calls.
+    pub fn descriptors_read(&self) -> Result<BTreeMap<(Pid, i32), u64>, SamplerError> {
+        let mut read = BTreeMap::new();
         for entry in self.reads.iter() {
             let ([tgid, fd], calls) = entry.map_err(|error| SamplerError::new("reading the counters", &error))?;
-            read.extend(Pid::from_kernel(tgid).filter(|_| calls > 0).map(|pid| (pid, fd.cast_signed())));
+            read.extend(Pid::from_kernel(tgid).filter(|_| calls > 0).map(|pid| ((pid, fd.cast_signed()), calls)));
         }
         Ok(read)
     }
@@ -210,6 +214,7 @@ fn place_of(kind: u32, of: u32) -> WaitPlace {
         POLL => WaitPlace::Poll,
         IO_URING => WaitPlace::IoUring,
         SOCKET => WaitPlace::Socket(NapiId::from_kernel(of)),
+        READ => WaitPlace::Read(NapiId::from_kernel(of)),
         _ => WaitPlace::Polled(of.cast_signed()),
     }
 }

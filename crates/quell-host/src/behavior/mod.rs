@@ -17,7 +17,7 @@ use quell_linux::{NapiId, Pid};
 use tracing::debug;
 
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
-use crate::snapshot::{Snapshot, WatchedKind};
+use crate::snapshot::{Protocol, Snapshot, SnapshotSocket, SocketState, WatchedFile, WatchedKind};
 use ready::ReadyObjects;
 pub(crate) use ready::{cause_in_snapshot, is_reported_by_each_wait};
 use waits::{Waiting, Waits};
@@ -105,6 +105,12 @@ pub struct EpollWaits {
     pub sleeping_elsewhere: u32,
     /// Time for which these threads ran or waited for a CPU.
     pub busy: Duration,
+    /// Calls in which threads that receive events here read sockets of queues, which an epoll watches.
+    pub read_of_queues: u64,
+    /// Calls in which they read other files that an epoll watches.
+    pub read_of_others: u64,
+    /// Of those, calls that read accepted connections, such as those of local clients.
+    pub read_of_accepted: u64,
 }
 
 impl EpollWaits {
@@ -121,6 +127,9 @@ impl EpollWaits {
             threads: self.threads + other.threads,
             sleeping_elsewhere: self.sleeping_elsewhere + other.sleeping_elsewhere,
             busy: self.busy + other.busy,
+            read_of_queues: self.read_of_queues + other.read_of_queues,
+            read_of_others: self.read_of_others + other.read_of_others,
+            read_of_accepted: self.read_of_accepted + other.read_of_accepted,
         }
     }
 }
@@ -145,22 +154,55 @@ pub fn observe(snapshot: &Snapshot, programs: &BTreeSet<Pid>, counts: bool) -> B
     observation.end()
 }
 
+/// TCP connections of programs that were accepted, and have received without a queue, with the epoll that watches each.
+fn accepted_without_queue(snapshot: &Snapshot, programs: &BTreeSet<Pid>) -> BTreeMap<(Pid, i32), EpollKey> {
+    let of_tcp = || snapshot.sockets.iter().filter(|socket| socket.protocol == Protocol::Tcp);
+    let port = |socket: &SnapshotSocket| socket.local.map(|local| (socket.namespace, local.port()));
+    let listening: BTreeSet<_> =
+        of_tcp().filter(|socket| socket.state == SocketState::Listen).filter_map(port).collect();
+    let is_accepted = |socket: &&SnapshotSocket| {
+        socket.remote.is_some()
+            && socket.napi.known() == Some(&None)
+            && port(socket).is_some_and(|port| listening.contains(&port))
+    };
+    let accepted: BTreeSet<u64> = of_tcp().filter(is_accepted).map(|socket| socket.inode).collect();
+    let mut found = BTreeMap::new();
+    for process in snapshot.processes.iter().filter(|process| programs.contains(&process.pid)) {
+        let Some(files) = process.files.known() else { continue };
+        let mut watched = BTreeMap::new();
+        for epoll in &files.epolls {
+            for target in epoll.targets.known_elements() {
+                if let WatchedFile::Socket { inode } = target.file {
+                    watched.insert(inode, (process.pid, epoll.fd));
+                }
+            }
+        }
+        let held = files.sockets.iter().filter(|held| accepted.contains(&held.inode));
+        found.extend(held.filter_map(|held| Some(((process.pid, held.fd), *watched.get(&held.inode)?))));
+    }
+    found
+}
+
 #[derive(Debug)]
 struct Observation {
     programs: BTreeSet<Pid>,
     began: Instant,
     samples: u32,
     ready: ReadyObjects,
+    /// Descriptors of accepted connections without a queue, and the epoll that watches each.
+    accepted: BTreeMap<(Pid, i32), EpollKey>,
     waiting: Waiting,
 }
 
 impl Observation {
     fn begin(snapshot: &Snapshot, programs: &BTreeSet<Pid>, counts: bool) -> Self {
         let ready = ReadyObjects::of(snapshot, programs);
-        let waiting = Waiting::begin(programs, &ready.descriptors(), counts);
+        let accepted = accepted_without_queue(snapshot, programs);
+        let descriptors = ready.descriptors().chain(accepted.keys().copied()).collect();
+        let waiting = Waiting::begin(programs, &descriptors, counts);
         // Loading the programs that count calls can take as long as the observation.
         let began = Instant::now();
-        let mut observation = Self { programs: programs.clone(), began, samples: 0, ready, waiting };
+        let mut observation = Self { programs: programs.clone(), began, samples: 0, ready, accepted, waiting };
         observation.sample();
         observation
     }
@@ -181,9 +223,13 @@ impl Observation {
 
     fn end(self) -> Behavior {
         let observed = self.began.elapsed();
-        let (Waits { by_epoll: waits, blocked, read }, waits_observed, not_counted) = self.waiting.end(observed);
-        let Self { programs, samples, ready, .. } = self;
-        let ready = ready.end(&read);
+        let (Waits { by_epoll: mut waits, blocked, read }, waits_observed, not_counted) = self.waiting.end(observed);
+        let Self { programs, samples, ready, accepted, .. } = self;
+        for (descriptor, epoll) in &accepted {
+            let calls = read.get(descriptor).copied().unwrap_or(0);
+            waits.entry(*epoll).and_modify(|waits| waits.read_of_accepted += calls);
+        }
+        let ready = ready.end(&read.into_keys().collect());
         let behavior = Behavior { programs, observed, samples, ready, waits, blocked, waits_observed, not_counted };
         debug!(?behavior, "observed programs");
         behavior

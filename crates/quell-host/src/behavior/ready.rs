@@ -209,8 +209,8 @@ impl ReadyObjects {
     }
 
     /// Descriptors of the sockets that were ready at the beginning.
-    pub(super) fn descriptors(&self) -> BTreeSet<(Pid, i32)> {
-        self.descriptors.values().flatten().copied().collect()
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = (Pid, i32)> {
+        self.descriptors.values().flatten().copied()
     }
 
     /// Drops candidates that are not ready now. `confirms` begins to query the sockets themselves.

@@ -25,8 +25,8 @@ pub(super) enum Waiting {
 pub(super) struct Waits {
     pub(super) by_epoll: BTreeMap<EpollKey, EpollWaits>,
     pub(super) blocked: BTreeMap<EpollKey, BTreeMap<NapiId, u64>>,
-    /// Those of the given descriptors from which the programs read, or accepted connections.
-    pub(super) read: BTreeSet<(Pid, i32)>,
+    /// How often the programs read from the given descriptors, or accepted connections.
+    pub(super) read: BTreeMap<(Pid, i32), u64>,
 }
 
 impl Waiting {
@@ -143,12 +143,29 @@ fn by_epoll(counts: &BTreeMap<WaitKey, WaitCounts>, busy: impl Fn((Pid, Pid)) ->
         epoll.sleeping_elsewhere += u32::from(sleeps(WaitPlace::Poll) || sleeps(WaitPlace::IoUring));
         epoll.busy += busy((pid, tid));
         if counted.with_events > 0 {
+            for (queue, calls) in reads(counts, (pid, tid)) {
+                match queue {
+                    Some(_) => epoll.read_of_queues += calls,
+                    None => epoll.read_of_others += calls,
+                }
+            }
             for (napi, calls) in blocked_on(counts, (pid, tid)) {
                 *waits.blocked.entry((pid, fd)).or_default().entry(napi).or_default() += calls;
             }
         }
     }
     waits
+}
+
+/// Calls in which a thread read files that epolls watch, by the queue of the file, if it is a socket with one.
+fn reads(
+    counts: &BTreeMap<WaitKey, WaitCounts>,
+    (pid, tid): (Pid, Pid),
+) -> impl Iterator<Item = (Option<NapiId>, u64)> {
+    counts.iter().filter_map(move |(&(of, thread, place), counted)| match place {
+        WaitPlace::Read(queue) if (of, thread) == (pid, tid) => Some((queue, counted.calls)),
+        _ => None,
+    })
 }
 
 /// Calls in which a thread slept for sockets, by the queue of the socket.

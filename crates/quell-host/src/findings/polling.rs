@@ -23,8 +23,9 @@ static WITHOUT_NAPI: Rule = Rule {
              0 with TSO on at the peer of a veth",
     explanation: "Detected if an epoll with prefer_busy_poll or busy_poll_usecs watches established TCP connections to \
                   other hosts with SO_INCOMING_NAPI_ID 0. Serious if this is true for all of them. The driver polls \
-                  without NAPI, or on veth, GRO is off on the device or TSO is on at its peer. Fix: on veth, GRO on \
-                  and TSO off at the peer.",
+                  without NAPI, or on veth, GRO is off on the device, TSO is on at its peer, or the peer has more \
+                  transmit queues than the device has receive queues, which is so if only some have no queue. Fix: on \
+                  veth, GRO on, TSO off at the peer, and no more transmit queues there.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -43,7 +44,7 @@ fn without_napi(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             .devices
             .iter()
             .filter(|device| device.kind.as_deref() == Some("veth") && namespaces.contains(&device.namespace));
-        let mut fix: Vec<Fix> = veths.flat_map(|veth| fix_of_veth(query, veth)).collect();
+        let mut fix: Vec<Fix> = veths.flat_map(|veth| fix_of_veth(query, veth, with > 0)).collect();
         if fix.is_empty() {
             fix.push(Fix::advice("find the device that receives them and check that its driver uses NAPI"));
         }
@@ -57,9 +58,16 @@ fn without_napi(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     unreached.map(observation).collect()
 }
 
-fn fix_of_veth(query: &SnapshotQuery<'_>, veth: &Device) -> Vec<Fix> {
+/// `some_have_queues`: connections that have a queue came over the same features of the device and its peer.
+fn fix_of_veth(query: &SnapshotQuery<'_>, veth: &Device, some_have_queues: bool) -> Vec<Fix> {
     let gro = veth.features.known().and_then(|features| features.get("rx-gro")).map(|gro| gro.active);
-    let of_peer = format!("at the other end of {}, in its namespace: ethtool -K PEER tso off gso off", veth.name);
+    let of_peer = match veth.rx_queues.known().filter(|_| some_have_queues) {
+        Some(queues) => {
+            format!("ethtool -L PEER tx {}, for as many transmit queues as {} receives by", queues.len(), veth.name)
+        }
+        None => "ethtool -K PEER tso off gso off".to_owned(),
+    };
+    let of_peer = format!("at the other end of {}, in its namespace: {of_peer}", veth.name);
     let mut fix = Vec::new();
     if gro != Some(true) {
         fix.push(Fix::feature(query, veth, "gro", true));

@@ -460,6 +460,11 @@ fn finding_texts() -> String {
         (false, waits(500, 10, 0, 1)),
         (false, elsewhere),
         (false, frames),
+        (
+            false,
+            Some(EpollWaits { sleeping: 400, read_of_others: 500, read_of_accepted: 500, ..EpollWaits::default() }),
+        ),
+        (false, Some(EpollWaits { sleeping: 400, read_of_others: 500, ..EpollWaits::default() })),
         (false, waits(1, 1, 0, 1)),
     ] {
         texts.insert(observed(outer, None, waits, true));

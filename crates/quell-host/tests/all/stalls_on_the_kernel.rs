@@ -20,11 +20,12 @@ use quell_test_support::{Lacks, skip};
 const READY: &str = "ready-object-holds-suspension";
 const BLOCKS: &str = "blocks-on-polled-queue";
 const ZERO: &str = "waits-with-timeout-zero";
+const OTHERS: &str = "other-events-hold-suspension";
 
 /// Makes the connections of a program.
 type Connections = fn() -> Vec<TcpStream>;
 
-/// Findings of one of the three rules that `suspend20` would cause.
+/// Findings of one of the four rules that `suspend20` would cause.
 fn predicted(lab: &mut TestLab, shape: &'static str, connections: Connections) -> Option<(Vec<Finding>, Behavior)> {
     let program = Shape::start(lab, shape, connections)?;
     Some(observed(program.child.pid()))
@@ -32,7 +33,7 @@ fn predicted(lab: &mut TestLab, shape: &'static str, connections: Connections) -
 
 fn observed(pid: Pid) -> (Vec<Finding>, Behavior) {
     let (mut findings, behavior) = caused(&[pid].into());
-    findings.retain(|finding| [READY, ZERO, BLOCKS].contains(&finding.id));
+    findings.retain(|finding| [READY, ZERO, BLOCKS, OTHERS].contains(&finding.id));
     (findings, behavior)
 }
 
@@ -307,6 +308,20 @@ fn full_busy_polling_delays_programs_that_sleep_outside_of_the_epoll_and_deferra
 #[test]
 fn a_program_that_sleeps_for_another_queue_or_in_another_thread_is_not_refused() {
     assert_silent("stall-asks-not", &[("asks-loopback", none), ("asks-in-thread", answering)]);
+}
+
+#[test]
+fn a_program_that_other_sources_keep_busy_is_refused() {
+    let words = "reads of accepted connections without a queue";
+    assert_refused("stall-others", OTHERS, &[("local-clients", none, words)]);
+}
+
+#[test]
+fn answers_of_local_servers_and_clients_that_pause_are_not_a_finding() {
+    assert_silent(
+        "stall-others-not",
+        &[("local-upstream", || busy(16)), ("local-upstream", none), ("pausing-local-clients", none)],
+    );
 }
 
 #[test]

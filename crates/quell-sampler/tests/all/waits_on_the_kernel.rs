@@ -3,14 +3,14 @@
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, AsRawFd};
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use quell_linux::Pid;
 use quell_linux::event::{Epoll, Trigger, WakeEvent};
-use quell_sampler::{SamplerError, WaitCounts, WaitPlace, WaitSampler};
+use quell_sampler::{SamplerError, WaitCounts, WaitKey, WaitPlace, WaitSampler};
 use quell_test_support::{Lacks, skip};
 
 /// Timeout of waits that must sleep. A thread that is preempted for this long before it sleeps does not.
@@ -162,10 +162,32 @@ fn only_calls_that_read_or_accept_something_make_a_descriptor_read() {
     client.write_all(b"sent").unwrap();
     server.read_exact(&mut [0; 4]).unwrap();
     assert!(silent.recv(&mut [0; 4]).is_err());
-    assert_eq!(sampler.descriptors_read().unwrap(), [of(&listener)].into());
+    assert_eq!(sampler.descriptors_read().unwrap(), [(of(&listener), 1)].into());
     server.write_all(b"back").unwrap();
     client.read_exact(&mut [0; 4]).unwrap();
-    assert_eq!(sampler.descriptors_read().unwrap(), [of(&listener), of(&client)].into());
+    assert_eq!(sampler.descriptors_read().unwrap(), [(of(&listener), 1), (of(&client), 1)].into());
+}
+
+#[test]
+fn reads_of_watched_files_are_counted_by_queue_and_others_are_not() {
+    let (mut watched, mut sends) = UnixStream::pair().unwrap();
+    let (mut unwatched, mut sends_too) = UnixStream::pair().unwrap();
+    let epoll = Epoll::new(1).unwrap();
+    epoll.add(&watched, 1, Trigger::Level).unwrap();
+    let Some(sampler) = sampler_of([Pid::of_this_process()]) else { return };
+    for _ in 0..3 {
+        sends.write_all(b"?").unwrap();
+        watched.read_exact(&mut [0; 1]).unwrap();
+    }
+    sends_too.write_all(b"?").unwrap();
+    unwatched.read_exact(&mut [0; 1]).unwrap();
+    let this = Pid::of_this_thread();
+    let read = |(&(_, tid, place), counts): (&WaitKey, &WaitCounts)| match place {
+        WaitPlace::Read(queue) if tid == this => Some((queue, counts.calls)),
+        _ => None,
+    };
+    let counts = sampler.read().unwrap();
+    assert_eq!(counts.iter().filter_map(read).collect::<Vec<_>>(), [(None, 3)]);
 }
 
 #[test]

@@ -103,7 +103,7 @@ def serve(epoll, timeout, events=IN):
     while True:
         for fd, _ in epoll.poll(timeout):
             accept(epoll, events) if fd == listener.fileno() else answer(fd)
-        # A ready object must not make the server spin.
+        # A ready object must not make the server spin, and local clients find it busy.
         if SHAPE in SLOWED:
             time.sleep(0.001)
 
@@ -131,7 +131,7 @@ def reuse_number(registered, unrelated):
 
 SLOWED = ("writable", "connections-for-out", "half-closed", "half-closed-rdhup", "listener", "error-queue", "eventfd",
           "signalfd", "pidfd", "number-reused", "notifications", "urgent", "unconnected", "left-to-child",
-          "terminal", "message-queue")
+          "terminal", "message-queue", "local-clients")
 epoll = select.epoll()
 epoll.register(udp, IN)
 
@@ -248,6 +248,40 @@ elif SHAPE == "refilled":
         for fd, _ in epoll.poll(0):
             own.send(own.recv(8)) if fd == own.fileno() else answer(fd)
         time.sleep(1 / 20)
+elif SHAPE in ("local-clients", "pausing-local-clients"):
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    epoll.register(listener, IN)
+    for _ in range(4):
+        if os.fork() == 0:
+            client = socket.create_connection((ADDRESS, PORT))
+            while client.send(b"?") and client.recv(8):
+                time.sleep(0.1 if SHAPE == "pausing-local-clients" else 0)
+    serve(epoll, None)
+elif SHAPE == "local-upstream":
+    # A proxy: it forwards each request to a local server, in the same epoll.
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    epoll.register(listener, IN)
+    upstream = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    upstream.bind(("127.0.0.1", 0))
+    if os.fork() == 0:
+        echo_datagrams(upstream)
+    forwards, asking = {}, []
+    while True:
+        for fd, _ in epoll.poll():
+            if fd == listener.fileno():
+                accept(epoll, IN)
+            elif fd in connections:
+                if connections[fd].recv(2048):
+                    if fd not in forwards:
+                        asking.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+                        asking[-1].connect(upstream.getsockname())
+                        epoll.register(asking[-1], IN)
+                        forwards[fd], forwards[asking[-1].fileno()] = asking[-1], connections[fd]
+                    forwards[fd].send(b"?")
+            elif fd in forwards:
+                forwards[fd].send(next(one for one in asking if one.fileno() == fd).recv(8))
+            else:
+                answer(fd)
 elif SHAPE in ("tick", "slow-tick", "slow-tick-writable"):
     # A game server: it looks for packets once in each frame.
     if SHAPE == "slow-tick-writable":
