@@ -197,7 +197,7 @@ impl World {
                     let socket = (index % connections) as u32;
                     let queue = self.traffic.connections[socket as usize].queue;
                     let packet = Packet { socket, kind: PacketKind::Request, sent_ns: at_ns };
-                    self.events.schedule(at_ns, Event::Arrival { queue, packet });
+                    self.events.schedule(at_ns, Event::arrival(queue, packet));
                 }
             }
             TrafficKind::Scheduled { rate_qps, gap_shape } => {
@@ -224,16 +224,16 @@ impl World {
         let arrives_ns = at_ns + one_way_ns;
         for part in 0..parts {
             let packet = Packet { socket, kind: PacketKind::Part, sent_ns: at_ns };
-            self.events.schedule(arrives_ns + u64::from(part) * part_gap_ns, Event::Arrival { queue, packet });
+            self.events.schedule(arrives_ns + u64::from(part) * part_gap_ns, Event::arrival(queue, packet));
         }
         let packet = Packet { socket, kind: PacketKind::Request, sent_ns: at_ns };
-        self.events.schedule(arrives_ns + u64::from(parts) * part_gap_ns, Event::Arrival { queue, packet });
+        self.events.schedule(arrives_ns + u64::from(parts) * part_gap_ns, Event::arrival(queue, packet));
     }
 
     pub(crate) fn packet_lost(&mut self, queue: usize, packet: Packet) {
         if !matches!(self.traffic.kind, TrafficKind::Listed(_)) && packet.kind != PacketKind::Ack {
             let queue = queue as u16;
-            self.events.schedule(self.now_ns + RETRANSMIT_NS, Event::Arrival { queue, packet });
+            self.events.schedule(self.now_ns + RETRANSMIT_NS, Event::arrival(queue, packet));
         }
     }
 
@@ -246,7 +246,7 @@ impl World {
         if !listed && acknowledged {
             let packet = Packet { socket, kind: PacketKind::Ack, sent_ns };
             let at_ns = self.now_ns + self.traffic.client.ack_delay_ns;
-            self.events.schedule(at_ns, Event::Arrival { queue, packet });
+            self.events.schedule(at_ns, Event::arrival(queue, packet));
         }
         if !listed {
             let mut received_ns = self.now_ns + self.traffic.way_back_ns();
