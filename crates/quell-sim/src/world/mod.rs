@@ -27,8 +27,8 @@ pub(crate) use thread::{Affinity, BusyFor, BusyLoop, Class, EpollCall, RunState,
 pub use traffic::TrafficKind;
 pub(crate) use traffic::{Client, Traffic};
 
-pub(crate) use cpu::Context;
-use cpu::{Cpu, HardIrq};
+pub(crate) use cpu::{Context, Cpu};
+use cpu::HardIrq;
 
 use crate::engine::{Digest, EventQueue, Ns};
 use crate::host::Costs;

@@ -91,11 +91,18 @@ struct Connection {
     due_ns: f64,
 }
 
+/// Gaps between requests, in ns, which are drawn in groups: each takes a power, and the CPU computes several at a time.
+struct Gaps {
+    drawn_ns: [f64; 32],
+    used: usize,
+}
+
 pub(crate) struct Traffic {
     kind: TrafficKind,
     client: Client,
     connections: Vec<Connection>,
     arrivals: RandomStream,
+    gaps: Gaps,
     delays: RandomStream,
     books_since_ns: Ns,
     pub(crate) latency: LatencyHistogram,
@@ -113,6 +120,7 @@ impl Traffic {
             client,
             connections: queue_of.into_iter().map(|queue| Connection { queue, due_ns: 0.0 }).collect(),
             arrivals: RandomStream::new(seed, Purpose::Arrivals),
+            gaps: Gaps { drawn_ns: [0.0; 32], used: 32 },
             delays: RandomStream::new(seed, Purpose::Client),
             books_since_ns: 0,
             latency: LatencyHistogram::new(),
@@ -147,8 +155,14 @@ impl Traffic {
     }
 
     fn gap_ns(&mut self, rate_qps: f64, shape: f64) -> f64 {
-        let mean_ns = 1e9 / rate_qps;
-        self.arrivals.generalised_pareto(mean_ns * (1.0 - shape), shape)
+        let Gaps { drawn_ns, used } = &mut self.gaps;
+        if *used == drawn_ns.len() {
+            let scale_ns = 1e9 / rate_qps * (1.0 - shape);
+            drawn_ns.fill_with(|| self.arrivals.generalised_pareto(scale_ns, shape));
+            *used = 0;
+        }
+        *used += 1;
+        drawn_ns[*used - 1]
     }
 
     /// Time from a random moment to the next request of a connection in steady state. It follows the equilibrium
