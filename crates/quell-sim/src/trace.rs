@@ -102,13 +102,7 @@ impl Trace {
         }
     }
 
-    pub(crate) fn segment(
-        &mut self,
-        cpu: usize,
-        state: &Cpu,
-        thread: Option<(usize, &Thread)>,
-        to_ns: Ns,
-    ) {
+    pub(crate) fn segment(&mut self, cpu: usize, state: &Cpu, thread: Option<(usize, &Thread)>, to_ns: Ns) {
         let (context, from_ns) = (state.context, state.segment_began_ns);
         if from_ns >= to_ns || matches!(context, Context::Halted | Context::Deciding) {
             return;

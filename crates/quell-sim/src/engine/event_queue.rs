@@ -145,6 +145,8 @@ impl<E: Copy> EventQueue<E> {
 
     /// Schedules `event` for `at_ns`, which must not be before the last event that was removed. If the queue is full, the
     /// event is dropped and [`overflowed`](Self::overflowed) is set. Such a run has no result.
+    ///
+    /// Inlined, so that the fields of the event are written to its node. A copy of the event would have to wait for them.
     #[inline(always)]
     pub(crate) fn schedule(&mut self, at_ns: Ns, event: E) {
         debug_assert!(at_ns >= self.reached_ns, "an event for {at_ns} ns at {} ns", self.reached_ns);

@@ -27,8 +27,8 @@ pub(crate) use thread::{Affinity, BusyFor, BusyLoop, Class, EpollCall, RunState,
 pub use traffic::TrafficKind;
 pub(crate) use traffic::{Client, Traffic};
 
-pub(crate) use cpu::{Context, Cpu};
 use cpu::HardIrq;
+pub(crate) use cpu::{Context, Cpu};
 
 use crate::engine::{Digest, EventQueue, Ns};
 use crate::host::Costs;
@@ -90,7 +90,7 @@ pub(crate) enum Event {
     },
 }
 
-const _: () = assert!(size_of::<Option<Event>>() == 16, "an event is passed in two registers");
+const _: () = assert!(size_of::<Option<Event>>() == 16, "two nodes of the event queue share a cache line");
 
 impl Event {
     pub(crate) fn arrival(queue: u16, packet: Packet) -> Self {

@@ -14,6 +14,8 @@ const RETRANSMIT_NS: Ns = 200_000_000;
 /// Number of independent delays of a response in a client: one for its interrupt and one for its thread.
 const CLIENT_WAITS: usize = 2;
 
+const GAPS_AHEAD: usize = 32;
+
 /// Pattern of the times at which clients send requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -91,9 +93,9 @@ struct Connection {
     due_ns: f64,
 }
 
-/// Gaps between requests, in ns, which are drawn in groups: each takes a power, and the CPU computes several at a time.
+/// Gaps between requests, in ns. They are drawn in groups, because a CPU computes several independent powers at a time.
 struct Gaps {
-    drawn_ns: [f64; 32],
+    drawn_ns: [f64; GAPS_AHEAD],
     used: usize,
 }
 
@@ -120,7 +122,7 @@ impl Traffic {
             client,
             connections: queue_of.into_iter().map(|queue| Connection { queue, due_ns: 0.0 }).collect(),
             arrivals: RandomStream::new(seed, Purpose::Arrivals),
-            gaps: Gaps { drawn_ns: [0.0; 32], used: 32 },
+            gaps: Gaps { drawn_ns: [0.0; GAPS_AHEAD], used: GAPS_AHEAD },
             delays: RandomStream::new(seed, Purpose::Client),
             books_since_ns: 0,
             latency: LatencyHistogram::new(),
