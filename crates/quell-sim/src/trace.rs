@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use serde::{Serialize, Serializer};
 
 use crate::engine::Ns;
-use crate::world::{Context, Program, Stage, Thread};
+use crate::world::{Context, Cpu, Program, Stage, Thread};
 
 /// Maximum number of segments, and of events, in a trace.
 const BOUND: usize = 400_000;
@@ -71,12 +71,12 @@ pub struct Trace {
     pub cut_off: bool,
 }
 
-fn describe(context: Context, thread: Option<&Thread>) -> &'static str {
-    match context {
+fn describe(cpu: &Cpu, thread: Option<&Thread>) -> &'static str {
+    match cpu.context {
         Context::Halted | Context::Deciding => "idle",
         Context::IdleEntry => "entering idle",
         Context::IdleExit => "leaving idle",
-        Context::HardIrq(irq) => irq.name(),
+        Context::HardIrq => cpu.irqs.front().map_or("interrupt", |irq| irq.name()),
         Context::SoftIrq => "NET_RX softirq",
         Context::Thread => thread.map_or("thread", |thread| match (thread.stage, &thread.program) {
             (Stage::Ksoftirqd, _) => "ksoftirqd",
@@ -102,14 +102,8 @@ impl Trace {
         }
     }
 
-    pub(crate) fn segment(
-        &mut self,
-        cpu: usize,
-        context: Context,
-        thread: Option<(usize, &Thread)>,
-        from_ns: Ns,
-        to_ns: Ns,
-    ) {
+    pub(crate) fn segment(&mut self, cpu: usize, state: &Cpu, thread: Option<(usize, &Thread)>, to_ns: Ns) {
+        let (context, from_ns) = (state.context, state.segment_began_ns);
         if from_ns >= to_ns || matches!(context, Context::Halted | Context::Deciding) {
             return;
         }
@@ -117,7 +111,7 @@ impl Trace {
             self.cut_off = true;
             return;
         }
-        let what = describe(context, thread.map(|(_, thread)| thread));
+        let what = describe(state, thread.map(|(_, thread)| thread));
         let thread = thread.filter(|_| context == Context::Thread).map(|(index, _)| index);
         self.segments.push(Segment { cpu, what, thread, from_ns, to_ns });
     }

@@ -4,7 +4,7 @@
 mod event_queue;
 mod random;
 
-pub(crate) use event_queue::{EventQueue, Removed};
+pub(crate) use event_queue::EventQueue;
 pub(crate) use random::{Purpose, RandomStream};
 
 /// Virtual time in ns since the start of the run.

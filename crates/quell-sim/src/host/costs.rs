@@ -41,7 +41,7 @@ pub(crate) struct Costs {
     cross_cpu_ns: Ns,
     contention_ns: f64,
     contention_packet_ns: f64,
-    cpus_per_cache: usize,
+    cpus_per_cache: u32,
     pub(crate) recv_ns: Ns,
     pub(crate) ring_ns: Ns,
     pub(crate) user_loop_ns: Ns,
@@ -79,7 +79,7 @@ impl Costs {
             cross_cpu_ns: ns(constants.cross_cpu_ns),
             contention_ns: constants.contention_ns,
             contention_packet_ns: constants.contention_packet_ns,
-            cpus_per_cache: host.cpus_per_cache,
+            cpus_per_cache: u32::try_from(host.cpus_per_cache).unwrap_or(u32::MAX),
             recv_ns: ns(constants.recv_ns),
             ring_ns: ns(constants.ring_ns).max(1),
             user_loop_ns: ns(constants.user_loop_ns).max(1),
@@ -135,10 +135,12 @@ impl Costs {
     /// Latency of a cache line between two CPUs, relative to that within one last-level cache.
     #[inline]
     pub(crate) fn distance(&self, from: Option<usize>, to: usize) -> Ns {
+        // Divisions of 32 bits take about half the time of those of 64 bits.
+        let cache = |cpu: usize| cpu as u32 / self.cpus_per_cache;
         match from {
             None => 0,
             Some(from) if from == to => 0,
-            Some(from) if from / self.cpus_per_cache == to / self.cpus_per_cache => 1,
+            Some(from) if cache(from) == cache(to) => 1,
             Some(_) => CROSS_CACHE_FACTOR,
         }
     }

@@ -37,7 +37,8 @@ pub(crate) enum Context {
     Halted,
     IdleEntry,
     IdleExit,
-    HardIrq(HardIrq),
+    /// The CPU handles the first of its pending interrupts.
+    HardIrq,
     SoftIrq,
     Thread,
     /// The CPU selects its next activity, which takes no time.
@@ -108,6 +109,7 @@ pub(crate) struct Cpu {
     pub(crate) segment_ends_ns: Ns,
     /// Distinguishes the end of this segment from ends of interrupted segments.
     pub(crate) generation: u32,
+    /// Interrupts that are pending or being handled.
     pub(crate) irqs: VecDeque<HardIrq>,
     pub(crate) softirq: Option<SoftIrqRun>,
     pub(crate) softirq_left_ns: Ns,
@@ -153,18 +155,20 @@ impl Cpu {
 
     /// Accounts the time since the start of the segment or the end of the warm-up, whichever is later.
     pub(crate) fn account(&mut self, now_ns: Ns) {
-        let spent = now_ns.saturating_sub(self.segment_began_ns);
+        let spent_ns = now_ns.saturating_sub(self.segment_began_ns);
         self.segment_began_ns = now_ns;
-        let book = match self.context {
-            Context::Halted | Context::Deciding => return,
-            Context::IdleEntry | Context::IdleExit => &mut self.time.unaccounted_ns,
-            // A tick that comes during an interrupt of an idle CPU counts as idle (`account_process_tick`).
-            Context::HardIrq(_) if self.current.is_none() && self.softirq.is_none() => &mut self.time.unaccounted_ns,
-            Context::HardIrq(_) => &mut self.time.hardirq_ns,
-            Context::SoftIrq => &mut self.time.softirq_ns,
-            Context::Thread => &mut self.time.thread_ns,
-        };
-        *book += spent;
+        // A tick that comes during an interrupt of an idle CPU counts as idle (`account_process_tick`).
+        let idle = self.current.is_none() && self.softirq.is_none();
+        let (context, time) = (self.context, &mut self.time);
+        // The context is hard to predict, so there is no branch on it.
+        let spent_if = |accounted: bool| if accounted { spent_ns } else { 0 };
+        time.thread_ns += spent_if(context == Context::Thread);
+        time.softirq_ns += spent_if(context == Context::SoftIrq);
+        time.hardirq_ns += spent_if(context == Context::HardIrq && !idle);
+        time.unaccounted_ns += spent_if(match context {
+            Context::HardIrq => idle,
+            _ => matches!(context, Context::IdleEntry | Context::IdleExit),
+        });
     }
 
     /// Ends the current segment early, after its time was accounted. Returns its remaining time.
@@ -181,7 +185,7 @@ mod tests {
     #[test]
     fn an_interrupt_of_an_idle_cpu_is_executed_but_not_accounted() {
         let interrupted = |current| {
-            let mut cpu = Cpu { context: Context::HardIrq(HardIrq::Tick), current, ..Cpu::new(0) };
+            let mut cpu = Cpu { context: Context::HardIrq, current, ..Cpu::new(0) };
             cpu.account(700);
             (cpu.time.hardirq_ns, cpu.time.executed_ns())
         };

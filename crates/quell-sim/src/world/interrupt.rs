@@ -32,7 +32,7 @@ impl World {
         let state = &mut self.cpus[cpu];
         let context = std::mem::replace(&mut state.context, Context::Deciding);
         match context {
-            Context::HardIrq(irq) => self.hardirq_handled(cpu, irq),
+            Context::HardIrq => self.hardirq_handled(cpu),
             Context::SoftIrq => self.softirq_segment_done(cpu),
             Context::Thread => self.thread_segment_done(cpu),
             Context::IdleEntry => {
@@ -49,7 +49,7 @@ impl World {
     pub(crate) fn raise_hardirq(&mut self, cpu: usize, irq: HardIrq) {
         let now_ns = self.now_ns;
         let left_ns = match self.cpus[cpu].context {
-            Context::HardIrq(_) | Context::IdleExit | Context::Deciding => {
+            Context::HardIrq | Context::IdleExit | Context::Deciding => {
                 self.cpus[cpu].irqs.push_back(irq);
                 return;
             }
@@ -95,14 +95,14 @@ impl World {
 
     /// Continues with the most urgent work: interrupts first, then softirqs, then threads.
     pub(crate) fn dispatch(&mut self, cpu: usize) {
-        if let Some(irq) = self.cpus[cpu].irqs.pop_front() {
+        if let Some(&irq) = self.cpus[cpu].irqs.front() {
             let cost_ns = match irq {
                 HardIrq::Device(_) if self.cpus[cpu].current.is_none() => self.costs.device_irq_ns,
                 HardIrq::Device(_) => self.costs.device_irq_ns + self.costs.preempting_irq_ns,
                 HardIrq::NapiTimer(_) | HardIrq::Timeout { .. } | HardIrq::Tick => self.costs.timer_irq_ns,
                 HardIrq::Reschedule => 0,
             };
-            return self.run_segment(cpu, Context::HardIrq(irq), cost_ns);
+            return self.run_segment(cpu, Context::HardIrq, cost_ns);
         }
         if self.softirq_turn(cpu) {
             return;
@@ -110,7 +110,8 @@ impl World {
         self.thread_turn(cpu);
     }
 
-    fn hardirq_handled(&mut self, cpu: usize, irq: HardIrq) {
+    fn hardirq_handled(&mut self, cpu: usize) {
+        let Some(irq) = self.cpus[cpu].irqs.pop_front() else { return };
         self.cpus[cpu].left_to_ksoftirqd = false;
         match irq {
             HardIrq::Device(queue) => {

@@ -27,10 +27,10 @@ pub(crate) use thread::{Affinity, BusyFor, BusyLoop, Class, EpollCall, RunState,
 pub use traffic::TrafficKind;
 pub(crate) use traffic::{Client, Traffic};
 
-pub(crate) use cpu::Context;
-use cpu::{Cpu, HardIrq};
+use cpu::HardIrq;
+pub(crate) use cpu::{Context, Cpu};
 
-use crate::engine::{Digest, EventQueue, Ns, Removed};
+use crate::engine::{Digest, EventQueue, Ns};
 use crate::host::Costs;
 use crate::mechanism::{Epoll, Packet, PacketKind, PacketSizer, PacketSizes, RxQueue, Socket};
 use crate::trace::Trace;
@@ -58,9 +58,12 @@ impl Default for KernelRules {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Event {
+    /// A packet arrives. Its fields are here so that an event has 16 bytes.
     Arrival {
         queue: u16,
-        packet: Packet,
+        kind: PacketKind,
+        socket: u32,
+        sent_ns: Ns,
     },
     /// The coalescing time of a vector may be over.
     Vector {
@@ -85,6 +88,15 @@ pub(crate) enum Event {
     Script {
         index: u32,
     },
+}
+
+const _: () = assert!(size_of::<Option<Event>>() == 16, "two nodes of the event queue share a cache line");
+
+impl Event {
+    pub(crate) fn arrival(queue: u16, packet: Packet) -> Self {
+        let Packet { socket, kind, sent_ns } = packet;
+        Self::Arrival { queue, kind, socket, sent_ns }
+    }
 }
 
 pub(crate) struct World {
@@ -166,19 +178,21 @@ impl World {
     }
 
     pub(crate) fn run_until(&mut self, until_ns: Ns) {
-        while let Some(removed) = self.events.pop_before(until_ns) {
-            self.now_ns = removed.at_ns;
-            self.happen(&removed);
+        while let Some((at_ns, event)) = self.events.pop_before(until_ns) {
+            self.now_ns = at_ns;
+            self.happen(event);
         }
         self.now_ns = until_ns;
     }
 
-    fn happen(&mut self, removed: &Removed) {
+    fn happen(&mut self, event: Event) {
         self.processed += 1;
         self.digest.add(self.now_ns);
-        match *self.events.removed(removed) {
+        match event {
             Event::SegmentEnd { cpu, generation } => self.segment_end(cpu.into(), generation),
-            Event::Arrival { queue, packet } => self.packet_arrives(queue.into(), packet),
+            Event::Arrival { queue, kind, socket, sent_ns } => {
+                self.packet_arrives(queue.into(), Packet { socket, kind, sent_ns });
+            }
             Event::Vector { queue } => self.vector_event(queue.into()),
             Event::NapiTimer { queue } => self.napi_timer_event(queue.into()),
             Event::Timeout { thread, sleep } => self.timeout_event(thread.into(), sleep),

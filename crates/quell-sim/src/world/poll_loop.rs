@@ -172,7 +172,7 @@ impl World {
     fn transmit(&mut self, queue: usize, peer: Peer, sent_ns: Ns) {
         let now_ns = self.now_ns;
         let packet = Packet { socket: peer.socket, kind: PacketKind::Request, sent_ns };
-        self.events.schedule(now_ns + self.traffic.one_way_ns(), Event::Arrival { queue: peer.queue, packet });
+        self.events.schedule(now_ns + self.traffic.one_way_ns(), Event::arrival(peer.queue, packet));
         let rx = &mut self.queues[queue];
         rx.tx_completions += 1;
         rx.vector.transmitted(now_ns, 1);

@@ -25,7 +25,7 @@ impl World {
         state.sleep = state.sleep.wrapping_add(1);
         self.cpus[cpu].runnable.push(thread);
         self.check_preemption(cpu, thread);
-        if !matches!(self.cpus[cpu].context, Context::HardIrq(_) | Context::SoftIrq | Context::Deciding) {
+        if !matches!(self.cpus[cpu].context, Context::HardIrq | Context::SoftIrq | Context::Deciding) {
             let wanted = self.cpus[cpu].need_resched || self.cpus[cpu].current.is_none();
             if wanted {
                 self.raise_hardirq(cpu, HardIrq::Reschedule);
@@ -157,7 +157,7 @@ impl World {
         }
         if let Some(trace) = &mut self.trace {
             let thread = self.cpus[cpu].current.map(|thread| (thread, &self.threads[thread]));
-            trace.segment(cpu, context, thread, began_ns, self.now_ns);
+            trace.segment(cpu, &self.cpus[cpu], thread, self.now_ns);
         }
         self.cpus[cpu].account(self.now_ns);
     }

@@ -14,6 +14,8 @@ const RETRANSMIT_NS: Ns = 200_000_000;
 /// Number of independent delays of a response in a client: one for its interrupt and one for its thread.
 const CLIENT_WAITS: usize = 2;
 
+const GAPS_AHEAD: usize = 32;
+
 /// Pattern of the times at which clients send requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -91,11 +93,18 @@ struct Connection {
     due_ns: f64,
 }
 
+/// Gaps between requests, in ns. They are drawn in groups, because a CPU computes several independent powers at a time.
+struct Gaps {
+    drawn_ns: [f64; GAPS_AHEAD],
+    used: usize,
+}
+
 pub(crate) struct Traffic {
     kind: TrafficKind,
     client: Client,
     connections: Vec<Connection>,
     arrivals: RandomStream,
+    gaps: Gaps,
     delays: RandomStream,
     books_since_ns: Ns,
     pub(crate) latency: LatencyHistogram,
@@ -113,6 +122,7 @@ impl Traffic {
             client,
             connections: queue_of.into_iter().map(|queue| Connection { queue, due_ns: 0.0 }).collect(),
             arrivals: RandomStream::new(seed, Purpose::Arrivals),
+            gaps: Gaps { drawn_ns: [0.0; GAPS_AHEAD], used: GAPS_AHEAD },
             delays: RandomStream::new(seed, Purpose::Client),
             books_since_ns: 0,
             latency: LatencyHistogram::new(),
@@ -147,8 +157,14 @@ impl Traffic {
     }
 
     fn gap_ns(&mut self, rate_qps: f64, shape: f64) -> f64 {
-        let mean_ns = 1e9 / rate_qps;
-        self.arrivals.generalised_pareto(mean_ns * (1.0 - shape), shape)
+        let Gaps { drawn_ns, used } = &mut self.gaps;
+        if *used == drawn_ns.len() {
+            let scale_ns = 1e9 / rate_qps * (1.0 - shape);
+            drawn_ns.fill_with(|| self.arrivals.generalised_pareto(scale_ns, shape));
+            *used = 0;
+        }
+        *used += 1;
+        drawn_ns[*used - 1]
     }
 
     /// Time from a random moment to the next request of a connection in steady state. It follows the equilibrium
@@ -197,7 +213,7 @@ impl World {
                     let socket = (index % connections) as u32;
                     let queue = self.traffic.connections[socket as usize].queue;
                     let packet = Packet { socket, kind: PacketKind::Request, sent_ns: at_ns };
-                    self.events.schedule(at_ns, Event::Arrival { queue, packet });
+                    self.events.schedule(at_ns, Event::arrival(queue, packet));
                 }
             }
             TrafficKind::Scheduled { rate_qps, gap_shape } => {
@@ -224,16 +240,16 @@ impl World {
         let arrives_ns = at_ns + one_way_ns;
         for part in 0..parts {
             let packet = Packet { socket, kind: PacketKind::Part, sent_ns: at_ns };
-            self.events.schedule(arrives_ns + u64::from(part) * part_gap_ns, Event::Arrival { queue, packet });
+            self.events.schedule(arrives_ns + u64::from(part) * part_gap_ns, Event::arrival(queue, packet));
         }
         let packet = Packet { socket, kind: PacketKind::Request, sent_ns: at_ns };
-        self.events.schedule(arrives_ns + u64::from(parts) * part_gap_ns, Event::Arrival { queue, packet });
+        self.events.schedule(arrives_ns + u64::from(parts) * part_gap_ns, Event::arrival(queue, packet));
     }
 
     pub(crate) fn packet_lost(&mut self, queue: usize, packet: Packet) {
         if !matches!(self.traffic.kind, TrafficKind::Listed(_)) && packet.kind != PacketKind::Ack {
             let queue = queue as u16;
-            self.events.schedule(self.now_ns + RETRANSMIT_NS, Event::Arrival { queue, packet });
+            self.events.schedule(self.now_ns + RETRANSMIT_NS, Event::arrival(queue, packet));
         }
     }
 
@@ -246,7 +262,7 @@ impl World {
         if !listed && acknowledged {
             let packet = Packet { socket, kind: PacketKind::Ack, sent_ns };
             let at_ns = self.now_ns + self.traffic.client.ack_delay_ns;
-            self.events.schedule(at_ns, Event::Arrival { queue, packet });
+            self.events.schedule(at_ns, Event::arrival(queue, packet));
         }
         if !listed {
             let mut received_ns = self.now_ns + self.traffic.way_back_ns();

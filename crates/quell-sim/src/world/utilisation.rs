@@ -20,9 +20,8 @@ impl Utilisation {
     /// Records that a CPU executed `context` for `ns`.
     #[inline]
     pub(super) fn record(&mut self, context: Context, ns: Ns) {
-        if matches!(context, Context::HardIrq(_) | Context::SoftIrq | Context::Thread) {
-            self.busy_ns += ns;
-        }
+        let busy = matches!(context, Context::HardIrq | Context::SoftIrq | Context::Thread);
+        self.busy_ns += if busy { ns } else { 0 };
     }
 }
 
