@@ -24,7 +24,7 @@ fn polling(mechanism: PollMechanism) -> XskPolling {
     }
 }
 
-/// Latencies in ns that `xsk_rr` prints as quantiles: 5 %, 50 %, 95 % and 99 %. See [`printed`].
+/// Latencies in ns that `xsk_rr` prints as quantiles: 5 %, 50 %, 95 % and 99 %.
 pub type LatencyQuantiles = [f64; 4];
 const MEDIAN: usize = 1;
 const PERCENTAGES: [u64; 4] = [5, 50, 95, 99];
