@@ -99,7 +99,8 @@ pub struct XskRoundTrips {
     pub polling: XskPolling,
     /// Time between two packets of the client, in ns.
     pub period_ns: f64,
-    /// CPU time that the client spends on each reply, in ns. It is shorter than the period.
+    /// Time that the client spends on each reply, in ns. It ends by the clock, whatever interrupts the client, and is
+    /// shorter than the period.
     pub delay_ns: Ns,
     /// Virtual time at the start during which nothing is counted, in ns.
     pub warm_up_ns: Ns,
@@ -110,7 +111,7 @@ pub struct XskRoundTrips {
 /// Result of a run of `xsk_rr`.
 #[derive(Debug, Clone)]
 pub struct XskResult {
-    /// Latency of each packet, from the time at which it was due until the client took the reply.
+    /// Latency of each packet, from the time at which the client began to send it until it took the reply.
     pub latency: LatencyHistogram,
     measured_s: f64,
     client: (CpuTime, Counters),
@@ -231,8 +232,15 @@ impl XskRoundTrips {
         self.add_host(&mut world, CLIENT, application(CLIENT, self.delay_ns, None));
         self.add_host(&mut world, SERVER, application(SERVER, 0, Some(CLIENT.peer())));
         let period_ns = self.period_ns;
-        let sender =
-            Sender { socket: CLIENT.queue.into(), peer: SERVER.peer(), period_ns, sent: 0, phase: SendPhase::Wait };
+        let sender = Sender {
+            socket: CLIENT.queue.into(),
+            peer: SERVER.peer(),
+            // The published script turns busy polling of sockets off where the NAPI thread polls.
+            kicks: self.polling != XskPolling::ThreadedBusyPoll,
+            period_ns,
+            due_ns: 0.0,
+            phase: SendPhase::Wait,
+        };
         CLIENT.start(&mut world, Program::Sender(sender), Stage::Program, 2);
         world
     }

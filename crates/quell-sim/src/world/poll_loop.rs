@@ -31,7 +31,7 @@ pub(crate) struct PollLoop {
     pub(crate) socket: u32,
     /// Whether the loop kicks if the ring is empty. Otherwise another thread polls.
     pub(crate) kicks: bool,
-    /// CPU time that the loop spends on each packet, in ns.
+    /// Time by the clock that the loop spends on each packet, in ns.
     pub(crate) delay_ns: Ns,
     /// Receiver of the replies. Absent for the client, which records the latency of received packets.
     pub(crate) reply_to: Option<Peer>,
@@ -47,13 +47,15 @@ pub(crate) struct Poller {
     pub(crate) entered: bool,
 }
 
-/// A thread that sends at a fixed rate.
+/// A thread that sends when a period has passed since it began to send the last packet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sender {
     pub(crate) socket: u32,
     pub(crate) peer: Peer,
+    /// Whether `sendto` polls.
+    pub(crate) kicks: bool,
     pub(crate) period_ns: f64,
-    pub(crate) sent: u64,
+    pub(crate) due_ns: f64,
     pub(crate) phase: SendPhase,
 }
 
@@ -62,8 +64,8 @@ pub(crate) struct Sender {
 pub(crate) enum SendPhase {
     /// The sender waits for the time of its next packet.
     Wait,
-    /// The sender entered `sendto`, which polls once before it transmits.
-    Enter,
+    /// The sender entered `sendto` for a packet with this timestamp. The call may poll before it transmits.
+    Enter(Ns),
     /// The sender transmits a packet with this timestamp.
     Transmit(Ns),
 }
@@ -91,14 +93,13 @@ impl World {
             },
             PollPhase::Taken(sent_ns) => {
                 poll.phase = PollPhase::Worked(sent_ns);
-                let reply_ns = match poll.reply_to {
-                    Some(_) => self.costs.request_ns(1),
-                    None => {
-                        self.traffic.record(sent_ns, self.now_ns);
-                        0
-                    }
-                };
-                Next::Run(poll.delay_ns + reply_ns)
+                if poll.reply_to.is_some() {
+                    Next::Run(self.costs.request_ns(1))
+                } else {
+                    self.traffic.record(sent_ns, self.now_ns);
+                    (state.stage, state.call.deadline_ns) = (Stage::ClockSpin, self.now_ns + poll.delay_ns);
+                    Next::Run(poll.delay_ns)
+                }
             }
             PollPhase::Worked(sent_ns) => {
                 if let Some((queue, peer)) = self.sockets[poll.socket as usize].napi.get().zip(poll.reply_to) {
@@ -138,7 +139,7 @@ impl World {
 
     pub(crate) fn sender_step(&mut self, thread: usize, mut sender: Sender) -> Next {
         self.threads[thread].stage = Stage::Program;
-        let due_ns = (sender.sent as f64 * sender.period_ns) as Ns;
+        let due_ns = sender.due_ns as Ns;
         let next = match sender.phase {
             SendPhase::Wait if self.now_ns < due_ns => {
                 let state = &mut self.threads[thread];
@@ -147,14 +148,14 @@ impl World {
                 return Next::Run(due_ns - self.now_ns);
             }
             SendPhase::Wait => {
-                sender.phase = SendPhase::Enter;
-                sender.sent += 1;
+                sender.phase = SendPhase::Enter(self.now_ns);
+                sender.due_ns = sender.due_ns.max(self.now_ns as f64) + sender.period_ns;
                 Next::Run(self.costs.recv_ns)
             }
-            SendPhase::Enter => {
-                sender.phase = SendPhase::Transmit(due_ns - sender.period_ns as Ns);
+            SendPhase::Enter(stamp_ns) => {
+                sender.phase = SendPhase::Transmit(stamp_ns);
                 self.threads[thread].program = Program::Sender(sender);
-                return self.kick(thread, sender.socket);
+                return if sender.kicks { self.kick(thread, sender.socket) } else { Next::Run(0) };
             }
             SendPhase::Transmit(stamp_ns) => {
                 sender.phase = SendPhase::Wait;

@@ -38,7 +38,7 @@ const DONE_BY_HOSTS: [Column; 5] = [
 
 const LEGEND: &str = "
   period  between two packets, µs  delay           client's work on a reply, µs
-  qps     replies per second       p5..p99         latency since due, µs
+  qps     replies per second       p5..p99         latency since sent, µs
   µs/req  CPU time, both hosts     client, server  busy CPUs of each
   irq/s   interrupts, both hosts   poll/s          NAPI polls, both hosts
 ";
