@@ -13,7 +13,9 @@ use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
 use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::views::with_attachments;
 use quell_host::findings::{one_queue_if_attached, unpolled_queues};
-use quell_host::snapshot::{self, Device, Files, Process, Snapshot, SnapshotNapi, SnapshotScope, TakeError, queues_of};
+use quell_host::snapshot::{
+    self, Device, Files, Process, Snapshot, SnapshotNapi, SnapshotScope, TakeError, napis_of_files,
+};
 use quell_linux::proc::{ControlGroups, ProcDir, ProcRoot};
 use quell_linux::sysfs::Sysfs;
 use quell_linux::{NapiId, Pid, clock, kernel};
@@ -239,8 +241,7 @@ impl Observer {
         let unpolled = if modes.is_empty() { BTreeMap::new() } else { unpolled_queues(&self.snapshot) };
         let index = self.snapshot.index();
         let napis = |process: &Process| -> Option<BTreeSet<NapiId>> {
-            let sockets = process.files.known()?.sockets.iter().filter_map(|held| index.socket(held.inode));
-            Some(sockets.flat_map(|socket| queues_of(&self.snapshot, &index, socket)).collect())
+            Some(napis_of_files(&self.snapshot, &index, process.files.known()?))
         };
         let mut users: BTreeMap<NapiId, QueueUsers> = BTreeMap::new();
         for process in &self.snapshot.processes {

@@ -259,6 +259,11 @@ fn in_words(limitation: &Limitation) -> String {
             let has = has.collect::<Vec<_>>().join(" and ");
             format!("limited: process {pid} has {has}: this mode defers their interrupts and never suspends them")
         }
+        Limitation::XdpFramesWait { pid, xdp_sockets, up_to_ns } => format!(
+            "process {pid} has {} without busy polling: frames wait up to {} for the queue's timer",
+            counted(*xdp_sockets, "AF_XDP socket"),
+            duration(Duration::from_nanos(*up_to_ns))
+        ),
         Limitation::UnknownRings { pid, io_urings, suspends } => {
             let does = match suspends {
                 true => "this mode never suspends their interrupts",
