@@ -25,6 +25,7 @@ use tracing::{info, warn};
 
 use crate::drops::{self, DeviceCounters};
 use crate::skipped::skipped;
+use crate::xdp;
 use quell_result::Document as _;
 use quell_result::top::{
     IntervalReport, ObservedEpolls, ObservedIdleState, ObservedProgram, ObservedQueue, SkipReason, SkippedPart,
@@ -315,6 +316,7 @@ impl Observer {
                 skipped: condition.map(|condition| condition.skipped.clone()),
                 mode: mode.map(|it| it.mode.to_string()),
                 epolls: epolls(process),
+                xdp: xdp::losses(process, &self.snapshot, self.before.as_ref()),
                 napis: napis.into_iter().collect(),
             })
         };

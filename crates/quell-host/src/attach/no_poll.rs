@@ -145,7 +145,8 @@ fn elsewhere(
     napi: NapiId,
 ) -> NoPollCause {
     let others = query.now.processes.iter().filter(|process| !programs.contains(&process.pid));
-    let there = others.filter(|process| process.files.known().is_some_and(|files| query.napis_of(files).contains(&napi)));
+    let there =
+        others.filter(|process| process.files.known().is_some_and(|files| query.napis_of(files).contains(&napi)));
     let names: BTreeSet<String> = there.map(|process| process.name.clone()).collect();
     if !names.is_empty() {
         return NoPollCause::TrafficOfOthers { names };

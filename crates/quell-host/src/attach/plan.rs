@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 use quell_change::settings::socket::SocketId;
 use quell_linux::netdev::NapiThreading;
 use quell_linux::{NapiId, Pid};
-use quell_mode::{DeliveryMode, EpollParams, ModeKind, NapiSettings, PartialNapiSettings, ProgramWait, Requirement, Threaded};
+use quell_mode::{
+    DeliveryMode, EpollParams, ModeKind, NapiSettings, PartialNapiSettings, ProgramWait, Requirement, Threaded,
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 use tracing::{debug, info};
@@ -348,9 +350,11 @@ impl AttachPlan {
             return false;
         }
         let before = self.impossible.len();
-        self.impossible.extend(without_epoll(query, targets, &request.mode).into_iter().map(|(why, processes)| AttachObstacle {
-            what: format!("{} for {}", request.mode, first_of(&processes)),
-            reason: format!("{why}; modes in which the program does not poll (defer200, userbusy, threaded) work"),
+        self.impossible.extend(without_epoll(query, targets, &request.mode).into_iter().map(|(why, processes)| {
+            AttachObstacle {
+                what: format!("{} for {}", request.mode, first_of(&processes)),
+                reason: format!("{why}; modes in which the program does not poll (defer200, userbusy, threaded) work"),
+            }
         }));
         self.impossible.len() > before
     }

@@ -26,10 +26,7 @@ pub(super) fn without_epoll<'a>(
     let files: Vec<_> = processes.filter_map(|process| Some((process, process.files.known()?))).collect();
     // These poll the queue, or are deferred.
     let polls = |socket: &SnapshotXdpSocket| will_poll(socket, mode);
-    if files
-        .iter()
-        .any(|(_, files)| files.xdp_details.iter().any(polls) || files.receiving_rings().next().is_some())
-    {
+    if files.iter().any(|(_, files)| files.xdp_details.iter().any(polls) || files.receiving_rings().next().is_some()) {
         return BTreeMap::new();
     }
     let mut receiving: BTreeMap<_, Vec<_>> = BTreeMap::new();

@@ -1,7 +1,7 @@
 //! Rules about AF_XDP sockets.
 
-use super::{Fix, Node, Observation, Rule, Severity};
 use super::text::time_text;
+use super::{Fix, Node, Observation, Rule, Severity};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Process, SnapshotXdpSocket};
 

@@ -262,7 +262,7 @@ fn in_words(limitation: &Limitation) -> String {
         Limitation::XdpFramesWait { pid, xdp_sockets, up_to_ns } => format!(
             "process {pid} has {} without busy polling: frames wait up to {} for the queue's timer",
             counted(*xdp_sockets, "AF_XDP socket"),
-            duration(Duration::from_nanos(*up_to_ns))
+            render_time(*up_to_ns)
         ),
         Limitation::UnknownRings { pid, io_urings, suspends } => {
             let does = match suspends {
@@ -363,6 +363,10 @@ mod tests {
                 "has 1 io_uring, and the kernel does not show whether for sockets: this mode never suspends",
             ),
             (rings(2, false), "has 2 io_urings, and the kernel does not show whether for sockets: this mode lets them"),
+            (
+                Limitation::XdpFramesWait { pid, xdp_sockets: 1, up_to_ns: 200_000 },
+                "has 1 AF_XDP socket without busy polling: frames wait up to 200 µs for the queue's timer",
+            ),
             (xdp(1), "has 1 AF_XDP socket on unknown queues, which are not set: Linux 6.18"),
             (xdp(2), "has 2 AF_XDP sockets on unknown queues"),
             (Limitation::UnknownQueue { napi }, "NAPI 8193: not changed, as it belongs to no visible device"),

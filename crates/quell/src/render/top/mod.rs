@@ -85,7 +85,7 @@ fn queue_tables(report: &IntervalReport, seconds: f64, terminal: Terminal) -> St
     format!("{}\n{}", of_columns(&others), of_columns(&of_pollers))
 }
 
-/// Stalled queues, devices that drop packets, and queues that are not sampled although others are. `None` without any.
+/// Stalled queues, devices and AF_XDP sockets that drop packets, and queues that are not sampled although others are. `None` without any.
 fn losses(report: &IntervalReport) -> Option<String> {
     let seconds = report.interval_ns as f64 / 1e9;
     let queue = |queue: &ObservedQueue| format!("{} NAPI {}", on_one_line(&queue.device), queue.napi);
@@ -110,7 +110,12 @@ fn losses(report: &IntervalReport) -> Option<String> {
         1 => format!("1 queue is not sampled: {why}"),
         count => format!("{count} queues are not sampled, one because {why}"),
     });
-    let all: Vec<String> = [stalled, drops, unsampled].into_iter().flatten().collect();
+    let of_xdp = report.programs.iter().filter_map(|program| {
+        let per_s = program.xdp?.dropped_per_s.filter(|per_s| *per_s > 0.0)?;
+        Some(format!("{} {} {}/s", on_one_line(&program.name), program.pid, rate(per_s)))
+    });
+    let of_xdp = some_of("frames lost by AF_XDP sockets", of_xdp);
+    let all: Vec<String> = [stalled, drops, of_xdp, unsampled].into_iter().flatten().collect();
     (!all.is_empty()).then(|| all.join("; "))
 }
 
@@ -327,6 +332,7 @@ mod tests {
             container: None,
             drifted: None,
             napis: [8193, 8194, 8196].map(napi).to_vec(),
+            xdp: None,
             epolls: Vec::new(),
             cpus: Some(0.5),
             cpu_ns_per_packet: Some(12_345.0),
