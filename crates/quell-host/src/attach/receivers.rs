@@ -18,12 +18,17 @@ pub(super) fn without_epoll<'a>(
     mode: &DeliveryMode,
 ) -> BTreeMap<&'static str, Vec<&'a Process>> {
     let of_targets = |epoll: &&EpollContext<'_>| targets.contains(&epoll.process.pid);
-    let has_epoll = query.epolls_by_descriptor.iter().filter(of_targets).any(|epoll| watched_sockets(epoll) > 0);
-    if has_epoll && !accepts_for_others(query, targets) {
-        return BTreeMap::new();
-    }
+    let epolls = || query.epolls_by_descriptor.iter().filter(of_targets);
     let processes = query.now.processes.iter().filter(|process| targets.contains(&process.pid));
     let files: Vec<_> = processes.filter_map(|process| Some((process, process.files.known()?))).collect();
+    let has_bound =
+        |files: &Files| files.xdp_details.iter().any(|socket| query.napi_of_xdp(socket).is_ok_and(|it| it.is_some()));
+    let is_xdp_alone =
+        files.iter().any(|(_, files)| has_bound(files)) && epolls().all(|epoll| epoll.by_napi.is_empty());
+    let has_epoll = epolls().any(|epoll| watched_sockets(epoll) > 0);
+    if has_epoll && !is_xdp_alone && !accepts_for_others(query, targets) {
+        return BTreeMap::new();
+    }
     // These poll the queue, or are deferred.
     let polls = |socket: &SnapshotXdpSocket| will_poll(socket, mode);
     if files.iter().any(|(_, files)| files.xdp_details.iter().any(polls) || files.receiving_rings().next().is_some()) {

@@ -188,14 +188,13 @@ fn an_io_uring_is_polled_and_reported_as_its_requests_say() {
     }
 }
 
-/// The program receives through an AF_XDP socket alone, which is bound to this queue of the first device.
+/// The program receives through an AF_XDP socket alone, which is bound to this queue. Its epolls have received nothing.
 fn with_xdp_socket(bound: &Value, napi: Option<u32>) -> Value {
     let mut host = untouched();
     for number in 0..5 {
         set(&mut host, &format!("/sockets/{number}/napi"), json!(null));
     }
     let files = &mut host["processes"][0]["files"];
-    files["epolls"] = json!([]);
     files["xdp-sockets"] = json!([40]);
     files["xdp-details"] = json!([{
         "fd": 40, "bound": bound, "zero-copy": napi.is_some(), "napi": napi, "prefer-busy-poll": false, "busy-poll-us": 0,

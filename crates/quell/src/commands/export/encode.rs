@@ -350,7 +350,7 @@ mod tests {
             pod: None,
             container: None,
             napis: vec![NapiId::from_kernel(8_193).unwrap()],
-            xdp: None,
+            xdp: Some(ObservedXdp { sockets: 1, dropped: 7, fill_ring_empty: 5, dropped_per_s: None }),
             epolls: Vec::new(),
             cpus: Some(0.5),
             cpu_ns_per_packet: None,
@@ -429,6 +429,8 @@ mod tests {
         assert_eq!(value("quell_program_skipped_parts{", "reason=\"queue-not-set\"}"), "2.0");
         assert_eq!(value("quell_program_skipped_parts{", "reason=\"not-suspended\"}"), "1.0");
         assert_eq!(value("quell_program_drifted_settings{", ""), "2.0");
+        assert_eq!(value("quell_program_xdp_dropped_total{", ""), "7");
+        assert_eq!(value("quell_program_xdp_fill_ring_empty_total{", ""), "5");
     }
 
     #[test]

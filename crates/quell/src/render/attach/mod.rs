@@ -21,6 +21,7 @@ use quell_mode::PartialNapiSettings;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::show_names::ranges;
 use crate::output::on_one_line;
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -160,7 +161,8 @@ pub(crate) fn queue_lines(plan: &AttachPlan) -> Vec<String> {
 
 fn queue_line(first: &QueueStep, group: &[&QueueStep]) -> String {
     let queues: CpuList = group.iter().flat_map(|step| step.queues.iter().copied()).collect();
-    let napis: CpuList = group.iter().map(|step| step.napi.get()).collect();
+    // IDs can be greater than any CPU number.
+    let napis = ranges(group.iter().map(|step| step.napi.get()));
     let rx = if queues.is_empty() { String::new() } else { format!(" rx {queues}") };
     format!("{}{rx}  NAPI {napis}  {}", first.device, napi_change(&first.old, &first.new))
 }
@@ -338,6 +340,21 @@ fn render_time(ns: u64) -> String {
 mod tests {
     use super::*;
     use quell_linux::{NapiId, Pid};
+
+    #[test]
+    fn a_napi_id_above_all_cpu_numbers_is_named() {
+        let step = QueueStep {
+            namespace_cookie: 1,
+            device: "eth0".to_owned(),
+            queues: vec![0],
+            napi: NapiId::from_kernel(71_938).unwrap_or_else(|| unreachable!()),
+            irq: None,
+            old: PartialNapiSettings::default(),
+            new: PartialNapiSettings::default(),
+        };
+        let line = queue_line(&step, &[&step]);
+        assert!(line.starts_with("eth0 rx 0  NAPI 71938  "), "{line}");
+    }
 
     #[test]
     fn limitations_name_their_objects_and_agree_with_the_counts() {

@@ -296,6 +296,7 @@ fn percent(part: u64, whole: u64) -> String {
 mod tests {
     use quell_linux::{NapiId, Pid};
     use quell_result::Document as _;
+    use quell_result::top::ObservedXdp;
     use quell_sampler::{PollsByPoller, QueueSample, Unsampled, WaitBounds};
 
     use super::*;
@@ -428,6 +429,10 @@ mod tests {
         let shown = text(&report);
         let line = shown.lines().find(|line| line.starts_with("stalled: eth0")).unwrap_or_else(|| panic!("{shown}"));
         assert!(line.contains(" NAPI 8193; dropped: eth0") && line.ends_with(" rx queue 30/s rx 12/s"), "{line}");
+        let lost = ObservedXdp { sockets: 1, dropped: 900, fill_ring_empty: 0, dropped_per_s: Some(4.0) };
+        report.programs[0].xdp = Some(lost);
+        let line = losses(&report).unwrap();
+        assert!(line.contains("; frames lost by AF_XDP sockets: ") && line.ends_with(" 4/s"), "{line}");
     }
 
     #[test]
