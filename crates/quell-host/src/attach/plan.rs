@@ -120,8 +120,8 @@ pub fn plan(
         plan.impossible.push(AttachObstacle { what: format!("inspect process {pid}"), reason: why });
     }
     if plan.refuse_without_epoll(&query, targets, request) {
-        plan.steps.clear();
-        return plan;
+        // The reason is all there is to say.
+        return AttachPlan { impossible: plan.impossible, ..AttachPlan::default() };
     }
     for id in plan.queues_to_set(&query, targets, &request.mode) {
         match query.napi(id) {

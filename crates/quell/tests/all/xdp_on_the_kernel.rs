@@ -144,7 +144,7 @@ fn a_program_that_receives_through_af_xdp_is_a_user_of_its_queue() {
 
     let (code, refused) = said(&["attach", "--dry-run", "suspend200", &pid]);
     assert!(
-        code == Some(1) && refused.contains("it receives through AF_XDP: only epoll suspends"),
+        code == Some(5) && refused.contains("it receives through AF_XDP: only epoll suspends"),
         "{code:?} {refused}"
     );
     let (code, planned) = said(&["attach", "--dry-run", "defer200", &pid]);
