@@ -206,7 +206,8 @@ pub fn servers(now: &Snapshot, before: Option<&Snapshot>, known: &Known<'_>) -> 
         held.any(|socket| managed.contains(&socket.inode))
     };
     let of_root = |processes: Vec<&Process>| {
-        let is_server = processes.iter().any(|process| sockets(&query, process).any(is_served));
+        let receives = |process: &&Process| sockets(&query, process).any(is_served) || receives_frames(&query, process);
+        let is_server = processes.iter().any(receives);
         let is_own = processes.iter().all(|process| process.name == "quell");
         (is_server && !is_own && !is_managed(&processes)).then(|| {
             let netns = processes.iter().find_map(|process| other_netns(now, process));
@@ -250,6 +251,12 @@ fn sockets<'a>(query: &SnapshotQuery<'a>, process: &Process) -> impl Iterator<It
     held.filter_map(|held| query.socket(held.inode)).collect::<Vec<_>>().into_iter()
 }
 
+/// Whether an AF_XDP socket of the process receives from a queue.
+fn receives_frames(query: &SnapshotQuery<'_>, process: &Process) -> bool {
+    let mut sockets = process.files.known().into_iter().flat_map(|files| &files.xdp_details);
+    sockets.any(|socket| matches!(query.napi_of_xdp(socket), Ok(Some(_))))
+}
+
 /// Whether clients on other hosts can send to the socket first: it listens, or is an unconnected UDP socket with a port.
 fn is_served(socket: &SnapshotSocket) -> bool {
     let accepts = socket.state == SocketState::Listen || socket.records_first_napi();
@@ -261,9 +268,8 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let pids: BTreeSet<Pid> = processes.iter().map(|process| process.pid).collect();
     let epolls: Vec<&EpollContext<'_>> = query.epolls().filter(|epoll| pids.contains(&epoll.process.pid)).collect();
     let receiving: Vec<&EpollContext<'_>> = epolls.iter().copied().filter(|epoll| !epoll.by_napi.is_empty()).collect();
-    let received = processes.iter().flat_map(|process| sockets(query, process));
-    let received = received.filter(|socket| socket.state != SocketState::Listen);
-    let queues: BTreeSet<NapiId> = received.flat_map(|socket| query.queues_of(socket)).collect();
+    let files = processes.iter().filter_map(|process| process.files.known());
+    let queues: BTreeSet<NapiId> = files.flat_map(|files| query.napis_of(files)).collect();
     let waiters: BTreeSet<Pid> =
         receiving.iter().flat_map(|epoll| &epoll.waiters).map(|(thread, _)| thread.tid).collect();
     let waits = if receiving.is_empty() { other_wait(query, processes, &epolls) } else { ServerWait::Epoll };

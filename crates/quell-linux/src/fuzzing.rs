@@ -10,7 +10,7 @@ use crate::proc::{
 };
 use crate::ssh_session::SshConnection;
 use crate::sysfs::{cpu, net_class, queue_files};
-use crate::{CpuList, address, bit_mask, ethtool, link, netdev, netlink, settings_files as files, sock_diag};
+use crate::{CpuList, address, bit_mask, ethtool, link, netdev, netlink, settings_files as files, sock_diag, xdp_diag};
 
 /// Decodes bytes as a netlink datagram, and as the payload of every reply that Quell decodes.
 pub fn netlink(bytes: &[u8]) {
@@ -23,6 +23,7 @@ pub fn netlink(bytes: &[u8]) {
     let _ = ethtool::decode_features(bytes);
     let _ = ethtool::decode_channels(bytes);
     let _ = sock_diag::decode_socket(bytes);
+    let _ = xdp_diag::decode_xdp_socket(bytes);
     let _ = ethtool::decode_rings(bytes);
     let _ = ethtool::decode_rss(bytes);
     let coalescing = ethtool::decode_coalescing(bytes);

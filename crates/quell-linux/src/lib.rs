@@ -53,6 +53,7 @@ pub mod udp;
 mod unpreempted;
 pub mod visible;
 pub mod wait_calls;
+pub mod xdp_diag;
 
 pub use cpu_list::{CPU_LIMIT, CpuList, CpuListError, CpuSetReadError};
 pub use interface::{Ifindex, InterfaceName, InvalidIfindex, InvalidInterfaceName, InvalidMacAddress, MacAddress};

@@ -50,7 +50,7 @@ pub struct InetSocket {
 /// Handle to the sockets of one network namespace. Reading needs no privilege.
 #[derive(Debug)]
 pub struct SockDiag {
-    socket: NetlinkSocket,
+    pub(crate) socket: NetlinkSocket,
 }
 
 impl SockDiag {

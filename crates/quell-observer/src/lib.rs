@@ -6,5 +6,6 @@
 mod drops;
 mod observer;
 mod skipped;
+mod xdp;
 
 pub use observer::Observer;

@@ -13,7 +13,9 @@ use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
 use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::views::with_attachments;
 use quell_host::findings::{one_queue_if_attached, unpolled_queues};
-use quell_host::snapshot::{self, Device, Files, Process, Snapshot, SnapshotNapi, SnapshotScope, TakeError, queues_of};
+use quell_host::snapshot::{
+    self, Device, Files, Process, Snapshot, SnapshotNapi, SnapshotScope, TakeError, napis_of_files,
+};
 use quell_linux::proc::{ControlGroups, ProcDir, ProcRoot};
 use quell_linux::sysfs::Sysfs;
 use quell_linux::{NapiId, Pid, clock, kernel};
@@ -23,6 +25,7 @@ use tracing::{info, warn};
 
 use crate::drops::{self, DeviceCounters};
 use crate::skipped::skipped;
+use crate::xdp;
 use quell_result::Document as _;
 use quell_result::top::{
     IntervalReport, ObservedEpolls, ObservedIdleState, ObservedProgram, ObservedQueue, SkipReason, SkippedPart,
@@ -239,8 +242,7 @@ impl Observer {
         let unpolled = if modes.is_empty() { BTreeMap::new() } else { unpolled_queues(&self.snapshot) };
         let index = self.snapshot.index();
         let napis = |process: &Process| -> Option<BTreeSet<NapiId>> {
-            let sockets = process.files.known()?.sockets.iter().filter_map(|held| index.socket(held.inode));
-            Some(sockets.flat_map(|socket| queues_of(&self.snapshot, &index, socket)).collect())
+            Some(napis_of_files(&self.snapshot, &index, process.files.known()?))
         };
         let mut users: BTreeMap<NapiId, QueueUsers> = BTreeMap::new();
         for process in &self.snapshot.processes {
@@ -314,6 +316,7 @@ impl Observer {
                 skipped: condition.map(|condition| condition.skipped.clone()),
                 mode: mode.map(|it| it.mode.to_string()),
                 epolls: epolls(process),
+                xdp: xdp::losses(process, &self.snapshot, self.before.as_ref()),
                 napis: napis.into_iter().collect(),
             })
         };

@@ -43,6 +43,8 @@ pub(crate) fn skipped(snapshot: &Snapshot, attached: &Attached, mode: DeliveryMo
         Limitation::NotSuspended { .. } | Limitation::UnknownRings { .. } | Limitation::UnknownXdpQueues { .. } => {
             part(limitation.pid(), SkipReason::NotSuspended)
         }
+        // The mode is applied, and this is its price.
+        Limitation::XdpFramesWait { .. } => None,
         // The preload library limits the waits of launched programs.
         Limitation::EpollWaitUnlimited { .. } if attached.is_launched() => None,
         Limitation::EpollWaitUnlimited { .. } => part(None, SkipReason::EpollWaitUnlimited),

@@ -128,6 +128,9 @@ pub struct ObservedProgram {
     /// Busy-poll parameters of its epolls at the latest snapshot, in ascending order of the parameters.
     #[serde(default)]
     pub epolls: Vec<ObservedEpolls>,
+    /// What its AF_XDP sockets lost; null without such sockets.
+    #[serde(default)]
+    pub xdp: Option<ObservedXdp>,
     /// CPU time of its threads divided by wall-clock time, between the two latest snapshots; 1 is one CPU. Null before
     /// the second snapshot, and if a counter cannot be read.
     pub cpus: Option<f64>,
@@ -159,6 +162,20 @@ pub struct ObservedProgram {
 pub struct ObservedEpolls {
     pub params: EpollParams,
     pub count: usize,
+}
+
+/// Losses of the AF_XDP sockets of a program (`XDP_STATISTICS`), at the latest snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct ObservedXdp {
+    pub sockets: usize,
+    /// Frames that were dropped since the sockets were opened: `rx_dropped` and `rx_ring_full`.
+    pub dropped: u64,
+    /// Times that the kernel found the fill ring empty. In copy mode, each is one of the dropped frames.
+    pub fill_ring_empty: u64,
+    /// Frames dropped per second between the two latest snapshots. Null before the second, and if sockets were opened or
+    /// closed in between.
+    pub dropped_per_s: Option<f64>,
 }
 
 /// A part of a mode that is not applied.

@@ -25,7 +25,7 @@ enum { PF_KTHREAD = 0x00200000 };
 enum { S_IFMT = 0170000, S_IFSOCK = 0140000 };
 /* asm-generic/fcntl.h */
 enum { O_NONBLOCK = 04000 };
-enum { AF_INET = 2, AF_INET6 = 10 };
+enum { AF_INET = 2, AF_INET6 = 10, AF_XDP = 44 };
 enum { TCP_LISTEN = 10 }; /* net/tcp_states.h */
 
 enum bpf_prog_type { BPF_PROG_TYPE_UNSPEC };
@@ -57,6 +57,7 @@ struct hrtimer {
 };
 
 struct net_device {
+	int ifindex;
 	/* Until Linux 6.12. */
 	unsigned long gro_flush_timeout;
 	__u32 napi_defer_hard_irqs;
@@ -113,9 +114,22 @@ struct sock_reuseport {
 	struct bpf_prog *prog;
 };
 
+struct ns_common {
+	unsigned int inum;
+};
+
+struct net {
+	struct ns_common ns;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
 struct sock_common {
 	unsigned short skc_family;
 	volatile unsigned char skc_state;
+	possible_net_t skc_net;
 };
 
 struct sock {
@@ -123,6 +137,17 @@ struct sock {
 	unsigned int sk_napi_id;
 	struct socket *sk_socket;
 	struct sock_reuseport *sk_reuseport_cb;
+};
+
+struct xsk_buff_pool {
+	_Bool uses_need_wakeup;
+};
+
+struct xdp_sock {
+	struct sock sk;
+	struct net_device *dev;
+	struct xsk_buff_pool *pool;
+	__u16 queue_id;
 };
 
 struct seq_file;
@@ -142,6 +167,13 @@ struct bpf_iter__tcp {
 struct bpf_iter__udp {
 	struct bpf_iter_meta *meta;
 	struct udp_sock *udp_sk;
+};
+
+struct bpf_iter__task_file {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+	__u32 fd __attribute__((aligned(8)));
+	struct file *file;
 };
 
 #endif

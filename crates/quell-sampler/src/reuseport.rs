@@ -1,16 +1,13 @@
 //! The programs of reuseport groups, listed by BPF iterators over the sockets of a network namespace.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read};
 use std::path::Path;
 
-use aya::EbpfLoader;
-use aya::programs::Iter;
 use quell_linux::netns::Namespace;
 use quell_linux::reuseport::{ClassicInstruction, is_quells};
 
-use crate::sampler::{SamplerError, kernel_types};
+use crate::iterator::{IteratorLink, Iterators};
+use crate::sampler::SamplerError;
 
 /// Compiled from `bpf/reuseport.bpf.c` by `make bpf`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/reuseport.bpf.o");
@@ -33,37 +30,17 @@ pub type GroupPrograms = BTreeMap<u64, GroupProgram>;
 /// Lists the programs of the reuseport groups of a network namespace. The kernel's BTF is read below `sys`, normally
 /// `/sys`.
 pub fn group_programs(sys: &Path, namespace: &Namespace) -> Result<GroupPrograms, SamplerError> {
-    let new = SamplerError::new;
-    let (_, btf) = kernel_types(sys)?;
-    let mut object =
-        EbpfLoader::new().btf(Some(&btf)).load(OBJECT).map_err(|error| new("loading the iterators", &error))?;
+    let mut iterators = Iterators::load(sys, OBJECT)?;
     let mut programs = GroupPrograms::new();
     for (name, sockets) in ITERATORS {
-        let missing =
-            || SamplerError::Refused { action: "reading the compiled object", said: format!("it has no {name}") };
-        let link = (|| {
-            let program: &mut Iter = object.program_mut(name)?.try_into().ok()?;
-            Some(program.load(sockets, &btf).and_then(|()| {
-                let link = program.attach()?;
-                program.take_link(link)
-            }))
-        })();
-        let link = link.ok_or_else(missing)?.map_err(|error| new("loading the iterators", &error))?;
         // An iterator lists the sockets of the network namespace in which its file is created.
-        let file: File = namespace
-            .run(|| link.into_file())
-            .map_err(|error| new("entering the namespace", &error))?
-            .map_err(|error| new("opening an iterator", &error))?;
-        let bytes = all_of(file).map_err(|error| new("reading an iterator", &error))?;
-        parse(&bytes, &mut programs);
+        let open = |link: IteratorLink| {
+            let opened = namespace.run(|| link.open());
+            opened.map_err(|error| SamplerError::new("entering the namespace", &error))?
+        };
+        parse(&iterators.read(name, sockets, open)?, &mut programs);
     }
     Ok(programs)
-}
-
-fn all_of(mut file: File) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 /// Adds the records of an iterator. Bytes that are no complete record end the list: their sockets are then unknown.

@@ -52,8 +52,10 @@ pub(super) fn affected_processes(
         plan.queues().map(|step| (step.napi, longest_wait(query, targets, step))).collect();
     let others = query.now.processes.iter().filter(|process| !targets.contains(&process.pid));
     let affected = |process: &crate::snapshot::Process| {
-        let sockets = process.files.known()?.sockets.iter().filter_map(|held| query.socket(held.inode));
-        let arrive_by = sockets.map(|socket| query.queues_of(socket));
+        let files = process.files.known()?;
+        let sockets = files.sockets.iter().filter_map(|held| query.socket(held.inode));
+        let by_xdp = files.xdp_details.iter().filter_map(|socket| query.napi_of_xdp(socket).ok()?);
+        let arrive_by = sockets.map(|socket| query.queues_of(socket)).chain(by_xdp.map(|napi| BTreeSet::from([napi])));
         let arrive_by = arrive_by.filter(|napis| napis.iter().any(|napi| waits.contains_key(napi)));
         let by: Vec<BTreeSet<NapiId>> = arrive_by.collect();
         let napis: BTreeSet<NapiId> = by.iter().flatten().copied().filter(|napi| waits.contains_key(napi)).collect();

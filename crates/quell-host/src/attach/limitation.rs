@@ -26,6 +26,12 @@ pub enum Limitation {
         xdp_sockets: usize,
         io_urings: usize,
     },
+    /// AF_XDP sockets of the process do not busy poll: their frames wait for the timer of the deferred queue.
+    XdpFramesWait {
+        pid: Pid,
+        xdp_sockets: usize,
+        up_to_ns: u64,
+    },
     /// The kernel does not show whether io_urings of the process receive from sockets.
     UnknownRings {
         pid: Pid,
@@ -57,6 +63,7 @@ impl Limitation {
             Self::WatchedByEpoll { pid, .. }
             | Self::NoEpoll { pid }
             | Self::NotSuspended { pid, .. }
+            | Self::XdpFramesWait { pid, .. }
             | Self::UnknownRings { pid, .. }
             | Self::UnknownXdpQueues { pid, .. } => Some(*pid),
             Self::EpollWaitUnlimited { .. } | Self::UnknownQueue { .. } | Self::NapiThreadRemains { .. } => None,

@@ -144,11 +144,9 @@ fn elsewhere(
     programs: &BTreeSet<Pid>,
     napi: NapiId,
 ) -> NoPollCause {
-    let is_here = |inode: u64| query.socket(inode).is_some_and(|socket| socket.napi.known() == Some(&Some(napi)));
     let others = query.now.processes.iter().filter(|process| !programs.contains(&process.pid));
-    let there = others.filter(|process| {
-        process.files.known().is_some_and(|files| files.sockets.iter().any(|held| is_here(held.inode)))
-    });
+    let there =
+        others.filter(|process| process.files.known().is_some_and(|files| query.napis_of(files).contains(&napi)));
     let names: BTreeSet<String> = there.map(|process| process.name.clone()).collect();
     if !names.is_empty() {
         return NoPollCause::TrafficOfOthers { names };

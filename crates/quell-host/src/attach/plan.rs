@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 use quell_change::settings::socket::SocketId;
 use quell_linux::netdev::NapiThreading;
 use quell_linux::{NapiId, Pid};
-use quell_mode::{DeliveryMode, EpollParams, NapiSettings, PartialNapiSettings, ProgramWait, Requirement, Threaded};
+use quell_mode::{
+    DeliveryMode, EpollParams, ModeKind, NapiSettings, PartialNapiSettings, ProgramWait, Requirement, Threaded,
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 use tracing::{debug, info};
@@ -14,7 +16,7 @@ use tracing::{debug, info};
 use super::affected_processes::{AffectedProcess, affected_processes};
 pub use super::limitation::Limitation;
 use super::pollers::{self, RingStep, SocketsStep};
-use super::receivers::without_epoll;
+use super::receivers::{will_poll, without_epoll};
 use super::unassigned_epolls::{self, UnassignedEpoll};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Device, Files, Process, Reading, Snapshot, SnapshotNapi, UnknownReason, WatchedFile};
@@ -118,8 +120,8 @@ pub fn plan(
         plan.impossible.push(AttachObstacle { what: format!("inspect process {pid}"), reason: why });
     }
     if plan.refuse_without_epoll(&query, targets, request) {
-        plan.steps.clear();
-        return plan;
+        // The reason is all there is to say.
+        return AttachPlan { impossible: plan.impossible, ..AttachPlan::default() };
     }
     for id in plan.queues_to_set(&query, targets, &request.mode) {
         match query.napi(id) {
@@ -132,12 +134,6 @@ pub fn plan(
     plan.affected_processes = affected_processes(&query, targets, &plan);
     plan.hidden.clone_from(&snapshot.hidden_processes);
     plan
-}
-
-/// NAPI instances of a process's sockets, including sockets that no epoll watches.
-pub(super) fn queues_of(query: &SnapshotQuery<'_>, files: &Files) -> BTreeSet<NapiId> {
-    let sockets = files.sockets.iter().filter_map(|held| query.socket(held.inode));
-    sockets.filter(|socket| is_receiver(socket)).flat_map(|socket| query.queues_of(socket)).collect()
 }
 
 /// Whether the mode busy polls in `epoll_wait`.
@@ -332,6 +328,12 @@ impl AttachPlan {
         if suspends && xdp_sockets + io_urings > 0 {
             self.limitations.push(Limitation::NotSuspended { pid, xdp_sockets, io_urings });
         }
+        let is_deferred = mode.napi().defers() && mode.kind() != ModeKind::UserBusy;
+        let waiting = files.xdp_details.iter().filter(|socket| is_deferred && !will_poll(socket, mode)).count();
+        if waiting > 0 {
+            let up_to_ns = mode.napi().gro_flush_timeout_ns;
+            self.limitations.push(Limitation::XdpFramesWait { pid, xdp_sockets: waiting, up_to_ns });
+        }
         if !unknown.is_empty() && polls_epolls(mode) {
             self.limitations.push(Limitation::UnknownRings { pid, io_urings: unknown.len(), suspends });
         }
@@ -348,9 +350,11 @@ impl AttachPlan {
             return false;
         }
         let before = self.impossible.len();
-        self.impossible.extend(without_epoll(query, targets).into_iter().map(|(why, processes)| AttachObstacle {
-            what: format!("{} for {}", request.mode, first_of(&processes)),
-            reason: format!("{why}: only epoll polls a queue; modes in which the program does not poll (defer200, userbusy, threaded) work"),
+        self.impossible.extend(without_epoll(query, targets, &request.mode).into_iter().map(|(why, processes)| {
+            AttachObstacle {
+                what: format!("{} for {}", request.mode, first_of(&processes)),
+                reason: format!("{why}; modes in which the program does not poll (defer200, userbusy, threaded) work"),
+            }
         }));
         self.impossible.len() > before
     }
@@ -365,19 +369,11 @@ impl AttachPlan {
         let mut queues = BTreeSet::new();
         for process in query.now.processes.iter().filter(|process| targets.contains(&process.pid)) {
             let Some(files) = process.files.known() else { continue };
-            queues.extend(queues_of(query, files));
-            let xdp_sockets = files.xdp_sockets.len();
-            if xdp_sockets == 0 {
-                continue;
-            }
-            let namespace = process.namespace.known().copied().ok_or("its network namespace is unknown");
-            match namespace.and_then(|namespace| query.xdp_queues(targets, namespace)) {
-                Ok(owned) => queues.extend(owned),
-                Err(_) if mode.napi() == NapiSettings::default() => {}
-                Err(why) => {
-                    let why = why.to_owned();
-                    self.limitations.push(Limitation::UnknownXdpQueues { pid: process.pid, xdp_sockets, reason: why });
-                }
+            queues.extend(query.napis_of(files));
+            let why = files.xdp_details.iter().find_map(|socket| query.napi_of_xdp(socket).err());
+            if let Some(reason) = why.filter(|_| mode.napi() != NapiSettings::default()) {
+                let xdp_sockets = files.xdp_sockets.len();
+                self.limitations.push(Limitation::UnknownXdpQueues { pid: process.pid, xdp_sockets, reason });
             }
         }
         queues

@@ -99,7 +99,7 @@ pub(super) fn rings(process: &Process, files: &Files, mode: &DeliveryMode) -> Ve
 }
 
 /// Busy polling of AF_XDP sockets. They need `SO_PREFER_BUSY_POLL` (`xsk_no_wakeup` in `net/xdp/xsk.c`).
-fn of_xdp_sockets(mode: &DeliveryMode) -> Option<SocketPolling> {
+pub(super) fn of_xdp_sockets(mode: &DeliveryMode) -> Option<SocketPolling> {
     let by_epoll = || mode.epoll().map(|epoll| epoll.busy_poll_usecs).filter(|&usecs| usecs > 0);
     let busy_poll_us = of_inet_sockets(mode).map(|inet| inet.values.busy_poll_us).or_else(by_epoll)?;
     let values = SocketValues { busy_poll_us, prefer_busy_poll: true };

@@ -3,30 +3,40 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use quell_linux::Pid;
+use quell_mode::DeliveryMode;
 
-use super::plan::{is_receiver, queues_of, watched_sockets};
+use super::plan::{is_receiver, watched_sockets};
+use super::pollers::of_xdp_sockets;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
-use crate::snapshot::{FileWait, Files, Process, SnapshotSocket};
+use crate::snapshot::{FileWait, Files, Process, SnapshotSocket, SnapshotXdpSocket};
 
-/// Those of the processes that receive packets, by how they receive, if no epoll of any of them receives.
+/// Those of the processes that receive packets, by the reason why the mode does not poll for them, if no epoll of any of
+/// them receives.
 pub(super) fn without_epoll<'a>(
     query: &SnapshotQuery<'a>,
     targets: &BTreeSet<Pid>,
+    mode: &DeliveryMode,
 ) -> BTreeMap<&'static str, Vec<&'a Process>> {
     let of_targets = |epoll: &&EpollContext<'_>| targets.contains(&epoll.process.pid);
-    let has_epoll = query.epolls_by_descriptor.iter().filter(of_targets).any(|epoll| watched_sockets(epoll) > 0);
-    if has_epoll && !accepts_for_others(query, targets) {
-        return BTreeMap::new();
-    }
+    let epolls = || query.epolls_by_descriptor.iter().filter(of_targets);
     let processes = query.now.processes.iter().filter(|process| targets.contains(&process.pid));
     let files: Vec<_> = processes.filter_map(|process| Some((process, process.files.known()?))).collect();
-    // These wait in other ways, which poll or are deferred.
-    if files.iter().any(|(_, files)| !files.xdp_sockets.is_empty() || files.receiving_rings().next().is_some()) {
+    let has_bound =
+        |files: &Files| files.xdp_details.iter().any(|socket| query.napi_of_xdp(socket).is_ok_and(|it| it.is_some()));
+    let is_xdp_alone =
+        files.iter().any(|(_, files)| has_bound(files)) && epolls().all(|epoll| epoll.by_napi.is_empty());
+    let has_epoll = epolls().any(|epoll| watched_sockets(epoll) > 0);
+    if has_epoll && !is_xdp_alone && !accepts_for_others(query, targets) {
+        return BTreeMap::new();
+    }
+    // These poll the queue, or are deferred.
+    let polls = |socket: &SnapshotXdpSocket| will_poll(socket, mode);
+    if files.iter().any(|(_, files)| files.xdp_details.iter().any(polls) || files.receiving_rings().next().is_some()) {
         return BTreeMap::new();
     }
     let mut receiving: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for (process, files) in files.into_iter().filter(|(_, files)| !queues_of(query, files).is_empty()) {
-        receiving.entry(how_it_waits(process, files)).or_default().push(process);
+    for (process, files) in files.into_iter().filter(|(_, files)| !query.napis_of(files).is_empty()) {
+        receiving.entry(why_unpolled(process, files, mode)).or_default().push(process);
     }
     receiving
 }
@@ -52,8 +62,20 @@ pub(super) fn accepts_for_others(query: &SnapshotQuery<'_>, targets: &BTreeSet<P
     held.filter_map(|held| query.socket(held.inode)).any(is_accepted)
 }
 
-/// The call in which a thread of the process waits for its sockets, as far as that is visible.
-fn how_it_waits(process: &Process, files: &Files) -> &'static str {
+/// Whether an AF_XDP socket polls its queue under the mode.
+pub(super) fn will_poll(socket: &SnapshotXdpSocket, mode: &DeliveryMode) -> bool {
+    socket.napi.is_some() && (socket.wants_to_poll() || of_xdp_sockets(mode).is_some())
+}
+
+/// Why no epoll polls for the process: the call in which a thread waits for its sockets, as far as that is visible.
+fn why_unpolled(process: &Process, files: &Files, mode: &DeliveryMode) -> &'static str {
+    match files.xdp_sockets.is_empty() {
+        true => {}
+        false if of_xdp_sockets(mode).is_some() => {
+            return "its AF_XDP sockets have no NAPI ID, so that they cannot busy poll";
+        }
+        false => return "it receives through AF_XDP: only epoll suspends interrupts",
+    }
     let is_socket = |fd: i32| files.sockets.iter().any(|held| held.fd == fd);
     let is_on_socket = |wait: &FileWait| match *wait {
         FileWait::Receive { fd } | FileWait::Accept { fd } => is_socket(fd),
@@ -62,10 +84,10 @@ fn how_it_waits(process: &Process, files: &Files) -> &'static str {
     let waits = process.threads.known_elements().filter_map(|thread| thread.file_wait).filter(is_on_socket);
     // A thread that accepts connections leaves the receiving to others.
     match waits.min_by_key(|wait| matches!(wait, FileWait::Accept { .. })) {
-        Some(FileWait::Receive { .. }) => "it waits in recv(2)",
-        Some(FileWait::Poll) => "it waits in poll(2)",
-        Some(FileWait::Select) => "it waits in select(2)",
-        Some(FileWait::Accept { .. }) => "it waits in accept(2)",
-        None => "no epoll watches its sockets",
+        Some(FileWait::Receive { .. }) => "it waits in recv(2): only epoll polls a queue",
+        Some(FileWait::Poll) => "it waits in poll(2): only epoll polls a queue",
+        Some(FileWait::Select) => "it waits in select(2): only epoll polls a queue",
+        Some(FileWait::Accept { .. }) => "it waits in accept(2): only epoll polls a queue",
+        None => "no epoll watches its sockets: only epoll polls a queue",
     }
 }

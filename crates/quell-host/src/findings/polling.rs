@@ -138,7 +138,7 @@ fn no_suspension_there(query: &SnapshotQuery<'_>) -> Vec<Observation> {
 fn of_other_receiver(query: &SnapshotQuery<'_>, process: &Process) -> Option<Observation> {
     let files = process.files.known()?;
     let sockets: Vec<_> = files.sockets.iter().filter_map(|held| query.socket(held.inode)).collect();
-    let mut queues: BTreeSet<NapiId> = sockets.iter().flat_map(|socket| query.queues_of(socket)).collect();
+    let mut queues = query.napis_of(files);
     queues.retain(|&id| query.napi(id).is_some_and(|(_, napi)| napi.suspends()));
     if queues.is_empty() {
         return None;

@@ -377,13 +377,10 @@ fn of_batch(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Obser
 
 fn other_users(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, id: NapiId) -> BTreeSet<Node> {
     let others = query.now.processes.iter().filter(|process| process.pid != epoll.process.pid);
-    let on_queue = |inode: u64| query.socket(inode).is_some_and(|socket| query.queues_of(socket).contains(&id));
-    others
-        .filter(|process| {
-            process.files.known().is_some_and(|files| files.sockets.iter().any(|held| on_queue(held.inode)))
-        })
-        .map(Node::from)
-        .collect()
+    let is_on_queue = |process: &&crate::snapshot::Process| {
+        process.files.known().is_some_and(|files| query.napis_of(files).contains(&id))
+    };
+    others.filter(is_on_queue).map(Node::from).collect()
 }
 
 static LEASED: Rule = Rule {

@@ -1,10 +1,16 @@
 //! Rules about AF_XDP sockets.
 
+use super::text::time_text;
 use super::{Fix, Node, Observation, Rule, Severity};
-use crate::snapshot::query::SnapshotQuery;
+use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Process, SnapshotXdpSocket};
 
-pub(super) static RULES: &[&Rule] = &[&DROPS, &NO_BUSY_POLLING];
+/// Longest deferral that modes for programs without an epoll use (`userbusy`).
+const LONG_DELAY_NS: u64 = 1_000_000;
+/// As `defer200`.
+const SHORT_FLUSH_NS: u64 = 200_000;
+
+pub(super) static RULES: &[&Rule] = &[&DROPS, &NO_BUSY_POLLING, &WAITS_FOR_TIMER];
 
 static DROPS: Rule = Rule {
     id: "xdp-socket-drops",
@@ -84,6 +90,43 @@ fn no_busy_polling(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         fix: vec![Fix::advice("zero-copy mode; or, with a free CPU for the queue, a thread of Quell that polls it (mode userbusy)")],
     })
     .collect()
+}
+
+static WAITS_FOR_TIMER: Rule = Rule {
+    id: "xdp-socket-waits-for-timer",
+    severity: Severity::Serious,
+    title: "an AF_XDP socket that does not poll receives from a queue with a long timer",
+    impact: "While interrupts are deferred, the queue's timer delivers its frames, each after up to gro-flush-timeout.",
+    source: "net/core/dev.c, napi_complete_done and napi_watchdog; net/xdp/xsk.c, xsk_poll does not busy poll",
+    explanation: "Detected if an AF_XDP socket is bound to a queue that defers interrupts with a gro-flush-timeout above \
+                  1 ms, the socket has no busy polling or no NAPI ID, and no epoll busy-polls the queue. Fix: a shorter \
+                  gro-flush-timeout, or a thread that polls the queue.",
+    needs_two: false,
+    judges_settings: false,
+    stalls: true,
+    examine: waits_for_timer,
+};
+
+fn waits_for_timer(query: &SnapshotQuery<'_>) -> Vec<Observation> {
+    sockets(query).filter_map(|(process, socket)| of_timer(query, process, socket)).collect()
+}
+
+fn of_timer(query: &SnapshotQuery<'_>, process: &Process, socket: &SnapshotXdpSocket) -> Option<Observation> {
+    let (device, napi) = query.napi(query.napi_of_xdp(socket).ok()??)?;
+    let flush_ns = *napi.gro_flush_timeout_ns.known()?;
+    let polls = socket.wants_to_poll() && socket.napi.is_some();
+    if polls || !napi.defers() || flush_ns <= LONG_DELAY_NS || query.epolls_on(napi.id).any(EpollContext::polls) {
+        return None;
+    }
+    Some(Observation {
+        severity: Severity::Serious,
+        nodes: vec![Node::from(process), query.napi_node(napi.id)],
+        observed: format!("socket {} does not poll, and gro-flush-timeout is {}", socket.fd, time_text(flush_ns)),
+        fix: vec![
+            Fix::napi_set(query, device, napi.id, &[("gro-flush-timeout", SHORT_FLUSH_NS)]),
+            Fix::advice("with a free CPU for the queue, let a thread of Quell poll it (mode userbusy)"),
+        ],
+    })
 }
 
 fn sockets<'a>(query: &SnapshotQuery<'a>) -> impl Iterator<Item = (&'a Process, &'a SnapshotXdpSocket)> {

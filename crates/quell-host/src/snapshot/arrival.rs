@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quell_linux::{Ifindex, NapiId};
 
-use super::{Device, Index, Snapshot, SnapshotSocket};
+use super::{Device, Files, Index, Reading, Snapshot, SnapshotSocket, SnapshotXdpSocket, SocketState};
 
 /// NAPI instances that can deliver packets to a socket. Empty before its first packet.
 ///
@@ -32,6 +32,30 @@ pub fn queues_of(snapshot: &Snapshot, index: &Index<'_>, socket: &SnapshotSocket
     let recorded_on = recorded_on.filter(|_| socket.bound_to.is_none() || delivering.is_empty());
     let queues: BTreeSet<NapiId> = delivering.into_iter().chain(recorded_on).flat_map(receiving_napis).collect();
     if queues.is_empty() { BTreeSet::from([recorded]) } else { queues }
+}
+
+/// NAPI instances that deliver packets to the sockets of a process, AF_XDP sockets included.
+#[must_use]
+pub fn napis_of_files(snapshot: &Snapshot, index: &Index<'_>, files: &Files) -> BTreeSet<NapiId> {
+    let sockets = files.sockets.iter().filter_map(|held| index.socket(held.inode));
+    let receivers = sockets.filter(|socket| socket.state != SocketState::Listen);
+    let of_xdp = files.xdp_details.iter().filter_map(|socket| napi_of_xdp(index, socket).ok()?);
+    receivers.flat_map(|socket| queues_of(snapshot, index, socket)).chain(of_xdp).collect()
+}
+
+/// NAPI instance of the queue to which an AF_XDP socket is bound, or the reason why it is unknown. Sockets that cannot
+/// busy poll do not report it themselves.
+pub(crate) fn napi_of_xdp(index: &Index<'_>, socket: &SnapshotXdpSocket) -> Result<Option<NapiId>, String> {
+    let queue = match &socket.bound {
+        Reading::Known(None) => return Ok(None),
+        Reading::Known(Some(queue)) => queue,
+        Reading::Unknown(unknown) => return socket.napi.map(Some).ok_or_else(|| unknown.unknown.message.clone()),
+    };
+    let (namespace, ifindex) = queue.device();
+    let device = index.device(namespace, ifindex).ok_or("its device is not in the snapshot")?;
+    let its = device.rx_queues.known_elements().find(|rx| rx.id == queue.rx_queue);
+    let napi = its.and_then(|rx| rx.napi_id());
+    napi.map(Some).ok_or_else(|| format!("the NAPI instance of {} rx {} is unknown", device.name, queue.rx_queue))
 }
 
 /// Whether packets have arrived. True if the device does not report its counters.

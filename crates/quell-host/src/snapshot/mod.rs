@@ -26,14 +26,14 @@ use quell_mode::Threaded;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use arrival::queues_of;
+pub use arrival::{napis_of_files, queues_of};
 pub use cpu::{Cpu, CpuCounters, CpuidleState, Cpus};
 pub use device::{Device, DeviceDefaults, Lower};
 pub use host::{ConfiguredFile, NetworkNamespace, Privileges, Service, SnapshotKernel, SnapshotScope, Sysctls, Taken};
 pub use index::{DeviceKey, Index};
 pub use process::{
-    EpollWait, FileWait, Files, HeldEpoll, HeldSocket, Process, SnapshotEpoll, SnapshotXdpSocket, Thread, WatchedFile,
-    WatchedKind, WatchedTarget,
+    BoundXdpQueue, EpollWait, FileWait, Files, HeldEpoll, HeldSocket, Process, SnapshotEpoll, SnapshotXdpSocket,
+    Thread, WatchedFile, WatchedKind, WatchedTarget,
 };
 pub use quell_change::reuseport_group::Protocol;
 pub use queue::{Irq, Linked, Provenance, RxQueue, SnapshotNapi, TxQueue};

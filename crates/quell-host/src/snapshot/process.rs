@@ -4,11 +4,11 @@ use quell_linux::af_xdp::XdpSocketStats;
 use quell_linux::epoll_params::EpollParams;
 use quell_linux::proc::ProcessState;
 use quell_linux::sched::Scheduling;
-use quell_linux::{CpuList, NapiId, Pid};
+use quell_linux::{CpuList, Ifindex, NapiId, Pid};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Reading;
+use super::{DeviceKey, Reading};
 
 /// One process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -93,6 +93,8 @@ pub struct EpollWait {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SnapshotXdpSocket {
     pub fd: i32,
+    /// Queue from which it receives; null if it is not bound.
+    pub bound: Reading<Option<BoundXdpQueue>>,
     /// Whether the device writes into the socket's memory. Otherwise the kernel copies.
     pub zero_copy: bool,
     /// NAPI ID (`SO_INCOMING_NAPI_ID`). Null if it is 0: such a socket cannot busy poll.
@@ -103,6 +105,27 @@ pub struct SnapshotXdpSocket {
     pub busy_poll_us: u32,
     /// Drops and errors since the socket was opened.
     pub stats: XdpSocketStats,
+}
+
+/// Queue to which an AF_XDP socket is bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct BoundXdpQueue {
+    /// Inode of the network namespace of the device.
+    pub namespace: u64,
+    /// Interface index of the device.
+    pub ifindex: Ifindex,
+    /// Receive queue.
+    pub rx_queue: u32,
+    /// Whether the kernel says in the rings when it needs a call (`XDP_USE_NEED_WAKEUP`). Null if the queue was read by
+    /// XDP_DIAG, which does not report it.
+    pub need_wakeup: Option<bool>,
+}
+
+impl BoundXdpQueue {
+    pub(crate) fn device(&self) -> DeviceKey {
+        (self.namespace, self.ifindex)
+    }
 }
 
 impl SnapshotXdpSocket {
@@ -134,7 +157,7 @@ pub struct Files {
     pub sockets: Vec<HeldSocket>,
     /// Descriptors of AF_XDP sockets. They busy poll on their own and never suspend interrupts.
     pub xdp_sockets: Vec<i32>,
-    /// What could be read of these sockets. The kernel does not report whether one uses need-wakeup.
+    /// What could be read of these sockets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub xdp_details: Vec<SnapshotXdpSocket>,
     /// Descriptors of io_urings. They busy poll without suspending interrupts.

@@ -11,8 +11,9 @@ use quell_sampler::QueueSample;
 use crate::behavior::Behavior;
 
 use super::{
-    Cpu, Device, EpollWait, HeldEpoll, Index, NetworkNamespace, Process, Protocol, Reading, RxQueue, Snapshot,
-    SnapshotEpoll, SnapshotNapi, SnapshotSocket, SocketState, Thread, WatchedFile, WatchedKind, WatchedTarget, arrival,
+    Cpu, Device, EpollWait, Files, HeldEpoll, Index, NetworkNamespace, Process, Protocol, Reading, RxQueue, Snapshot,
+    SnapshotEpoll, SnapshotNapi, SnapshotSocket, SnapshotXdpSocket, SocketState, Thread, WatchedFile, WatchedKind,
+    WatchedTarget, arrival,
 };
 
 #[derive(Debug)]
@@ -194,28 +195,14 @@ impl<'a> SnapshotQuery<'a> {
         arrival::queues_of(self.now, &self.index, socket)
     }
 
-    /// NAPI instances of the queues that the AF_XDP sockets of these processes own, or the reason why they are unknown.
-    /// The kernel reports that a queue has an AF_XDP socket, but not which one.
-    pub(crate) fn xdp_queues(&self, holders: &BTreeSet<Pid>, namespace: u64) -> Result<BTreeSet<NapiId>, &'static str> {
-        let has_xdp = |process: &Process| process.files.known().is_some_and(|files| !files.xdp_sockets.is_empty());
-        let is_another = |process: &Process| {
-            has_xdp(process)
-                && !holders.contains(&process.pid)
-                && process.namespace.known().is_none_or(|inode| *inode == namespace)
-        };
-        if !self.now.scope.pids.is_empty() || !self.now.hidden_processes.is_empty() {
-            return Err("other processes, which may have AF_XDP sockets, were not inspected");
-        }
-        if self.now.processes.iter().any(is_another) {
-            return Err("another process of this network namespace has AF_XDP sockets too");
-        }
-        let devices = self.now.devices.iter().filter(|device| device.namespace == namespace);
-        let queues = devices.flat_map(|device| device.rx_queues.known_elements()).filter(|queue| queue.xsk);
-        let napis: BTreeSet<NapiId> = queues.filter_map(RxQueue::napi_id).collect();
-        match napis.is_empty() {
-            true => Err("the kernel reports no queue with an AF_XDP socket (queue-get, Linux 6.15)"),
-            false => Ok(napis),
-        }
+    /// NAPI instances that deliver packets to the sockets of a process, AF_XDP sockets included.
+    pub(crate) fn napis_of(&self, files: &Files) -> BTreeSet<NapiId> {
+        arrival::napis_of_files(self.now, &self.index, files)
+    }
+
+    /// NAPI instance of an AF_XDP socket, or the reason why it is unknown. `None` if the socket is not bound.
+    pub(crate) fn napi_of_xdp(&self, socket: &SnapshotXdpSocket) -> Result<Option<NapiId>, String> {
+        arrival::napi_of_xdp(&self.index, socket)
     }
 
     pub(crate) fn cpu(&self, number: u32) -> Option<&'a Cpu> {

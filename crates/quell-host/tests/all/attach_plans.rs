@@ -188,34 +188,86 @@ fn an_io_uring_is_polled_and_reported_as_its_requests_say() {
     }
 }
 
-/// The program has an AF_XDP socket, and the kernel reports these queues with one.
-fn with_xdp_socket(queues: &[usize]) -> Value {
+/// The program receives through an AF_XDP socket alone, which is bound to this queue. Its epolls have received nothing.
+fn with_xdp_socket(bound: &Value, napi: Option<u32>) -> Value {
     let mut host = untouched();
     for number in 0..5 {
         set(&mut host, &format!("/sockets/{number}/napi"), json!(null));
     }
-    set(&mut host, "/processes/0/files/xdp-sockets/-", json!(40));
-    for queue in queues {
-        host["devices"][0]["rx-queues"][queue]["xsk"] = json!(true);
-    }
+    let files = &mut host["processes"][0]["files"];
+    files["xdp-sockets"] = json!([40]);
+    files["xdp-details"] = json!([{
+        "fd": 40, "bound": bound, "zero-copy": napi.is_some(), "napi": napi, "prefer-busy-poll": false, "busy-poll-us": 0,
+        "stats": {
+            "rx-dropped": 0, "rx-ring-full": 0, "rx-fill-ring-empty": 0, "rx-invalid-descriptors": 0,
+            "tx-invalid-descriptors": 0,
+        },
+    }]);
     host
 }
 
+fn bound_to(rx_queue: u32) -> Value {
+    let device = &healthy()["devices"][0];
+    json!({"namespace": device["namespace"], "ifindex": device["ifindex"], "rx-queue": rx_queue, "need-wakeup": null})
+}
+
 #[test]
-fn the_queue_of_an_af_xdp_socket_is_set_if_the_kernel_reports_it() {
+fn the_queue_of_an_af_xdp_socket_is_set_if_it_is_known() {
     let set_napis = |plan: &AttachPlan| plan.queues().map(|step| step.napi.get()).collect::<Vec<_>>();
-    let unknown =
+    let unknown_queues =
         |plan: &AttachPlan| plan.limitations.iter().any(|one| matches!(one, Limitation::UnknownXdpQueues { .. }));
-    let plan = plan_of(&with_xdp_socket(&[1]), "defer20");
-    assert_eq!((set_napis(&plan), unknown(&plan)), (vec![8_194], false));
-    let plan = plan_of(&with_xdp_socket(&[]), "defer20");
-    assert_eq!((set_napis(&plan), unknown(&plan)), (vec![], true));
-    let mut shared = with_neighbour(with_xdp_socket(&[1]));
-    set(&mut shared, "/processes/1/files/xdp-sockets/-", json!(9));
-    let plan = plan_of(&shared, "defer20");
-    assert_eq!((set_napis(&plan), unknown(&plan)), (vec![], true), "it may be the queue of the other process");
-    set(&mut shared, "/processes/1/namespace", json!(7));
-    assert_eq!(set_napis(&plan_of(&shared, "defer20")), [8_194], "the other process is in another namespace");
+    let plan = plan_of(&with_xdp_socket(&bound_to(1), None), "defer20");
+    assert_eq!((set_napis(&plan), unknown_queues(&plan)), (vec![8_194], false));
+    let plan = plan_of(&with_xdp_socket(&json!(null), None), "defer20");
+    assert_eq!((set_napis(&plan), unknown_queues(&plan)), (vec![], false), "an unbound socket receives nothing");
+    let denied = unknown(json!({"denied": {"needs": "CAP_BPF"}}));
+    let plan = plan_of(&with_xdp_socket(&denied, None), "defer20");
+    assert_eq!((set_napis(&plan), unknown_queues(&plan)), (vec![], true));
+    assert!(!unknown_queues(&plan_of(&with_xdp_socket(&denied, None), "base")), "nothing would be set");
+}
+
+#[test]
+fn a_mode_that_nobody_polls_in_is_refused_for_an_af_xdp_program() {
+    let reasons = |napi, mode| -> Vec<String> {
+        let plan = plan_of(&with_xdp_socket(&bound_to(0), napi), mode);
+        assert_eq!(plan.impossible.is_empty(), plan.queues().next().is_some(), "{plan:?}");
+        plan.impossible.into_iter().map(|obstacle| obstacle.reason).collect()
+    };
+    for napi in [None, Some(8_193)] {
+        let suspended = reasons(napi, "suspend200");
+        assert!(matches!(&suspended[..], [why] if why.contains("only epoll suspends") && why.contains("userbusy")));
+        for works in ["defer200", "userbusy", "threaded"] {
+            assert_eq!(reasons(napi, works), [""; 0], "{works}");
+        }
+    }
+    let unable = reasons(None, "napibusy");
+    assert!(matches!(&unable[..], [why] if why.contains("cannot busy poll")), "{unable:?}");
+    assert_eq!(reasons(Some(8_193), "napibusy"), [""; 0], "the socket polls");
+}
+
+#[test]
+fn the_plan_says_how_long_frames_wait_for_the_timer_if_an_af_xdp_socket_does_not_poll() {
+    let waits = |napi, mode: &str| {
+        let plan = plan_of(&with_xdp_socket(&bound_to(0), napi), mode);
+        plan.limitations.into_iter().find_map(|limitation| match limitation {
+            Limitation::XdpFramesWait { up_to_ns, xdp_sockets: 1, .. } => Some(up_to_ns),
+            _ => None,
+        })
+    };
+    assert_eq!(waits(None, "defer200"), Some(200_000));
+    assert_eq!(waits(Some(8_193), "napibusy"), None, "it polls");
+    assert_eq!(waits(None, "userbusy"), None, "a thread of Quell polls");
+    assert_eq!(waits(None, "threaded"), None, "nothing is deferred");
+}
+
+#[test]
+fn a_program_with_an_af_xdp_socket_on_a_planned_queue_is_affected() {
+    let mut host = with_neighbour(untouched());
+    let mut other = with_xdp_socket(&bound_to(0), None)["processes"][0]["files"].take();
+    other["sockets"] = json!([]);
+    set(&mut host, "/processes/1/files", other);
+    let affected = plan_of(&host, "suspend20").affected_processes;
+    assert!(matches!(&affected[..], [one] if one.name == "other" && one.sockets == 1), "{affected:?}");
 }
 
 /// An unconnected UDP socket in each epoll with connections, instead of these.

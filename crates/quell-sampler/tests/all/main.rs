@@ -5,3 +5,4 @@
 mod sampler_on_the_kernel;
 mod waits_on_the_kernel;
 mod xdp_echo_on_the_kernel;
+mod xdp_sockets_on_the_kernel;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use quell_experiment::{ExperimentSubject, SetFailure, SliceObservation};
 use quell_host::attach::{Selection, TargetError, Targets, observe};
-use quell_host::snapshot::{Snapshot, SnapshotScope, SocketState, TakeError, queues_of, take};
+use quell_host::snapshot::{Snapshot, SnapshotScope, SocketState, TakeError, napis_of_files, take};
 use quell_linux::proc::ProcRoot;
 use quell_linux::{NapiId, Pid};
 use quell_load::{Generator, LoadError, LoadSpec, OfferedLoad, RunningLoad};
@@ -304,11 +304,11 @@ fn listens(snapshot: &Snapshot) -> bool {
 /// Returns the NAPI instances that delivered packets to the sockets of the processes `pids`.
 fn napis(snapshot: &Snapshot, pids: &BTreeSet<Pid>) -> BTreeSet<NapiId> {
     let processes = snapshot.processes.iter().filter(|process| pids.contains(&process.pid));
-    let held = processes.filter_map(|process| process.files.known()).flat_map(|files| &files.sockets);
-    let held: BTreeSet<u64> = held.map(|socket| socket.inode).collect();
-    let sockets = snapshot.sockets.iter().filter(|socket| held.contains(&socket.inode));
     let index = snapshot.index();
-    sockets.flat_map(|socket| queues_of(snapshot, &index, socket)).collect()
+    processes
+        .filter_map(|process| process.files.known())
+        .flat_map(|files| napis_of_files(snapshot, &index, files))
+        .collect()
 }
 
 impl ExperimentSubject for StartedCommand<'_> {

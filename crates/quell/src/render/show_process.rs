@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use quell_host::snapshot::{
-    EpollWait, Files, Index, Process, Reading, SnapshotEpoll, SnapshotSocket, SnapshotXdpSocket, SocketState, Thread,
-    WatchedFile, WatchedKind,
+    BoundXdpQueue, EpollWait, Files, Index, Process, Reading, SnapshotEpoll, SnapshotSocket, SnapshotXdpSocket,
+    SocketState, Thread, WatchedFile, WatchedKind,
 };
 use quell_linux::NapiId;
 use quell_linux::sched::Policy;
@@ -23,8 +23,6 @@ pub(super) struct Context<'a> {
     pub(super) online: Option<usize>,
     pub(super) show_namespace: bool,
 }
-
-const XDP: &str = "AF_XDP socket";
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
@@ -152,20 +150,25 @@ impl Context<'_> {
         let lines = self.sockets(unwatched.into_iter().filter_map(|inode| self.index.socket(inode)));
         let in_no_epoll = |line: Node| if files.epolls.is_empty() { line } else { line.with(Faint, "in no epoll") };
         node.extend(lines.into_iter().map(in_no_epoll));
-        let kinds = [(XDP, &files.xdp_sockets), ("io_uring", &files.io_urings)];
+        node.extend(files.xdp_details.iter().map(|socket| self.xdp_socket(socket)));
+        let is_unread = |fd: &&i32| files.xdp_details.iter().all(|socket| socket.fd != **fd);
+        let unread: Vec<i32> = files.xdp_sockets.iter().filter(is_unread).copied().collect();
+        let kinds = [("AF_XDP socket", &unread), ("io_uring", &files.io_urings)];
         for (what, numbers) in kinds.into_iter().filter(|(_, numbers)| !numbers.is_empty()) {
             node.push(Node::named(format!("{what} {}", ranges(numbers.iter().map(|fd| fd.unsigned_abs())))));
-            if what == XDP {
-                node.extend(files.xdp_details.iter().map(|socket| self.xdp_socket(socket)));
-            }
         }
     }
 
     /// Mode of an AF_XDP socket, who polls for it, and what it lost.
     fn xdp_socket(&self, socket: &SnapshotXdpSocket) -> Node {
         let mut node = Node::named(format!("AF_XDP socket {}", socket.fd));
+        match &socket.bound {
+            Reading::Known(Some(queue)) => self.bound_queue(*queue, &mut node),
+            Reading::Known(None) => node.add(Faint, "not bound"),
+            Reading::Unknown(unknown) => node.add(Faint, format!("queue unknown: {}", reason(&unknown.unknown))),
+        }
         node.add(Plain, if socket.zero_copy { "zero-copy" } else { "copy mode" });
-        node.add_if(Plain, socket.napi.map(|napi| self.names.name(&BTreeSet::from([napi]))));
+        node.add_if(Plain, socket.napi.map(|napi| format!("NAPI {napi}")));
         match (socket.wants_to_poll(), socket.napi) {
             (true, None) => node.add(Notable, "asks for busy polling without NAPI ID"),
             (true, Some(_)) => node.add(Plain, format!("polled by the program, {} µs", socket.busy_poll_us)),
@@ -175,6 +178,18 @@ impl Context<'_> {
             node.add(Notable, format!("{} {what}", counted(number, "frame")));
         }
         node
+    }
+
+    fn bound_queue(&self, queue: BoundXdpQueue, node: &mut Node) {
+        let BoundXdpQueue { namespace, ifindex, rx_queue, need_wakeup } = queue;
+        let device = self.index.device(namespace, ifindex);
+        let name = device.map_or_else(|| format!("interface {}", ifindex.get()), |device| device.name.clone());
+        node.add(Plain, format!("{name} rx {rx_queue}"));
+        match need_wakeup {
+            Some(true) => node.add(Plain, "need-wakeup"),
+            Some(false) => node.add(Plain, "no need-wakeup"),
+            None => {}
+        }
     }
 
     fn sockets<'s>(&self, sockets: impl Iterator<Item = &'s SnapshotSocket>) -> Vec<Node> {

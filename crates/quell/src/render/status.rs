@@ -506,6 +506,7 @@ mod tests {
             pod: None,
             container: None,
             napis: Vec::new(),
+            xdp: None,
             epolls: Vec::new(),
             cpus: None,
             cpu_ns_per_packet: None,

@@ -1,6 +1,7 @@
 //! `quell respond --xdp` and `quell load --protocol xdp` as commands, in the namespaces of a veth lab.
 
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use quell_linux::pidfd::{PidFd, Signal};
@@ -19,12 +20,17 @@ fn quell(namespace: &Namespace, arguments: &[&str]) -> Output {
 
 /// Starts a responder. Returns `None`, and records the test as skipped, if it is not possible here.
 fn responder(lab: &TestLab, arguments: &[&str]) -> Option<Child> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_quell"));
+    responder_of(Path::new(env!("CARGO_BIN_EXE_quell")), lab, arguments)
+}
+
+/// The same from this file, which gives the process its name.
+fn responder_of(file: &Path, lab: &TestLab, arguments: &[&str]) -> Option<Child> {
+    let mut command = Command::new(file);
     command.args(["respond", "--xdp", SERVER]).args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = lab.server.run(|| command.spawn()).unwrap().unwrap();
     let mut said = String::new();
     BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
-    if said.starts_with("answering 192.0.2.1:7000 on server0 queue 0: native XDP, copy mode") {
+    if said.starts_with("answering 192.0.2.1:7000 on server0 queue ") && said.contains(": native XDP, copy mode") {
         return Some(child);
     }
     assert_eq!(child.wait().unwrap().code(), Some(5), "{said}");
@@ -115,6 +121,45 @@ fn a_socket_that_asks_for_busy_polling_without_a_napi_id_is_shown_and_found() {
 }
 
 #[test]
+fn a_program_that_receives_through_af_xdp_is_a_user_of_its_queue() {
+    let Some(lab) = TestLab::raise_beside_others("xdp-user", 2) else { return };
+    // Quell's own programs are not among the servers.
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("framesrv");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_quell"), &file).unwrap();
+    let Some(answering) = responder_of(&file, &lab, &["--json", "--queue", "1"]) else { return };
+    let pid = answering.id().to_string();
+    let said = |arguments: &[&str]| {
+        let output = quell(&lab.server, arguments);
+        let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+        (output.status.code(), text)
+    };
+
+    let tree = shown(&answering);
+    assert!(tree.contains("server0 rx 1  need-wakeup  copy mode"), "{tree}");
+    let (_, of_device) = said(&["show", "--device", "server0"]);
+    assert!(of_device.contains(&format!("framesrv {pid}")), "{of_device}");
+    let (_, servers) = said(&[]);
+    assert!(servers.contains(&format!("framesrv {pid}")) && servers.contains("(AF_XDP)"), "{servers}");
+
+    let (code, refused) = said(&["attach", "--dry-run", "suspend200", &pid]);
+    assert!(
+        code == Some(5) && refused.contains("it receives through AF_XDP: only epoll suspends"),
+        "{code:?} {refused}"
+    );
+    let (code, planned) = said(&["attach", "--dry-run", "defer200", &pid]);
+    assert_eq!(code, Some(0), "{planned}");
+    let set = format!("server0 rx 1  NAPI {}  ", lab.napis[1]);
+    assert!(planned.contains(&set) && planned.contains("frames wait up to 200 µs"), "{planned}");
+
+    let (_, observed) = said(&["top", "--json", "-n", "1", &pid]);
+    let observed: Value = serde_json::from_str(observed.lines().next().unwrap()).unwrap();
+    let program = &observed["programs"][0];
+    assert_eq!((&program["napis"], &program["xdp"]["sockets"]), (&serde_json::json!([lab.napis[1].get()]), &1.into()));
+    end(answering);
+}
+
+#[test]
 fn frames_that_a_socket_loses_are_shown_and_found() {
     let Some(lab) = TestLab::raise_beside_others("xdp-found-drops", 1) else { return };
     let Some(answering) = responder(&lab, &["--json", "--ring", "64", "--work-us", "2000"]) else { return };
@@ -132,5 +177,8 @@ fn frames_that_a_socket_loses_are_shown_and_found() {
     assert!(found.iter().any(|id| id == "xdp-socket-drops"), "{found:?}");
     let tree = shown(&answering);
     assert!(tree.contains(" found the fill ring empty") || tree.contains(" found the RX ring full"), "{tree}");
+    let observed = quell(&lab.server, &["top", "--json", "-n", "1", &answering.id().to_string()]);
+    let observed: Value = serde_json::from_slice(&observed.stdout).unwrap();
+    assert!(observed["programs"][0]["xdp"]["dropped"].as_u64().unwrap() > 0, "{observed}");
     end(answering);
 }

@@ -3,18 +3,17 @@
 
 use std::collections::HashMap;
 
-use quell_linux::af_xdp;
 use quell_linux::epoll_params::{self, EpollParams};
 use quell_linux::kcmp::is_same_file;
 use quell_linux::pidfd::{PidFd, PidFdError};
 use quell_linux::proc::{EpollInfo, FdKind, ProcRoot};
-use quell_linux::socket_options;
 
-use super::super::{HeldEpoll, Reading, SnapshotEpoll, SnapshotXdpSocket, UnknownReason, WatchedFile, WatchedTarget};
+use super::super::{HeldEpoll, Reading, SnapshotEpoll, UnknownReason, WatchedFile, WatchedTarget};
 use super::outcome::Outcome as _;
 use super::processes::OpenProcess;
 use super::sockets::SocketTable;
 use super::watched::{OpenFiles, numbered};
+use super::xdp;
 
 pub(super) fn look_at_watched(processes: &mut [OpenProcess], sockets: &SocketTable) {
     let proc = ProcRoot::default();
@@ -24,8 +23,7 @@ pub(super) fn look_at_watched(processes: &mut [OpenProcess], sockets: &SocketTab
         }
         let pidfd = PidFd::open(process.pid);
         if let Ok(pidfd) = &pidfd {
-            process.xdp_sockets = xdp_sockets(process, pidfd, sockets);
-            process.xdp_details = process.xdp_sockets.iter().filter_map(|fd| xdp_details(pidfd, *fd)).collect();
+            xdp::look_at(process, pidfd, sockets);
         }
         process.epolls = epolls(&proc, process, &pidfd, sockets);
     }
@@ -47,29 +45,6 @@ fn mark_shared_epolls(processes: &mut [OpenProcess]) {
             }
         }
     }
-}
-
-/// Finds AF_XDP sockets among the sockets that are neither TCP nor UDP.
-fn xdp_sockets(process: &OpenProcess, pidfd: &PidFd, sockets: &SocketTable) -> Vec<i32> {
-    let others = process.sockets().filter(|(_, inode)| !sockets.contains(*inode));
-    others.map(|(fd, _)| fd).filter(|fd| is_xdp(pidfd, *fd)).collect()
-}
-
-fn is_xdp(pidfd: &PidFd, fd: i32) -> bool {
-    pidfd.duplicate_briefly(fd).is_ok_and(|socket| socket_options::is_xdp(socket).unwrap_or(false))
-}
-
-/// `None` if the kernel refuses one of the options, or the program has closed the socket.
-fn xdp_details(pidfd: &PidFd, fd: i32) -> Option<SnapshotXdpSocket> {
-    let socket = pidfd.duplicate_briefly(fd).ok()?;
-    Some(SnapshotXdpSocket {
-        fd,
-        zero_copy: af_xdp::is_zero_copy(&socket).ok()?,
-        napi: socket_options::incoming_napi_id(&socket).ok()?,
-        prefer_busy_poll: socket_options::prefer_busy_poll(&socket).ok()?,
-        busy_poll_us: socket_options::busy_poll_us(&socket).ok()?,
-        stats: af_xdp::stats(&socket).ok()?,
-    })
 }
 
 fn epolls(

@@ -7,7 +7,10 @@ use quell_change::driver_inference::{napis_follow_queues, virtio_rx_interrupt, v
 use quell_linux::proc::{FdKind, Interrupts};
 use quell_linux::{NapiId, Pid};
 
-use super::super::{Device, Files, HeldSocket, Linked, Process, Provenance, Reading, SnapshotScope, SnapshotSocket};
+use super::super::{
+    BoundXdpQueue, Device, Files, HeldSocket, Linked, Process, Provenance, Reading, SnapshotScope, SnapshotSocket,
+    SnapshotXdpSocket,
+};
 use super::processes::OpenProcess;
 use super::sockets::SocketTable;
 
@@ -86,7 +89,14 @@ pub(super) fn keep_what_arrives_by(
         devices.iter().flat_map(|device| device.napis.known_elements()).map(|napi| napi.id).collect();
     let arrives = |socket: &SnapshotSocket| matches!(socket.napi, Reading::Known(Some(napi)) if napis.contains(&napi));
     let reached: HashSet<u64> = sockets.iter().filter(|socket| arrives(socket)).map(|socket| socket.inode).collect();
-    processes.retain(|process| held_sockets(process).iter().any(|inode| reached.contains(inode)));
+    let is_bound_there = |socket: &SnapshotXdpSocket| {
+        let queue = socket.bound.known().copied().flatten();
+        let is_its = |queue: BoundXdpQueue| devices.iter().any(|it| (it.namespace, it.ifindex) == queue.device());
+        queue.is_some_and(is_its)
+    };
+    let has_xdp =
+        |process: &Process| process.files.known().is_some_and(|files| files.xdp_details.iter().any(is_bound_there));
+    processes.retain(|process| has_xdp(process) || held_sockets(process).iter().any(|inode| reached.contains(inode)));
     let held: HashSet<u64> = processes.iter().flat_map(held_sockets).collect();
     sockets.retain(|socket| held.contains(&socket.inode));
 }
@@ -96,6 +106,7 @@ fn join_process(process: OpenProcess, sockets: &SocketTable) -> Process {
     let held = held.map(|(fd, inode)| HeldSocket { fd, inode }).collect();
     let io_urings = process.fds.known_elements().filter(|fd| fd.kind == FdKind::IoUring).map(|fd| fd.number).collect();
     let OpenProcess { epolls, xdp_sockets, xdp_details, rings_with_sockets, rings_without_sockets, .. } = process;
+    let xdp_details = xdp_details.into_iter().map(|(_, socket)| socket).collect();
     let files =
         Files { epolls, sockets: held, xdp_sockets, xdp_details, io_urings, rings_with_sockets, rings_without_sockets };
     Process {

@@ -15,6 +15,7 @@ mod socket_options;
 mod sockets;
 mod threads;
 pub(crate) mod watched;
+mod xdp;
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -83,6 +84,7 @@ pub fn take(scope: &SnapshotScope) -> Result<(Snapshot, Cost), TakeError> {
 
     let mut sockets = sockets::read(&spaces, &processes);
     files::look_at_watched(&mut processes, &sockets);
+    xdp::read_queues(&spaces, &mut processes);
     processes.retain(|process| process.is_wanted(scope, &sockets));
     rings::look_at(&proc, &mut processes);
     sockets.ask(&processes);

@@ -34,7 +34,8 @@ pub(super) struct OpenProcess {
     pub(super) fds: Reading<Vec<Fd>>,
     pub(super) epolls: Vec<SnapshotEpoll>,
     pub(super) xdp_sockets: Vec<i32>,
-    pub(super) xdp_details: Vec<SnapshotXdpSocket>,
+    /// With their inodes.
+    pub(super) xdp_details: Vec<(u64, SnapshotXdpSocket)>,
     pub(super) rings_with_sockets: Vec<i32>,
     pub(super) rings_without_sockets: Vec<i32>,
     pub(super) threads: Reading<Vec<Thread>>,

@@ -2,6 +2,7 @@
 //! that causes its finding.
 
 mod host;
+mod xdp;
 
 use quell_host::findings::Severity;
 use quell_host::snapshot::Snapshot;
@@ -94,6 +95,7 @@ pub(crate) fn edits() -> Vec<Edit> {
     edits.extend(of_sharing_and_placement());
     edits.extend(of_cpus());
     edits.extend(host::of_devices_and_host());
+    edits.extend(xdp::of_xdp());
     edits
 }
 
@@ -215,8 +217,6 @@ fn of_polling() -> Vec<Edit> {
         .then_later("/processes/0/threads/1/run-ns", json!(10_000_000_000_u64))
         .then_later("/processes/0/threads/1/wait-ns", json!(1_950_000_000_u64)),
         edit("small-busy-poll-budget", Note, vec![("/processes/0/files/epolls/1/params/busy_poll_budget", json!(0))]),
-        edit("xdp-socket-drops", Warning, vec![("/processes/0/files", with_xdp_socket(false, 7))]),
-        edit("xdp-socket-cannot-busy-poll", Warning, vec![("/processes/0/files", with_xdp_socket(true, 0))]),
         edit("polls-without-suspension", Note, vec![("/processes/0/files/io-urings/-", json!(30))]),
         edit(
             "long-flush-after-sleep",
@@ -229,20 +229,6 @@ fn of_polling() -> Vec<Edit> {
         edit("too-many-empty-polls", Warning, vec![("/cpus/each/2/counters/net-rx-softirqs", json!(200_000))]),
         edit("too-many-empty-polls", Warning, vec![("/cpus/each/2/counters/softnet-time-squeeze", json!(250))]),
     ]
-}
-
-/// The files of a program with an AF_XDP socket besides.
-fn with_xdp_socket(prefer_busy_poll: bool, lost: u64) -> Value {
-    let mut files = healthy()["processes"][0]["files"].clone();
-    files["xdp-sockets"] = json!([31]);
-    files["xdp-details"] = json!([{
-        "fd": 31, "zero-copy": false, "napi": null, "prefer-busy-poll": prefer_busy_poll, "busy-poll-us": 0,
-        "stats": {
-            "rx-dropped": lost, "rx-ring-full": 0, "rx-fill-ring-empty": null, "rx-invalid-descriptors": 0,
-            "tx-invalid-descriptors": 0,
-        },
-    }]);
-    files
 }
 
 fn of_sharing_and_placement() -> Vec<Edit> {
@@ -393,7 +379,7 @@ pub(crate) fn harmless_edits() -> Vec<HarmlessEdit> {
         socket["state"] = json!("established");
         socket
     };
-    vec![
+    let mut edits = vec![
         harmless("udp-socket-on-several-queues", "it is connected", vec![("/sockets/1", with_remote(udp(101)))]),
         harmless(
             "udp-socket-on-several-queues",
@@ -437,16 +423,6 @@ pub(crate) fn harmless_edits() -> Vec<HarmlessEdit> {
                 ("/sockets/3", steered_udp(103, 8_194)),
                 ("/sockets/4", steered_udp(104, 8_194)),
             ],
-        ),
-        harmless(
-            "xdp-socket-drops",
-            "the socket lost nothing",
-            vec![("/processes/0/files", with_xdp_socket(false, 0))],
-        ),
-        harmless(
-            "xdp-socket-cannot-busy-poll",
-            "the socket does not ask for busy polling",
-            vec![("/processes/0/files", with_xdp_socket(false, 0))],
         ),
         harmless(
             "polls-without-suspension",
@@ -574,7 +550,9 @@ pub(crate) fn harmless_edits() -> Vec<HarmlessEdit> {
             vec![file("guest-agent", &[], &["smp_affinity"])],
         ),
         harmless("settings-not-kept", "no queue has a mode", with(vec![("/devices/0/driver/driver", json!("veth"))])),
-    ]
+    ];
+    edits.extend(xdp::harmless_of_xdp());
+    edits
 }
 
 impl Edit {

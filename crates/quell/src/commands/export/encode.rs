@@ -14,7 +14,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use quell_host::attach::effect::ModeVerdict;
 use quell_linux::visible;
-use quell_result::top::{ObservedProgram, SkippedPart};
+use quell_result::top::{ObservedProgram, ObservedXdp, SkippedPart};
 use quell_sampler::{QueuePoller, Unsampled};
 
 use super::totals::{DeviceKey, DeviceTotals, QueueKey, QueueTotals, Totals};
@@ -257,7 +257,11 @@ fn polls(totals: &Totals) -> Metric {
     Metric { name: "queue_polls", help: "NAPI polls by who polled", unit: None, samples: Samples::Counter(samples) }
 }
 
-fn programs(programs: &[ObservedProgram]) -> [Metric; 5] {
+fn programs(programs: &[ObservedProgram]) -> [Metric; 7] {
+    let of_xdp = |name, help, of: fn(&ObservedXdp) -> u64| {
+        let sample = |program: &ObservedProgram| Some((program_labels(program), of(program.xdp.as_ref()?)));
+        Metric { name, help, unit: None, samples: Samples::Counter(programs.iter().filter_map(sample).collect()) }
+    };
     let samples = |of: &dyn Fn(&ObservedProgram) -> Option<(Labels, f64)>| programs.iter().filter_map(of).collect();
     let in_effect = |program: &ObservedProgram| match program.effect.as_ref()? {
         ModeVerdict::InEffect(_) => Some((program_labels(program), 1.0)),
@@ -287,6 +291,12 @@ fn programs(programs: &[ObservedProgram]) -> [Metric; 5] {
             samples(&|program| Some((program_labels(program), program.drifted? as f64))),
         ),
         skipped(programs),
+        of_xdp("program_xdp_dropped", "Frames that AF_XDP sockets of the program dropped", |xdp| xdp.dropped),
+        of_xdp(
+            "program_xdp_fill_ring_empty",
+            "Times that a frame for an AF_XDP socket of the program found its fill ring empty",
+            |xdp| xdp.fill_ring_empty,
+        ),
     ]
 }
 
@@ -340,6 +350,7 @@ mod tests {
             pod: None,
             container: None,
             napis: vec![NapiId::from_kernel(8_193).unwrap()],
+            xdp: Some(ObservedXdp { sockets: 1, dropped: 7, fill_ring_empty: 5, dropped_per_s: None }),
             epolls: Vec::new(),
             cpus: Some(0.5),
             cpu_ns_per_packet: None,
@@ -418,6 +429,8 @@ mod tests {
         assert_eq!(value("quell_program_skipped_parts{", "reason=\"queue-not-set\"}"), "2.0");
         assert_eq!(value("quell_program_skipped_parts{", "reason=\"not-suspended\"}"), "1.0");
         assert_eq!(value("quell_program_drifted_settings{", ""), "2.0");
+        assert_eq!(value("quell_program_xdp_dropped_total{", ""), "7");
+        assert_eq!(value("quell_program_xdp_fill_ring_empty_total{", ""), "5");
     }
 
     #[test]

@@ -21,6 +21,7 @@ use quell_mode::PartialNapiSettings;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::show_names::ranges;
 use crate::output::on_one_line;
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -160,7 +161,8 @@ pub(crate) fn queue_lines(plan: &AttachPlan) -> Vec<String> {
 
 fn queue_line(first: &QueueStep, group: &[&QueueStep]) -> String {
     let queues: CpuList = group.iter().flat_map(|step| step.queues.iter().copied()).collect();
-    let napis: CpuList = group.iter().map(|step| step.napi.get()).collect();
+    // IDs can be greater than any CPU number.
+    let napis = ranges(group.iter().map(|step| step.napi.get()));
     let rx = if queues.is_empty() { String::new() } else { format!(" rx {queues}") };
     format!("{}{rx}  NAPI {napis}  {}", first.device, napi_change(&first.old, &first.new))
 }
@@ -259,6 +261,11 @@ fn in_words(limitation: &Limitation) -> String {
             let has = has.collect::<Vec<_>>().join(" and ");
             format!("limited: process {pid} has {has}: this mode defers their interrupts and never suspends them")
         }
+        Limitation::XdpFramesWait { pid, xdp_sockets, up_to_ns } => format!(
+            "process {pid} has {} without busy polling: frames wait up to {} for the queue's timer",
+            counted(*xdp_sockets, "AF_XDP socket"),
+            render_time(*up_to_ns)
+        ),
         Limitation::UnknownRings { pid, io_urings, suspends } => {
             let does = match suspends {
                 true => "this mode never suspends their interrupts",
@@ -335,6 +342,21 @@ mod tests {
     use quell_linux::{NapiId, Pid};
 
     #[test]
+    fn a_napi_id_above_all_cpu_numbers_is_named() {
+        let step = QueueStep {
+            namespace_cookie: 1,
+            device: "eth0".to_owned(),
+            queues: vec![0],
+            napi: NapiId::from_kernel(71_938).unwrap_or_else(|| unreachable!()),
+            irq: None,
+            old: PartialNapiSettings::default(),
+            new: PartialNapiSettings::default(),
+        };
+        let line = queue_line(&step, &[&step]);
+        assert!(line.starts_with("eth0 rx 0  NAPI 71938  "), "{line}");
+    }
+
+    #[test]
     fn limitations_name_their_objects_and_agree_with_the_counts() {
         let (pid, napi) = (Pid::of_this_process(), NapiId::from_kernel(8_193).unwrap_or_else(|| unreachable!()));
         let ways = |xdp_sockets, io_urings| Limitation::NotSuspended { pid, xdp_sockets, io_urings };
@@ -358,6 +380,10 @@ mod tests {
                 "has 1 io_uring, and the kernel does not show whether for sockets: this mode never suspends",
             ),
             (rings(2, false), "has 2 io_urings, and the kernel does not show whether for sockets: this mode lets them"),
+            (
+                Limitation::XdpFramesWait { pid, xdp_sockets: 1, up_to_ns: 200_000 },
+                "has 1 AF_XDP socket without busy polling: frames wait up to 200 µs for the queue's timer",
+            ),
             (xdp(1), "has 1 AF_XDP socket on unknown queues, which are not set: Linux 6.18"),
             (xdp(2), "has 2 AF_XDP sockets on unknown queues"),
             (Limitation::UnknownQueue { napi }, "NAPI 8193: not changed, as it belongs to no visible device"),

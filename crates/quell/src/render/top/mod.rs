@@ -85,7 +85,7 @@ fn queue_tables(report: &IntervalReport, seconds: f64, terminal: Terminal) -> St
     format!("{}\n{}", of_columns(&others), of_columns(&of_pollers))
 }
 
-/// Stalled queues, devices that drop packets, and queues that are not sampled although others are. `None` without any.
+/// Stalled queues, devices and AF_XDP sockets that drop packets, and queues that are not sampled although others are. `None` without any.
 fn losses(report: &IntervalReport) -> Option<String> {
     let seconds = report.interval_ns as f64 / 1e9;
     let queue = |queue: &ObservedQueue| format!("{} NAPI {}", on_one_line(&queue.device), queue.napi);
@@ -110,7 +110,12 @@ fn losses(report: &IntervalReport) -> Option<String> {
         1 => format!("1 queue is not sampled: {why}"),
         count => format!("{count} queues are not sampled, one because {why}"),
     });
-    let all: Vec<String> = [stalled, drops, unsampled].into_iter().flatten().collect();
+    let of_xdp = report.programs.iter().filter_map(|program| {
+        let per_s = program.xdp?.dropped_per_s.filter(|per_s| *per_s > 0.0)?;
+        Some(format!("{} {} {}/s", on_one_line(&program.name), program.pid, rate(per_s)))
+    });
+    let of_xdp = some_of("frames lost by AF_XDP sockets", of_xdp);
+    let all: Vec<String> = [stalled, drops, of_xdp, unsampled].into_iter().flatten().collect();
     (!all.is_empty()).then(|| all.join("; "))
 }
 
@@ -291,6 +296,7 @@ fn percent(part: u64, whole: u64) -> String {
 mod tests {
     use quell_linux::{NapiId, Pid};
     use quell_result::Document as _;
+    use quell_result::top::ObservedXdp;
     use quell_sampler::{PollsByPoller, QueueSample, Unsampled, WaitBounds};
 
     use super::*;
@@ -327,6 +333,7 @@ mod tests {
             container: None,
             drifted: None,
             napis: [8193, 8194, 8196].map(napi).to_vec(),
+            xdp: None,
             epolls: Vec::new(),
             cpus: Some(0.5),
             cpu_ns_per_packet: Some(12_345.0),
@@ -422,6 +429,10 @@ mod tests {
         let shown = text(&report);
         let line = shown.lines().find(|line| line.starts_with("stalled: eth0")).unwrap_or_else(|| panic!("{shown}"));
         assert!(line.contains(" NAPI 8193; dropped: eth0") && line.ends_with(" rx queue 30/s rx 12/s"), "{line}");
+        let lost = ObservedXdp { sockets: 1, dropped: 900, fill_ring_empty: 0, dropped_per_s: Some(4.0) };
+        report.programs[0].xdp = Some(lost);
+        let line = losses(&report).unwrap();
+        assert!(line.contains("; frames lost by AF_XDP sockets: ") && line.ends_with(" 4/s"), "{line}");
     }
 
     #[test]

@@ -533,6 +533,7 @@ mod tests {
             container: None,
             drifted: None,
             napis: vec![NapiId::from_kernel(8_193).unwrap()],
+            xdp: None,
             epolls: Vec::new(),
             cpus: Some(0.5),
             cpu_ns_per_packet: None,
