@@ -288,7 +288,7 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
             (seen, judge(&mode, &seen, || cause(query, &pids, *napi).if_attached(&attached)))
         };
         let judged: Vec<_> = samples.iter().map(judged).collect();
-        let fix = about.iter().find(|finding| finding.leaves_queues_unpolled()).map(|finding| finding.first_fix());
+        let fix = about.iter().find(|finding| finding.leaves_queues_unpolled()).and_then(|finding| finding.fix.first());
         ModePayoff::of(mode, &judged, fix)
     });
     let worst = about.iter().filter(|finding| finding.severity >= Severity::Warning).max_by_key(|it| it.severity);

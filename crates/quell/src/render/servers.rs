@@ -2,7 +2,7 @@
 
 use quell_change::journal::EndRecord;
 use quell_cli::number::short;
-use quell_host::attach::AttachedMode;
+use quell_host::attach::{AttachedMode, ModeCommand};
 use quell_host::servers::{EarlierMeasurement, HostServer, NextStep, ServerWait};
 use quell_linux::proc::ProgramPlace;
 use quell_linux::visible::{self, counted};
@@ -206,13 +206,9 @@ fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
             Some(ProgramArguments::of_pids(&[pid]).attached(attached(server)).replace(mode))
         }
         NextStep::Attach { mode, steered, measured } => {
-            let placement = payoff::placement(*steered, *steered);
-            let end = match &measured.problem {
-                Some(_) => " --dry-run",
-                None if *steered => " --follow",
-                None => "",
-            };
-            Some(format!("quell attach {mode} {pid}{placement}{end}"))
+            let command = ModeCommand::of_pids(Some(*mode), [&pid]).placed(*steered, *steered);
+            let end = if measured.problem.is_some() { " --dry-run" } else { "" };
+            Some(format!("{command}{end}"))
         }
         NextStep::Check => pays(server).map_or_else(|| Some("quell status".to_owned()), |(_, command)| command),
         NextStep::Keep { measured: EarlierMeasurement { problem: Some(_), result, .. } } => {
