@@ -1,5 +1,6 @@
 //! What a result advises: the conclusion in words, and the next command.
 
+use quell_result::ResultDocument;
 use quell_result::conclusion::{Conclusion, WhyLonger};
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
 use quell_result::facts::{PRESENT, ProgramsFacts};
@@ -16,6 +17,16 @@ pub struct Advice {
 
 fn advice(text: &str, command: Option<&str>) -> Advice {
     Advice { text: text.to_owned(), command: command.map(str::to_owned) }
+}
+
+/// What a result advises. `None` without a question about modes.
+#[must_use]
+pub fn advice_of(document: &ResultDocument) -> Option<Advice> {
+    match document {
+        ResultDocument::Experiment(result) => experiment_advice(result),
+        ResultDocument::Tune(file) => Some(search_advice(file)),
+        _ => None,
+    }
 }
 
 /// What an experiment advises. `None` if it measures no times, or is empty.
@@ -68,13 +79,16 @@ fn of(
             let placement = placement_options(subject);
             advice(&said, Some(&format!("{detach}quell attach {mode}{placement} --follow {pids}")))
         }
-        (Conclusion::MeasureLonger { budget_ms: Some(budget_ms), .. }, SubjectFacts::Programs(facts)) => {
+        (Conclusion::MeasureLonger { because, budget_ms }, SubjectFacts::Programs(facts))
+            if budget_ms.is_some() || matches!(because, WhyLonger::OtherPrograms { .. }) =>
+        {
             let again = commands_of(facts)
                 .into_iter()
                 .map(|(option, words)| format!(" {option} {}", shell_words::quote(&words::command_line(&words))));
             let measure = measure(&pids(facts, ","));
             let command = format!("{measure}{}{}", placement_options(subject), again.collect::<String>());
-            advice(&said, Some(&format!("{command} --budget {}", budget(*budget_ms))))
+            let longer = budget_ms.map_or_else(String::new, |ms| format!(" --budget {}", budget(ms)));
+            advice(&said, Some(&(command + &longer)))
         }
         (Conclusion::MeasureLonger { budget_ms: Some(budget_ms), .. }, _) => {
             advice(&format!("{said}: run the command again with --budget {}", budget(*budget_ms)), None)

@@ -94,20 +94,26 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
             detach.map(|_| programs.replace(instead)),
         ),
         DoesItPay::ChangesNothing => {
-            (format!("{mode} changes nothing about polls: measure which mode is better"), measure())
+            (format!("{mode} changes nothing about polls: measure which mode is better{CPU_ONLY}"), measure())
         }
         DoesItPay::MeasureToKnow => {
             let cost = match mode.poller() {
                 Some(_) => format!("; its {} use a whole CPU each", counted(*queues, "polling thread")),
                 None => String::new(),
             };
-            (format!("{mode} is in effect{figures}{cost}; only a measurement shows whether it pays"), measure())
+            (
+                format!("{mode} is in effect{figures}{cost}; only a measurement shows whether it pays{CPU_ONLY}"),
+                measure(),
+            )
         }
         DoesItPay::CannotTell => {
             (format!("whether {mode} is in effect is unclear{figures}; look again under load"), Some(programs.top()))
         }
     }
 }
+
+/// What a measurement without clients compares.
+pub(crate) const CPU_ONLY: &str = " (CPU time; --latency COMMAND adds what clients see)";
 
 /// What connections on several queues of one epoll mean for the reader.
 fn unpolled(payoff: &ModePayoff, fix: &str) -> String {
@@ -152,7 +158,7 @@ mod tests {
             text.contains("(12.1 polls per packet, 8 % of polls by the program, packets waited up to 41.0 µs (p99))"),
             "{text}"
         );
-        assert!(text.ends_with("only a measurement shows whether it pays"), "{text}");
+        assert!(text.contains("only a measurement shows whether it pays (CPU time; --latency"), "{text}");
         assert_eq!(command.as_deref(), Some("quell bench --pid 812,813"));
         let (poller, _) = said("userbusy", DoesItPay::MeasureToKnow);
         assert!(
