@@ -56,11 +56,21 @@ pub(super) fn without_suspension(query: &SnapshotQuery<'_>, process: &Process) -
     }
 }
 
-/// CPUs of a host, and workers of programs that run on them.
+/// CPUs that are too few for polling threads beside the workers of programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LackingCpus {
     pub cpus: usize,
+    /// Queues, each of which gets a polling thread.
+    pub queues: usize,
     pub workers: usize,
+}
+
+impl LackingCpus {
+    /// `None` if a CPU is left beside those of the polling threads and of the workers.
+    #[must_use]
+    pub fn of(cpus: usize, queues: usize, workers: usize) -> Option<Self> {
+        (cpus <= queues + workers).then_some(Self { cpus, queues, workers })
+    }
 }
 
 /// The CPUs, if a polling thread for each of so many queues leaves none free beside the workers of the programs.
@@ -72,8 +82,7 @@ pub fn cpus_lacking_for_pollers(now: &Snapshot, programs: &BTreeSet<Pid>, queues
 fn lacking(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, queues: usize) -> Option<LackingCpus> {
     let its = query.epolls().filter(|epoll| programs.contains(&epoll.process.pid));
     let workers = its.map(|epoll| epoll.waiters.len()).sum::<usize>().max(1);
-    let cpus = query.now.cpus.each.len();
-    (cpus <= queues + workers).then_some(LackingCpus { cpus, workers })
+    LackingCpus::of(query.now.cpus.each.len(), queues, workers)
 }
 
 /// The process that opened the listening sockets of a worker: the first one that holds them.

@@ -19,7 +19,8 @@ use std::path::Path;
 
 use quell_change::journal::{Journal, JournalError, Keeper};
 use quell_change::transaction::ChangeError;
-use quell_host::findings::Finding;
+use quell_experiment::SliceFlag;
+use quell_host::findings::{Finding, LackingCpus};
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::steer::{LookError, NothingSteered};
 use quell_host::switching::SwitchError;
@@ -128,6 +129,10 @@ pub enum PlannedSubject<'a> {
         /// Whether workers have connections on several queues under some modes, and steering is possible and not
         /// requested.
         steering_helps: bool,
+        /// CPUs for polling threads, if a mode that is compared has some and these CPUs are too few.
+        lacking_cpus: Option<LackingCpus>,
+        /// What other programs would distort now: the flags that slices would have.
+        contention: BTreeSet<SliceFlag>,
     },
     Command(&'a CommandFacts),
     Lab(&'a LabRequest),

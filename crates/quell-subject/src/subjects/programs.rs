@@ -2,21 +2,22 @@
 //! that of a load.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use quell_change::journal::Purpose;
-use quell_experiment::{ExperimentDesign, SliceStage, Treatment};
+use quell_experiment::{ExperimentDesign, SliceFlag, SliceStage, Treatment};
 use quell_host::attach::consequences::consequences_observed;
 use quell_host::attach::measured::{MeasuredAttachments, measured_attachments};
 use quell_host::attach::placement::{Groups, Wanted, decide, mark_attached_filters};
 use quell_host::attach::{AttachPlan, Targets, observe};
 use quell_host::behavior;
-use quell_host::findings::{EPOLL_MIXES_NAPIS, Finding, Severity, are_steered};
+use quell_host::findings::{EPOLL_MIXES_NAPIS, Finding, LackingCpus, Severity, are_steered};
 use quell_host::snapshot::Snapshot;
 use quell_host::steer::SteerRequest;
 use quell_host::switching::{BegunSwitching, SwitchError, SwitchPlan, refuse_queues_of_others};
+use quell_linux::proc::ProcRoot;
 use quell_linux::visible::counted;
 use quell_linux::{CpuList, Pid, kernel};
 use quell_mode::{DeliveryMode, Threaded};
@@ -29,6 +30,7 @@ use quell_tune::{RefusedMode, TuneMetric, TunePlan, TuneSpace};
 use super::load_source::{UnderLoad, under_load};
 use super::search::{USERBUSY, refused_kinds, search};
 use super::{Answer, HelperError, LoadSource, Operator, Planned, PlannedSubject, Tools, Unanswered, metrics, placed};
+use crate::counters::Instruments;
 use crate::experiment::clients::RemoteClients;
 use crate::experiment::figures;
 use crate::experiment::judge::{JudgeOutcome, Judges, PrintedFigures, RunningJudge};
@@ -41,6 +43,8 @@ use crate::question::{Comparison, Follow, Question, SubjectStep, report_slice};
 
 /// Time limit for the first packets of the load to arrive at the programs.
 const TRAFFIC_WITHIN: Duration = Duration::from_secs(10);
+/// Time for which other programs are observed before the first slice.
+const OBSERVED: Duration = Duration::from_millis(500);
 /// Interval between two snapshots while no packets have arrived.
 const LOOK_AGAIN: Duration = Duration::from_millis(300);
 
@@ -189,10 +193,22 @@ impl Measurement<'_> {
             judges_took_ms = judges_took_ms.min(again.map(|again| again.took_ms as u64));
             self.fit_to_judges(&mut question, &prepared, judges_took_ms, load.clients.as_ref())?;
         }
+        // A search leaves kinds of mode out that lack CPUs.
+        let is_comparison = matches!(question, Question::Compare(_));
         let facts = self.facts(&prepared, load.clients.as_ref());
         let affected = affected(&prepared.preview);
         let steering_helps = self.steering_helps(&prepared);
-        let subject = PlannedSubject::Programs { facts: &facts, affected, judges_took_ms, steering_helps };
+        let has_poller = prepared.modes.iter().any(|mode| mode.poller().is_some());
+        let lacking_cpus = lacking_cpus(&prepared.preview.plan).filter(|_| has_poller && is_comparison);
+        let contention = self.contention(&prepared.preview);
+        let subject = PlannedSubject::Programs {
+            facts: &facts,
+            affected,
+            judges_took_ms,
+            steering_helps,
+            lacking_cpus,
+            contention,
+        };
         if !operator.agrees(&Planned { question: &question, subject }) {
             return Err(Unanswered::Declined);
         }
@@ -260,6 +276,13 @@ impl Measurement<'_> {
         let mut design = design(modes, criteria, comparison.timing, 1);
         let is_present = |treatment: &&mut Treatment<_>| Some(treatment.setting) == *present;
         design.treatments.iter_mut().filter(is_present).for_each(|row| row.name = PRESENT.to_owned());
+        if let Some(set) = self.base_is(prepared).filter(|_| design.reference.setting == DeliveryMode::default()) {
+            let name = set.to_string();
+            match design.treatments.iter().any(|row| row.name == name) {
+                true => design.reference.name = format!("base ({name})"),
+                false => design.reference.name = name,
+            }
+        }
         design
     }
 
@@ -281,6 +304,18 @@ impl Measurement<'_> {
         placed::decide_groups(&wanted, &self.attached, self.tools.journal, &self.spec.targets, snapshot)
     }
 
+    /// Observes for a short time whether other programs keep the CPUs of the programs busy.
+    fn contention(&self, preview: &Preview) -> BTreeSet<SliceFlag> {
+        let watched = server_side::watched(&preview.snapshot, &self.spec.targets.pids(), &preview.plan.napis());
+        let (proc, mut none) = (ProcRoot::default(), Instruments::default());
+        let first = watched.snapshot(&proc, &mut none);
+        if !server_side::sleep(OBSERVED, self.stopped) {
+            return BTreeSet::new();
+        }
+        let counters = watched.between(&first, &watched.snapshot(&proc, &mut none));
+        server_side::flags_of_other_programs(&watched, &counters)
+    }
+
     fn steering_helps(&self, prepared: &Prepared) -> bool {
         let is_mixed = prepared.problems.iter().any(|problem| problem.id == EPOLL_MIXES_NAPIS);
         let is_steered = self.spec.placement.steer.is_some() || self.attached.steers;
@@ -288,14 +323,18 @@ impl Measurement<'_> {
         is_mixed && !is_steered && groups().is_ok_and(|groups| !groups.steerings.is_empty())
     }
 
+    /// Mode of the queues under `base`, if it is another one. The NAPI threads of an attachment pause with it.
+    fn base_is(&self, prepared: &Prepared) -> Option<DeliveryMode> {
+        let has_threads = self.attached.mode.is_some_and(|mode| mode.napi().threaded != Threaded::Off);
+        prepared.preview.base_is().filter(|_| !has_threads)
+    }
+
     fn facts(&self, prepared: &Prepared, clients: Option<&RemoteClients>) -> ProgramsFacts {
         let ProgramsSpec { targets, load, judges, placement, .. } = self.spec;
         let facts = programs_facts(&prepared.preview, targets, load.command(), judges, clients);
-        // The NAPI threads of an attachment pause with it.
-        let has_threads = self.attached.mode.is_some_and(|mode| mode.napi().threaded != Threaded::Off);
         ProgramsFacts {
             attached: self.attached.mode,
-            base_is: facts.base_is.filter(|_| !has_threads),
+            base_is: self.base_is(prepared),
             placement: placed::planned(placement, &prepared.groups, &prepared.preview.snapshot),
             problems: prepared.problems.clone(),
             ..facts
@@ -566,19 +605,22 @@ pub fn refused_here(preview: &Preview, modes: &[DeliveryMode], stall: Option<&Fi
     refused
 }
 
-/// Why polling threads would share the CPUs of the workers. All modes have the CPUs of the programs, and no other.
-fn too_few_cpus(plan: &SwitchPlan) -> Option<String> {
+/// Whether polling threads would share the CPUs of the workers. All modes have the CPUs of the programs, and no other.
+fn lacking_cpus(plan: &SwitchPlan) -> Option<LackingCpus> {
     // The epoll of a thread that only accepts has no queue.
     let workers = plan.epolls.iter().filter(|epoll| !epoll.napis.is_empty()).count().max(1);
-    let (queues, cpus) = (plan.queues.len(), &plan.poller_cpus);
-    (cpus.iter().count() < queues + workers).then(|| {
-        format!(
-            "its {} and {} would share CPUs {cpus}, on which the programs run: let them run on {} CPUs",
-            counted(queues, "polling thread"),
-            counted(workers, "worker"),
-            queues + workers
-        )
-    })
+    LackingCpus::of(plan.poller_cpus.iter().count(), plan.queues.len(), workers)
+}
+
+fn too_few_cpus(plan: &SwitchPlan) -> Option<String> {
+    let LackingCpus { queues, workers, .. } = lacking_cpus(plan)?;
+    Some(format!(
+        "its {} and {} would share CPUs {}, on which the programs run: let them run on {} CPUs",
+        counted(queues, "polling thread"),
+        counted(workers, "worker"),
+        plan.poller_cpus,
+        queues + workers + 1
+    ))
 }
 
 #[cfg(test)]
@@ -605,8 +647,8 @@ mod tests {
             poller_cpus: cpus.parse().unwrap(),
             ..SwitchPlan::default()
         };
-        assert_eq!(too_few_cpus(&plan("0,2-3")), None);
-        let why = too_few_cpus(&plan("2-3")).unwrap();
-        assert!(why.contains("2 polling threads and 1 worker would share CPUs 2-3") && why.contains("3 CPUs"), "{why}");
+        assert_eq!(too_few_cpus(&plan("0,2-4")), None);
+        let why = too_few_cpus(&plan("2-4")).unwrap();
+        assert!(why.contains("2 polling threads and 1 worker would share CPUs 2-4") && why.contains("4 CPUs"), "{why}");
     }
 }

@@ -86,15 +86,7 @@ impl fmt::Display for Report<'_> {
             let (threads, each) =
                 (counted(polled, "thread"), agree(&polled, "it uses a CPU", "each uses a CPU of its own"));
             writeln!(f, "  {threads} of Quell {}: {each}, at any load", agree(&polled, "polls", "poll"))?;
-            if let Some(LackingCpus { cpus, workers }) = self.lacking_cpus {
-                writeln!(
-                    f,
-                    "warning: this host has {} for {threads} that poll and {}: the mode costs more than it gives, and is \
-                     undone if a thread gets less than a quarter of a CPU",
-                    counted(cpus, "CPU"),
-                    counted(workers, "worker")
-                )?;
-            }
+            self.lacking_cpus.iter().try_for_each(|lacking| f.write_str(&lacking_cpus(lacking)))?;
         }
         self.plan.limitations.iter().try_for_each(|limitation| writeln!(f, "  {}", in_words(limitation)))?;
         if !self.plan.impossible.is_empty() {
@@ -109,6 +101,18 @@ impl fmt::Display for Report<'_> {
         }
         f.write_str(&unassigned_epolls::text(self.plan, self.follows))
     }
+}
+
+/// A warning before pollers are started that share CPUs with the workers.
+#[must_use]
+pub(crate) fn lacking_cpus(LackingCpus { cpus, queues, workers }: &LackingCpus) -> String {
+    format!(
+        "warning: {} for {} and {}: the mode costs more than it gives, and is undone if a thread gets less than a quarter of \
+         a CPU\n",
+        counted(*cpus, "CPU"),
+        counted(*queues, "polling thread"),
+        counted(*workers, "worker")
+    )
 }
 
 /// The first four processes by name and PID, and the number of others.
