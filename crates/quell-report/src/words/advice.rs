@@ -35,7 +35,9 @@ pub fn experiment_advice(result: &ExperimentResult) -> Option<Advice> {
     let conclusion = result.conclusion()?;
     let modes = result.experiments.first().map(|first| {
         // The attached mode is a row of the next result, too.
-        first.treatment_names().filter(|mode| *mode != PRESENT).collect::<Vec<_>>().join(",")
+        let named = first.record.design.treatments.iter().filter(|treatment| treatment.name != PRESENT);
+        let modes = std::iter::once(&first.record.design.reference).chain(named);
+        modes.map(|mode| mode.setting.to_string()).collect::<Vec<_>>().join(",")
     });
     let measure = |pids: &str| format!("quell bench --pid {pids} --modes {}", modes.unwrap_or_default());
     Some(of(&conclusion, &result.subject, measure, &[]))

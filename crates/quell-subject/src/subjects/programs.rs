@@ -276,12 +276,10 @@ impl Measurement<'_> {
         let mut design = design(modes, criteria, comparison.timing, 1);
         let is_present = |treatment: &&mut Treatment<_>| Some(treatment.setting) == *present;
         design.treatments.iter_mut().filter(is_present).for_each(|row| row.name = PRESENT.to_owned());
-        if let Some(set) = self.base_is(prepared).filter(|_| design.reference.setting == DeliveryMode::default()) {
-            let name = set.to_string();
-            match design.treatments.iter().any(|row| row.name == name) {
-                true => design.reference.name = format!("base ({name})"),
-                false => design.reference.name = name,
-            }
+        if let Some(set) =
+            self.base_is(&prepared.preview).filter(|_| design.reference.setting == DeliveryMode::default())
+        {
+            design.reference.name = format!("{} ({set})", design.reference.name);
         }
         design
     }
@@ -324,9 +322,9 @@ impl Measurement<'_> {
     }
 
     /// Mode of the queues under `base`, if it is another one. The NAPI threads of an attachment pause with it.
-    fn base_is(&self, prepared: &Prepared) -> Option<DeliveryMode> {
+    fn base_is(&self, preview: &Preview) -> Option<DeliveryMode> {
         let has_threads = self.attached.mode.is_some_and(|mode| mode.napi().threaded != Threaded::Off);
-        prepared.preview.base_is().filter(|_| !has_threads)
+        preview.base_is().filter(|_| !has_threads)
     }
 
     fn facts(&self, prepared: &Prepared, clients: Option<&RemoteClients>) -> ProgramsFacts {
@@ -334,7 +332,7 @@ impl Measurement<'_> {
         let facts = programs_facts(&prepared.preview, targets, load.command(), judges, clients);
         ProgramsFacts {
             attached: self.attached.mode,
-            base_is: self.base_is(prepared),
+            base_is: self.base_is(&prepared.preview),
             placement: placed::planned(placement, &prepared.groups, &prepared.preview.snapshot),
             problems: prepared.problems.clone(),
             ..facts
@@ -552,6 +550,7 @@ impl Measurement<'_> {
         };
         let problems = by_problem(serious.into_iter().flat_map(tried).collect());
         (plan.present, plan.arms, plan.space) = (modes[present], arms, Some(space));
+        plan.base_is = self.base_is(preview);
         Ok((modes, problems))
     }
 }
