@@ -209,11 +209,10 @@ fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
         NextStep::Attach { mode, .. } | NextStep::Return { mode, .. } if server.attached.is_some() => {
             Some(ProgramArguments::of_pids(&[pid]).attached(attached(server)).replace(mode))
         }
-        NextStep::Attach { mode, steered, measured } => {
-            let command = ModeCommand::of_pids(Some(*mode), [&pid]).placed(*steered, *steered);
-            let end = if measured.problem.is_some() { " --dry-run" } else { "" };
-            Some(format!("{command}{end}"))
-        }
+        NextStep::Attach { mode, steered, measured } => Some(match measured.problem {
+            Some(_) => format!("quell attach {mode} {pid}{} --dry-run", placement_options(*steered, *steered)),
+            None => ModeCommand::of_pids(Some(*mode), [&pid]).placed(*steered, *steered).to_string(),
+        }),
         NextStep::Check => pays(server).map_or_else(|| Some("quell status".to_owned()), |(_, command)| command),
         NextStep::Keep { measured: EarlierMeasurement { problem: Some(_), result, .. } } => {
             Some(format!("quell results show {}", visible::name(result)))
@@ -392,7 +391,7 @@ mod tests {
         let again =
             |packets_per_s| of(NextStep::MeasureAgain { steered: false, measured: measured(None), packets_per_s });
         let (slow, idle) = (again(2_000), again(0));
-        assert!(slow.contains("), now 2,000/s: measure again: quell bench --pid"), "{slow}");
+        assert!(slow.contains("), now 2,000/s: measure again; ") && slow.contains(": quell bench --pid"), "{slow}");
         assert!(idle.contains("now none: look again under load") && !idle.contains("quell bench"), "{idle}");
     }
 
