@@ -11,6 +11,7 @@ pub mod metrics;
 mod model;
 mod placed;
 pub mod programs;
+mod refused;
 mod search;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,6 +38,7 @@ use quell_vm::store::{StoreError, StoredKernel};
 pub use guest::{GUEST_ARMS, GuestSpec};
 pub use helper_command::HelperCommand;
 pub use load_source::LoadSource;
+pub use refused::refused_here;
 pub use search::{GuardError, guarded_run_max};
 
 use crate::experiment::ComparisonError;
