@@ -2,6 +2,7 @@
 //! present mode of each and its next step. Pure, except [`origins`].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 
 use quell_linux::proc::{ProcRoot, ProgramPlace};
 use quell_linux::{NapiId, Pid};
@@ -16,7 +17,7 @@ use crate::attach::no_poll::cause;
 use crate::attach::payoff::{DoesItPay, ModePayoff};
 use crate::findings::{EPOLL_MIXES_NAPIS, Finding, Node, Severity, has_reuseport_group, kinds_of};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
-use crate::snapshot::{FileWait, Files, Process, Snapshot, SnapshotSocket, SocketState};
+use crate::snapshot::{FileWait, Files, Process, Protocol, Snapshot, SnapshotSocket, SocketState};
 
 /// Largest factor between two loads at which the answer of one holds at the other.
 const LOAD_FACTOR_MAX: u64 = 2;
@@ -53,6 +54,8 @@ pub struct HostServer {
     pub workers: usize,
     /// CPUs that it used between the snapshots; absent with one snapshot.
     pub cpus: Option<f64>,
+    /// Local address of most of its connections; absent without a TCP connection from a queue.
+    pub address: Option<SocketAddr>,
     /// Number of kinds of serious findings about it.
     pub serious: usize,
     /// Number of kinds of warnings about it.
@@ -106,12 +109,26 @@ pub enum NextStep {
         /// Present packets per second.
         packets_per_s: u64,
     },
+    /// Measure as a result without an answer advises: longer, or after another step.
+    Decide {
+        measured: EarlierMeasurement,
+        /// Why it has no answer, and what to do.
+        advice: String,
+        /// The next command.
+        command: String,
+    },
     /// Attach the mode that a measurement has found better.
     Attach {
         /// The mode.
         mode: DeliveryMode,
         /// Whether it has to be steered for that, as when it was measured.
         steered: bool,
+        measured: EarlierMeasurement,
+    },
+    /// Replace the attached mode by this one: a measurement of both has found no mode that is better than this one.
+    Return {
+        /// The mode.
+        mode: DeliveryMode,
         measured: EarlierMeasurement,
     },
     /// Leave it: a measurement has found no mode that is better without a cost.
@@ -154,10 +171,27 @@ impl EarlierMeasurement {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EarlierAnswer {
     pub measured: EarlierMeasurement,
-    /// Mode that was better; absent if none was.
-    pub better: Option<DeliveryMode>,
+    pub verdict: EarlierVerdict,
+    /// Modes that were compared.
+    pub compared: Vec<DeliveryMode>,
     /// Whether connections were steered to the queues of their workers.
     pub steered: bool,
+}
+
+/// Which mode an earlier measurement chose.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EarlierVerdict {
+    /// This one was better than the present one.
+    Better(DeliveryMode),
+    /// None was better than this one, which was the present one.
+    Keep(DeliveryMode),
+    /// None: what the result advises.
+    Undecided {
+        advice: String,
+        command: String,
+        /// Whether connections were to be steered, and no client had reconnected.
+        unsteered: bool,
+    },
 }
 
 /// Data of `/proc` that snapshots do not have.
@@ -294,22 +328,24 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
             (seen, judge(&mode, &seen, || cause(query, &pids, *napi).if_attached(&attached)))
         };
         let judged: Vec<_> = samples.iter().map(judged).collect();
-        let fix = about.iter().find(|finding| finding.leaves_queues_unpolled()).map(|finding| finding.first_fix());
+        let fix = about.iter().find(|finding| finding.leaves_queues_unpolled()).and_then(|finding| finding.fix.first());
         ModePayoff::of(mode, &judged, fix)
     });
     let worst = about.iter().filter(|finding| finding.severity >= Severity::Warning).max_by_key(|it| it.severity);
     // The payoff of an attached mode is worth more than a warning.
     let to_fix = worst.filter(|worst| payoff.is_none() || worst.severity >= Severity::Serious);
+    let present = present(query, &queues, &receiving);
     let measured = || {
         let is_steered = attached.is_some_and(|it| it.steers);
         let can_steer = mixes && !is_steered && can_steer();
-        by_answers(answers.map_or(&[], Vec::as_slice), load, mixes && !is_steered, can_steer)
+        let answers = answers.into_iter().flatten().filter(|answer| !(is_steered && answer.is_unsteered()));
+        by_answers(answers, load, mixes && !is_steered, can_steer)
     };
     let next = match (to_fix, &attached) {
         (Some(worst), _) => NextStep::Fix { finding: worst.id },
-        (None, Some(attached)) => of_attached(attached, payoff.as_ref(), measured),
+        (None, Some(attached)) => of_attached(attached, payoff.as_ref(), measured()),
         (None, None) if is_unknown => NextStep::AwaitClients,
-        (None, None) => measured(),
+        (None, None) => of_unattached(present, measured()),
     };
     HostServer {
         pid: first.pid,
@@ -321,7 +357,8 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         launched: attached.is_some_and(|it| it.launched),
         steered: attached.is_some_and(|it| it.steers),
         pinned: attached.is_some_and(|it| it.pins),
-        present: present(query, &queues, &receiving),
+        present,
+        address: address(query, processes),
         queues: queues.len(),
         workers: waiters.len().max(receiving.len()),
         cpus: cpu_ns().zip(query.interval_ns()).map(|(ran, interval)| ran as f64 / interval as f64),
@@ -334,46 +371,109 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     }
 }
 
+/// What measurements say about a server, or that one is missing.
+enum Answered<'a> {
+    By(&'a EarlierAnswer),
+    Missing(NextStep),
+}
+
 /// The next step for an attached server without problems: by measurements, if they know a mode, else to check.
-fn of_attached(attached: &AttachedMode, payoff: Option<&ModePayoff>, measured: impl FnOnce() -> NextStep) -> NextStep {
+fn of_attached(attached: &AttachedMode, payoff: Option<&ModePayoff>, answered: Answered<'_>) -> NextStep {
     let is_ill =
         |payoff: &ModePayoff| matches!(payoff.pays, DoesItPay::NotInEffect | DoesItPay::LeavesQueuesUnpolled { .. });
+    let Answered::By(EarlierAnswer { measured, verdict, compared, steered }) = answered else { return NextStep::Check };
     // Only `quell run` could give a launched program another mode.
     if attached.launched || payoff.is_some_and(is_ill) {
         return NextStep::Check;
     }
-    match measured() {
-        NextStep::Attach { mode, measured, .. } if mode == attached.mode => NextStep::Keep { measured },
-        NextStep::Attach { mode, measured, steered } => {
-            NextStep::Attach { mode, measured, steered: steered || attached.steers }
+    let (mode, measured) = (attached.mode, measured.clone());
+    match verdict {
+        EarlierVerdict::Better(better) if *better == mode => NextStep::Keep { measured },
+        EarlierVerdict::Better(better) => {
+            NextStep::Attach { mode: *better, measured, steered: *steered || attached.steers }
         }
-        keep @ NextStep::Keep { .. } if attached.mode == DeliveryMode::default() => keep,
-        _ => NextStep::Check,
+        // `base` leaves the settings that were kept.
+        EarlierVerdict::Keep(kept) if *kept == mode || mode == DeliveryMode::default() => NextStep::Keep { measured },
+        EarlierVerdict::Keep(kept) if compared.contains(&mode) => NextStep::Return { mode: *kept, measured },
+        EarlierVerdict::Undecided { advice, command, .. } if !payoff.is_some_and(|payoff| payoff.pays.is_no()) => {
+            NextStep::Decide { measured, advice: advice.clone(), command: command.clone() }
+        }
+        EarlierVerdict::Keep(_) | EarlierVerdict::Undecided { .. } => NextStep::Check,
     }
 }
 
-/// The next step for a server without problems that received this many packets per second, by the newest answer that
-/// holds at this load. Answers that were measured with connections of several queues in one epoll do not count if this
-/// has changed or can be changed.
-fn by_answers(answers: &[EarlierAnswer], load: Option<u64>, mixes: bool, can_steer: bool) -> NextStep {
+/// The next step for a server without problems that is not attached, with this present setting.
+fn of_unattached(present: Option<DeliveryMode>, answered: Answered<'_>) -> NextStep {
+    let EarlierAnswer { measured, verdict, steered, .. } = match answered {
+        Answered::By(answer) => answer.clone(),
+        Answered::Missing(step) => return step,
+    };
+    let base = DeliveryMode::default();
+    match verdict {
+        EarlierVerdict::Better(mode) if present != Some(mode) => NextStep::Attach { mode, steered, measured },
+        // The mode that was kept was attached then.
+        EarlierVerdict::Keep(mode) if present == Some(base) && mode != base => {
+            NextStep::Attach { mode, steered, measured }
+        }
+        EarlierVerdict::Better(_) | EarlierVerdict::Keep(_) => NextStep::Keep { measured },
+        EarlierVerdict::Undecided { advice, command, .. } => NextStep::Decide { measured, advice, command },
+    }
+}
+
+/// The answer for a server without problems that received this many packets per second: the newest one that holds at this
+/// load; without a mode only if no other one has one. Answers that were measured with connections of several queues in one
+/// epoll do not count if this has changed or can be changed.
+fn by_answers<'a>(
+    answers: impl Iterator<Item = &'a EarlierAnswer>,
+    load: Option<u64>,
+    mixes: bool,
+    can_steer: bool,
+) -> Answered<'a> {
     let holds = |answer: &&EarlierAnswer| {
         let was_mixed = answer.measured.problem.as_deref() == Some(EPOLL_MIXES_NAPIS);
-        let is_mixed = mixes && !answer.steered && answer.better.is_none();
+        let is_mixed = mixes && !answer.steered && !matches!(answer.verdict, EarlierVerdict::Better(_));
         !is_mixed && !(was_mixed && (can_steer || !mixes))
     };
-    let mut answers = answers.iter().filter(holds).peekable();
-    let newest = answers.peek().copied();
-    match (answers.find(|answer| answer.measured.decides_at(load)), newest, load) {
-        (Some(EarlierAnswer { better: Some(mode), measured, steered }), ..) => {
-            NextStep::Attach { mode: *mode, steered: *steered, measured: measured.clone() }
-        }
-        (Some(EarlierAnswer { measured, .. }), ..) => NextStep::Keep { measured: measured.clone() },
-        (None, Some(EarlierAnswer { measured, .. }), Some(packets_per_s)) => {
+    let answers: Vec<&EarlierAnswer> = answers.filter(holds).collect();
+    let at_this_load = || answers.iter().copied().filter(|answer| answer.measured.decides_at(load));
+    if let Some(answer) = at_this_load().find(|answer| answer.is_decided()).or_else(|| at_this_load().next()) {
+        return Answered::By(answer);
+    }
+    Answered::Missing(match (answers.first(), load) {
+        (Some(EarlierAnswer { measured, .. }), Some(packets_per_s)) => {
             NextStep::MeasureAgain { steered: can_steer, measured: measured.clone(), packets_per_s }
         }
         _ if mixes && !can_steer => NextStep::Fix { finding: EPOLL_MIXES_NAPIS },
         _ => NextStep::Measure { steered: can_steer },
+    })
+}
+
+impl EarlierAnswer {
+    fn is_decided(&self) -> bool {
+        !matches!(self.verdict, EarlierVerdict::Undecided { .. })
     }
+
+    fn is_unsteered(&self) -> bool {
+        matches!(self.verdict, EarlierVerdict::Undecided { unsteered: true, .. })
+    }
+}
+
+/// Local address of most TCP connections of a program that came from a queue.
+fn address(query: &SnapshotQuery<'_>, processes: &[&Process]) -> Option<SocketAddr> {
+    let mut ports = BTreeSet::new();
+    let mut connections: BTreeMap<SocketAddr, usize> = BTreeMap::new();
+    for socket in processes.iter().flat_map(|process| sockets(query, process)) {
+        let Some(local) = socket.local.filter(|_| socket.protocol == Protocol::Tcp) else { continue };
+        match socket.state {
+            SocketState::Listen => drop(ports.insert(local.port())),
+            _ if !query.queues_of(socket).is_empty() => {
+                *connections.entry(SocketAddr::new(local.ip().to_canonical(), local.port())).or_default() += 1;
+            }
+            _ => {}
+        }
+    }
+    let accepted = connections.into_iter().filter(|(local, _)| ports.contains(&local.port()));
+    accepted.max_by_key(|(_, connections)| *connections).map(|(local, _)| local)
 }
 
 /// How a program waits none of whose epolls has received from a queue.

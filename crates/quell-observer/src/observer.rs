@@ -297,9 +297,9 @@ impl Observer {
             let judged =
                 mode.map(|it| (it.mode, judged(&it.mode, of_program, interval_ns, ran_ns, polling, &mut cause)));
             let fix = mode.zip(unpolled.get(&process.pid));
-            let fix = fix.map(|(mode, advice)| one_queue_if_attached(advice, mode));
+            let fix = fix.map(|(mode, fix)| one_queue_if_attached(fix.clone(), mode));
             let payoff = judged.as_ref().filter(|(_, queues)| !queues.is_empty());
-            let payoff = payoff.map(|(mode, queues)| ModePayoff::of(*mode, queues, fix));
+            let payoff = payoff.map(|(mode, queues)| ModePayoff::of(*mode, queues, fix.as_ref()));
             let effect = judged.and_then(|(_, queues)| worst(queues));
             Some(ObservedProgram {
                 pid: process.pid,

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 
 use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, RatioEstimate, SwitchbackAnalysis, WhyUndecided};
-use quell_host::servers::{EarlierAnswer, EarlierMeasurement, NamedProcess};
+use quell_host::servers::{EarlierAnswer, EarlierMeasurement, EarlierVerdict, NamedProcess};
 use quell_linux::Pid;
 use quell_linux::kernel::Kernel;
 use quell_load::OfferedLoad;
@@ -486,9 +486,14 @@ impl LoadRange {
 
 impl ResultDocument {
     /// Running processes that were measured on this kernel, with their names, and the answer for them at each load.
-    /// Absent without an answer. `name` is that of the result.
+    /// `name` is that of the result. `advice` is the sentence and the command with which it ends: the answer of a result
+    /// that decides nothing. Absent without either.
     #[must_use]
-    pub fn answers_for_programs(&self, name: &str) -> Option<(Vec<NamedProcess>, Vec<EarlierAnswer>)> {
+    pub fn answers_for_programs(
+        &self,
+        name: &str,
+        advice: Option<(String, String)>,
+    ) -> Option<(Vec<NamedProcess>, Vec<EarlierAnswer>)> {
         let (host, subject, started_unix_s) = match self {
             Self::Experiment(result) => (&result.host, &result.subject, result.started_unix_s),
             Self::Tune(file) => (&file.host, &file.subject, file.started_unix_s),
@@ -498,21 +503,39 @@ impl ResultDocument {
         if host.kernel_release != Kernel::running().release {
             return None;
         }
-        let (conclusion, loads) = match self {
-            Self::Experiment(result) => (result.conclusion()?, result.packet_rates()),
-            Self::Tune(file) => (file.conclusion(), file.packet_rates()),
+        let (conclusion, present, compared, loads) = match self {
+            Self::Experiment(result) => {
+                let design = &result.experiments.first()?.record.design;
+                let treatments = design.treatments.iter().map(|treatment| treatment.setting);
+                let compared = treatments.chain([design.reference.setting]).collect();
+                (result.conclusion()?, subject.present(design.reference.setting), compared, result.packet_rates())
+            }
+            Self::Tune(file) => {
+                let tried = file.search.arms.iter().filter(|arm| arm.slices > 0).map(|arm| arm.mode);
+                (file.conclusion(), subject.present(file.search.plan.present), tried.collect(), file.packet_rates())
+            }
             _ => return None,
         };
+        let compared: Vec<DeliveryMode> = compared;
         let at_load = |(load, packets_per_s): (Option<OfferedLoad>, Option<f64>)| {
-            let better = match &conclusion {
+            let verdict = match &conclusion {
                 Conclusion::Use { mode, split, .. } => {
-                    let pays = split.as_ref().zip(load).is_none_or(|(split, load)| split.pays.contains(load));
-                    pays.then_some(*mode)
+                    match split.as_ref().zip(load).is_none_or(|(split, load)| split.pays.contains(load)) {
+                        true => EarlierVerdict::Better(*mode),
+                        false => EarlierVerdict::Keep(present),
+                    }
                 }
-                Conclusion::Keep { .. } => None,
-                Conclusion::MeasureLonger { .. } => return None,
+                Conclusion::Keep { mode, .. } => EarlierVerdict::Keep(*mode),
+                Conclusion::MeasureLonger { because, .. } => {
+                    let (advice, command) = advice.clone()?;
+                    let unsteered = *because == WhyLonger::NotSteered;
+                    EarlierVerdict::Undecided { advice, command, unsteered }
+                }
             };
-            let is_relevant = |problem: &&ProblemFacts| better.is_none_or(|mode| problem.modes.contains(&mode));
+            let is_relevant = |problem: &&ProblemFacts| match &verdict {
+                EarlierVerdict::Better(mode) => problem.modes.contains(mode),
+                _ => true,
+            };
             let measured = EarlierMeasurement {
                 result: name.to_owned(),
                 started_unix_s,
@@ -520,7 +543,7 @@ impl ResultDocument {
                 problem: programs.problems.iter().find(is_relevant).map(|problem| problem.id.clone()),
             };
             let steered = programs.placement.as_ref().is_some_and(|it| !it.steered.is_empty());
-            Some(EarlierAnswer { measured, better, steered })
+            Some(EarlierAnswer { measured, verdict, compared: compared.clone(), steered })
         };
         let answers: Vec<EarlierAnswer> = loads.into_iter().filter_map(at_load).collect();
         let process = |process: &ProcessFacts| Some((Pid::from_kernel(process.pid)?, process.name.clone()));

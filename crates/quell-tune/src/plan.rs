@@ -33,6 +33,9 @@ pub struct TunePlan {
     pub guards: Vec<TuneGuard>,
     /// Setting that the server has now. It is compared with every arm.
     pub present: DeliveryMode,
+    /// Mode that `base` leaves set, because it changes no NAPI threads. Absent if it is `base` itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base_is: Option<DeliveryMode>,
     /// Modes of the first round, besides `base` and the present setting.
     pub arms: Vec<DeliveryMode>,
     /// Grid from which the modes of the other rounds are selected. Without it, only `arms` are tried.
@@ -59,6 +62,15 @@ pub struct TunePlan {
 }
 
 impl TunePlan {
+    /// Name of a mode in the search. That of `base` says what is set.
+    #[must_use]
+    pub fn name(&self, mode: DeliveryMode) -> String {
+        match self.base_is.filter(|_| mode == DeliveryMode::default()) {
+            Some(set) => format!("{mode} ({set})"),
+            None => mode.to_string(),
+        }
+    }
+
     /// Creates a plan with slices of 200 ms, a settling time of 10 ms, one load, a budget of 3 minutes and an error rate
     /// of 5 %. It begins with the coarse grid of `space`.
     #[must_use]
@@ -67,6 +79,7 @@ impl TunePlan {
             goal,
             guards: Vec::new(),
             present,
+            base_is: None,
             arms: space.coarse(),
             space: Some(space),
             model_hosts: HostProfile::shipped_names().map(str::to_owned).collect(),

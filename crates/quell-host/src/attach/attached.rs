@@ -25,7 +25,7 @@ pub struct Attached {
 }
 
 /// Mode of a program, and how it was applied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AttachedMode {
     pub mode: DeliveryMode,
     /// Whether `quell run` started the program with it.

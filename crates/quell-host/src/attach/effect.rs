@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::no_poll::NoPollCause;
 use super::plan::QueueStep;
+use crate::findings::Fix;
 
 /// Minimum number of packets for a verdict.
 pub(super) const PACKETS_TO_JUDGE: u64 = 200;
@@ -217,10 +218,7 @@ impl EffectOnQueue {
 /// Judges whether suspension is in effect on a queue that a program with `prefer_busy_poll` serves. `cause` finds out why
 /// the programs never polled. Also returns what to do then.
 #[must_use]
-pub(crate) fn suspension_of(
-    seen: &EffectOnQueue,
-    cause: impl FnOnce() -> NoPollCause,
-) -> (ModeVerdict, Option<String>) {
+pub(crate) fn suspension_of(seen: &EffectOnQueue, cause: impl FnOnce() -> NoPollCause) -> (ModeVerdict, Option<Fix>) {
     match (too_few_packets(seen), seen.by_programs()) {
         (Some(too_few), _) => (too_few, None),
         (None, 0) => never_polled(seen, cause),
@@ -229,7 +227,7 @@ pub(crate) fn suspension_of(
 }
 
 /// The verdict if epolls are to poll the queue, and none did, and what to do.
-fn never_polled(seen: &EffectOnQueue, cause: impl FnOnce() -> NoPollCause) -> (ModeVerdict, Option<String>) {
+fn never_polled(seen: &EffectOnQueue, cause: impl FnOnce() -> NoPollCause) -> (ModeVerdict, Option<Fix>) {
     let EffectOnQueue { polls, packets, .. } = *seen;
     let text = format!("none of {} was by the program ({})", counted(polls, "poll"), counted(packets, "packet"));
     match seen.without_program(text.clone()) {
@@ -238,7 +236,7 @@ fn never_polled(seen: &EffectOnQueue, cause: impl FnOnce() -> NoPollCause) -> (M
             let text = format!("{text}: {cause}");
             match cause.is_none_of_the_programs() {
                 true => (ModeVerdict::CannotTell(text), None),
-                false => (ModeVerdict::NotInEffect(text), cause.advice()),
+                false => (ModeVerdict::NotInEffect(text), cause.fix()),
             }
         }
         other => (other, None),
@@ -284,7 +282,7 @@ pub fn judge(mode: &DeliveryMode, seen: &EffectOnQueue, cause: impl FnOnce() -> 
     let polls_by_program = polls_by_epoll || mode.socket_busy_poll().is_some();
     if polls_by_epoll && by_program == 0 {
         return match never_polled(seen, cause) {
-            (ModeVerdict::NotInEffect(why), Some(advice)) => ModeVerdict::NotInEffect(format!("{why}; {advice}")),
+            (ModeVerdict::NotInEffect(why), Some(fix)) => ModeVerdict::NotInEffect(format!("{why}; {fix}")),
             (verdict, _) => verdict,
         };
     }

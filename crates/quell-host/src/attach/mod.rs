@@ -12,6 +12,7 @@
 //! - [`consequences`] predicts new findings.
 //! - [`unassigned_epolls`] lists epolls without a known queue.
 //! - [`effect`] judges whether the mode is in effect.
+//! - [`mode_command`] is the command that gives programs a mode.
 //! - [`stall`] frees queues that nobody polls any more, [`stall_log`] records them. Owners of modes use both: [`keeper`],
 //!   [`watch`] for followed and launched programs, and [`stall_guard`] during experiments.
 
@@ -28,6 +29,7 @@ pub mod launch;
 mod ledger;
 mod limitation;
 pub mod measured;
+pub mod mode_command;
 pub mod no_poll;
 pub mod owners;
 mod pass;
@@ -48,6 +50,7 @@ pub mod watch;
 pub use attached::{Attached, AttachedMode, attachments};
 pub use attachment::{Attachment, observe};
 pub use error::AttachError;
+pub use mode_command::ModeCommand;
 pub use pass::{Pass, describe_step};
 pub use plan::{AttachPlan, AttachRequest, AttachStep, EpollsSetBy, plan};
 pub use pollers::{RingStep, SocketsStep};

@@ -11,7 +11,7 @@ use super::attached::AttachedMode;
 use super::attachment::observe;
 use super::receivers::accepts_for_others;
 use crate::findings::sorting::one_queue_per_worker;
-use crate::findings::{Finding, one_queue_if_attached, stalls};
+use crate::findings::{Finding, Fix, one_queue_if_attached, stalls};
 use crate::snapshot::Snapshot;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 
@@ -49,7 +49,7 @@ pub enum NoPollCause {
         epoll: NamedEpoll,
         queues: usize,
         /// How its connections can be sorted by queue, or that they cannot.
-        advice: String,
+        fix: Fix,
     },
     Unknown {
         seen: String,
@@ -121,7 +121,7 @@ pub(crate) fn cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, napi: N
         return NoPollCause::SeveralQueues {
             epoll: NamedEpoll::of(epoll),
             queues: epoll.by_napi.len(),
-            advice: one_queue_per_worker(query, epoll.process),
+            fix: one_queue_per_worker(query, epoll.process),
         };
     }
     let sockets = first.by_napi.get(&napi).map_or(0, Vec::len);
@@ -176,31 +176,31 @@ impl NoPollCause {
         matches!(self, Self::TrafficOfOthers { .. })
     }
 
-    /// The cause for a program that has a mode, with advice that its commands do not refuse.
+    /// The cause for a program that has a mode, with a fix that is not refused.
     #[must_use]
     pub fn if_attached(self, attached: &AttachedMode) -> Self {
         match self {
-            Self::SeveralQueues { epoll, queues, advice } => {
-                Self::SeveralQueues { epoll, queues, advice: one_queue_if_attached(&advice, attached) }
+            Self::SeveralQueues { epoll, queues, fix } => {
+                Self::SeveralQueues { epoll, queues, fix: one_queue_if_attached(fix, attached) }
             }
             other => other,
         }
     }
 
     #[must_use]
-    pub fn advice(&self) -> Option<String> {
+    pub fn fix(&self) -> Option<Fix> {
         let text = match self {
             Self::NoEpoll | Self::ListenersOnly => "choose a mode that only defers, such as defer20",
             Self::TrafficOfOthers { .. } | Self::Unknown { .. } => return None,
             Self::Moved { .. } => "detach, then attach again, or use --follow",
-            Self::Found(finding) => return finding.fix.first().map(ToString::to_string),
+            Self::Found(finding) => return finding.fix.first().cloned(),
             Self::NotEnabled { .. } => "detach, then attach again",
             Self::WatchedByAnother { .. } | Self::NobodySleeps { .. } => {
                 "`quell doctor` observes how the program waits; a mode that only defers does not depend on it"
             }
-            Self::SeveralQueues { advice, .. } => return Some(advice.clone()),
+            Self::SeveralQueues { fix, .. } => return Some(fix.clone()),
         };
-        Some(text.to_owned())
+        Some(Fix::advice(text))
     }
 }
 

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::effect::{EffectOnQueue, ModeVerdict, PACKETS_TO_JUDGE};
+use crate::findings::Fix;
 
 /// Polls per packet above which a mode costs more than interrupts.
 const POLLS_PER_PACKET_MAX: u64 = 2;
@@ -39,8 +40,10 @@ pub enum DoesItPay {
     NotInEffect,
     /// No: an epoll polls one queue and has connections of several, so that packets of the others wait.
     LeavesQueuesUnpolled {
-        /// Advice how to give each epoll one queue.
+        /// How to give each epoll one queue.
         fix: String,
+        /// Command for that, if one does it.
+        command: Option<String>,
     },
     /// No: it polls more often than interrupts would.
     Costs {
@@ -64,10 +67,10 @@ impl DoesItPay {
 }
 
 impl ModePayoff {
-    /// Judges a mode by its queues. `fix` is the advice for an epoll that polls and has connections of several queues;
-    /// absent without one.
+    /// Judges a mode by its queues. `fix` is that for an epoll that polls and has connections of several queues; absent
+    /// without one.
     #[must_use]
-    pub fn of(mode: DeliveryMode, queues: &[(EffectOnQueue, ModeVerdict)], fix: Option<String>) -> Self {
+    pub fn of(mode: DeliveryMode, queues: &[(EffectOnQueue, ModeVerdict)], fix: Option<&Fix>) -> Self {
         let sum = |of: fn(&EffectOnQueue) -> u64| queues.iter().map(|(seen, _)| of(seen)).sum::<u64>();
         let ratio = |part: u64, all: u64| (all > 0).then(|| part as f64 / all as f64);
         let (packets, polls) = (sum(|seen| seen.packets), sum(|seen| seen.polls));
@@ -79,7 +82,10 @@ impl ModePayoff {
         let pays = match (instead, fix) {
             _ if is(|verdict| matches!(verdict, ModeVerdict::NotInEffect(_))) => DoesItPay::NotInEffect,
             _ if mode == DeliveryMode::default() => DoesItPay::ChangesNothing,
-            (_, Some(fix)) => DoesItPay::LeavesQueuesUnpolled { fix },
+            (_, Some(fix)) => {
+                let (fix, command) = fix.parts();
+                DoesItPay::LeavesQueuesUnpolled { fix, command }
+            }
             (Some(instead), None) => DoesItPay::Costs { instead },
             (None, None) if is(|verdict| matches!(verdict, ModeVerdict::InEffect(_))) => DoesItPay::MeasureToKnow,
             (None, None) => DoesItPay::CannotTell,
@@ -140,7 +146,7 @@ mod tests {
     }
 
     fn payoff(mode: &str, queues: &[(EffectOnQueue, ModeVerdict)], fix: Option<&str>) -> ModePayoff {
-        ModePayoff::of(mode.parse().unwrap(), queues, fix.map(str::to_owned))
+        ModePayoff::of(mode.parse().unwrap(), queues, fix.map(Fix::advice).as_ref())
     }
 
     #[test]
@@ -166,7 +172,10 @@ mod tests {
     fn queues_that_nobody_polls_are_more_serious_than_polls_that_cost() {
         let costly = [(seen(3_300, 40_000, 3_300), in_effect())];
         let pays = |mode, fix| payoff(mode, &costly, fix).pays;
-        assert_eq!(pays("suspend20", Some("steer")), DoesItPay::LeavesQueuesUnpolled { fix: "steer".to_owned() });
+        assert_eq!(
+            pays("suspend20", Some("steer")),
+            DoesItPay::LeavesQueuesUnpolled { fix: "steer".to_owned(), command: None }
+        );
         assert!(matches!(pays("suspend20", None), DoesItPay::Costs { .. }));
         assert_eq!(pays("base", None), DoesItPay::ChangesNothing);
         let not = [(costly[0].0, ModeVerdict::NotInEffect("none".to_owned()))];

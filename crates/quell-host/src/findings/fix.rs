@@ -1,37 +1,114 @@
 //! Fixes of findings: a command to run, or advice if no command helps. A command for another namespace enters that
-//! namespace first.
+//! namespace first. Commands of Quell that give a program a mode stay typed until they are printed, because they depend on
+//! what the program has.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
 use quell_linux::{CpuList, NapiId, Pid, visible};
 use quell_mode::DeliveryMode;
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 
+use crate::attach::{AttachedMode, ModeCommand};
 use crate::snapshot::query::SnapshotQuery;
 use crate::snapshot::{Device, SnapshotNapi};
 
 /// Fix of a finding.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(into = "FixText")]
+pub enum Fix {
+    /// Command of another tool, to run as root, unchanged.
+    Command(String),
+    /// Advice if no command helps.
+    Advice(String),
+    /// Command of Quell.
+    Mode {
+        /// What to do before it, or what it does, with its punctuation. Empty if the command is all.
+        first: String,
+        command: ModeCommand,
+        /// What helps instead, if anything.
+        otherwise: Option<String>,
+    },
+}
+
+/// Text of a fix.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Fix {
+#[schemars(rename = "Fix")]
+pub enum FixText {
     /// Command to run as root, unchanged.
     Command(String),
     /// Advice if no command helps.
     Advice(String),
 }
 
+impl From<Fix> for FixText {
+    fn from(fix: Fix) -> Self {
+        match fix {
+            Fix::Command(text) => Self::Command(text),
+            Fix::Advice(text) => Self::Advice(text),
+            Fix::Mode { first, command, otherwise } => match (first.is_empty() && command.is_complete(), otherwise) {
+                (true, None) => Self::Command(command.to_string()),
+                (_, Some(otherwise)) => Self::Advice(format!("{first} `{command}`; or {otherwise}")),
+                (_, None) => Self::Advice(format!("{first} `{command}`")),
+            },
+        }
+    }
+}
+
+impl JsonSchema for Fix {
+    fn schema_name() -> Cow<'static, str> {
+        FixText::schema_name()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        FixText::json_schema(generator)
+    }
+}
+
 impl fmt::Display for Fix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Command(text) | Self::Advice(text) => f.write_str(text),
+        match self.text() {
+            FixText::Command(text) | FixText::Advice(text) => f.write_str(&text),
         }
     }
 }
 
 impl Fix {
-    pub(super) fn advice(text: impl Into<String>) -> Self {
+    #[must_use]
+    pub fn text(&self) -> FixText {
+        self.clone().into()
+    }
+
+    /// The fix as advice without its command, and the command, if that ends the advice.
+    #[must_use]
+    pub fn parts(&self) -> (String, Option<String>) {
+        match self {
+            Self::Mode { first, command, otherwise: None } => {
+                (first.trim_end_matches(':').to_owned(), Some(command.to_string()))
+            }
+            other => (other.to_string(), None),
+        }
+    }
+
+    /// The fix for a program that has a mode.
+    #[must_use]
+    pub(crate) fn if_attached(self, attached: &AttachedMode) -> Self {
+        match self {
+            Self::Mode { mut first, command, otherwise } => {
+                let command = command.if_attached(attached);
+                if first.is_empty() && command.starts_again() {
+                    "start the program again:".clone_into(&mut first);
+                }
+                Self::Mode { first, command, otherwise }
+            }
+            other => other,
+        }
+    }
+
+    pub(crate) fn advice(text: impl Into<String>) -> Self {
         Self::Advice(text.into())
     }
 
@@ -66,8 +143,7 @@ impl Fix {
     /// queue. Falls back to `otherwise` if no mode matches.
     pub(super) fn attach(napi: &SnapshotNapi, pids: &BTreeSet<Pid>, otherwise: &str) -> Self {
         let Some(mode) = suspending_mode(napi) else { return Self::advice(otherwise) };
-        let pids = pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-        Self::Command(format!("quell attach {mode} {pids}"))
+        Self::Mode { first: String::new(), command: ModeCommand::of_pids(Some(mode), pids), otherwise: None }
     }
 
     pub(super) fn feature(query: &SnapshotQuery<'_>, device: &Device, feature: &str, on: bool) -> Self {
@@ -180,6 +256,23 @@ mod tests {
             let borrowed: Vec<&str> = words.iter().map(String::as_str).collect();
             proptest::prop_assert_eq!(parsed_by_sh(&typed(&borrowed)), words);
         }
+    }
+
+    #[test]
+    fn a_command_that_ends_the_advice_can_be_printed_beside_it_and_is_that_of_an_attached_program() {
+        let command = || ModeCommand::of_pids(None, [&Pid::new(7).unwrap()]).placed(true, true);
+        let fix = |otherwise| Fix::Mode { first: "sort them:".to_owned(), command: command(), otherwise };
+        let attached = AttachedMode { mode: "suspend200".parse().unwrap(), ..AttachedMode::default() };
+        let again = "quell attach suspend200 7 --steer --pin --follow --take-over --yes";
+        assert_eq!(fix(None).if_attached(&attached).parts(), ("sort them".to_owned(), Some(again.to_owned())));
+        let (text, command) = fix(Some("use one queue".to_owned())).parts();
+        assert!(text.ends_with("--follow`; or use one queue") && command.is_none(), "{text}");
+        assert_eq!(fix(None).text(), FixText::Advice(fix(None).to_string()), "MODE is for the reader to choose");
+        let launched = AttachedMode { launched: true, ..attached };
+        let of_queue = Fix::attach(&napi(100, 20_000, 20_000_000), &[Pid::new(7).unwrap()].into(), "otherwise");
+        assert_eq!(of_queue.text(), FixText::Command("quell attach suspend20 7".to_owned()));
+        let again = of_queue.if_attached(&launched).to_string();
+        assert_eq!(again, "start the program again: `quell run suspend20 -- COMMAND`");
     }
 
     #[test]

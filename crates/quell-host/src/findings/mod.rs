@@ -33,7 +33,7 @@ use crate::behavior::Behavior;
 use crate::snapshot::Snapshot;
 
 use crate::snapshot::query::SnapshotQuery;
-pub use fix::Fix;
+pub use fix::{Fix, FixText};
 pub use markdown::markdown;
 pub use node::Node;
 pub use sharing::{EPOLL_MIXES_NAPIS, unpolled_queues};
@@ -249,12 +249,6 @@ impl Finding {
     #[must_use]
     pub fn leaves_queues_unpolled(&self) -> bool {
         self.id == EPOLL_MIXES_NAPIS && self.severity >= Severity::Warning
-    }
-
-    /// Its first fix. Empty without one.
-    #[must_use]
-    pub fn first_fix(&self) -> String {
-        self.fix.first().map_or_else(String::new, ToString::to_string)
     }
 
     /// Whether the program would stall with these settings. Commands refuse to set them.

@@ -40,7 +40,11 @@ fn floating(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         let at = epoll.by_napi.keys().find_map(|&id| packet_cpu(query, id));
         let fix = match at {
             _ if epoll.by_napi.len() > 1 => match has_reuseport_group(query, epoll.process) {
-                true => Fix::advice(format!("pin it when it polls one queue: `{}`", to_steer(query, epoll.process))),
+                true => Fix::Mode {
+                    first: "pin it when it polls one queue:".to_owned(),
+                    command: to_steer(query, epoll.process),
+                    otherwise: None,
+                },
                 false => Fix::advice("pin it when it polls one queue (epoll-mixes-napis)"),
             },
             Some(cpu) => Fix::pin(thread.tid, &only(cpu)),

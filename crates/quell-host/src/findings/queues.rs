@@ -64,12 +64,12 @@ fn of_sampled(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi) -
             counted(wait.stalled_polls, "poll"),
             time_text(STALLED_NS)
         );
-        let advice = cause.as_ref().and_then(NoPollCause::advice);
+        let fix = cause.as_ref().and_then(NoPollCause::fix);
         Observation {
             severity: Severity::Serious,
             nodes: [Node::from(device), query.napi_node(napi.id)].into_iter().chain(holders).collect(),
             observed: cause.map_or(observed.clone(), |cause| format!("{observed}: {cause}")),
-            fix: vec![Fix::advice(advice.unwrap_or_else(|| LET_IT_WAIT.to_owned()))],
+            fix: vec![fix.unwrap_or_else(|| Fix::advice(LET_IT_WAIT))],
         }
     })
 }

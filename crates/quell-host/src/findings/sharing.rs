@@ -58,8 +58,7 @@ fn mixed(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             nodes,
             observed: format!("sockets by NAPI: {}{}", shares.collect::<Vec<_>>().join(", "), if_polled(severity)),
             fix: std::iter::once(one_queue_per_worker(query, epoll.process))
-                .chain(opened_connections(query, epoll))
-                .map(Fix::advice)
+                .chain(opened_connections(query, epoll).map(Fix::advice))
                 .collect(),
         }
     };
@@ -76,10 +75,9 @@ fn mixing<'q>(query: &'q SnapshotQuery<'q>) -> impl Iterator<Item = (&'q EpollCo
     query.epolls().map(|epoll| (epoll, epoll.on_one_queue())).filter(|(_, on)| on.len() > 1)
 }
 
-/// Processes with an epoll that polls and has connections of several queues, of which it polls one, with the advice for
-/// each.
+/// Processes with an epoll that polls and has connections of several queues, of which it polls one, with the fix for each.
 #[must_use]
-pub fn unpolled_queues(now: &Snapshot) -> BTreeMap<Pid, String> {
+pub fn unpolled_queues(now: &Snapshot) -> BTreeMap<Pid, Fix> {
     let query = SnapshotQuery::new(now, None);
     let polling = mixing(&query).filter(|(epoll, _)| epoll.polls());
     polling.map(|(epoll, _)| (epoll.process.pid, one_queue_per_worker(&query, epoll.process))).collect()

@@ -9,32 +9,32 @@ use quell_mode::DeliveryMode;
 use super::placement::FLOATING_WORKER;
 use super::sharing::{EPOLL_MIXES_NAPIS, SHARED_BY_WORKERS};
 use super::{Finding, Fix, Node};
-use crate::attach::AttachedMode;
+use crate::attach::{AttachedMode, ModeCommand};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Process, Protocol, Snapshot, SnapshotSocket, SocketState};
 
 /// How each worker of a program gets the connections of one queue, or that it cannot.
-pub(crate) fn one_queue_per_worker(query: &SnapshotQuery<'_>, process: &Process) -> String {
+pub(crate) fn one_queue_per_worker(query: &SnapshotQuery<'_>, process: &Process) -> Fix {
     if process.name == "memcached" {
-        return "start memcached with -N and one thread per queue".to_owned();
+        return Fix::advice("start memcached with -N and one thread per queue");
     }
     let command = to_steer(query, process);
     if has_reuseport_group(query, process) {
-        return format!("sort new connections by queue: `{command}`");
+        return Fix::Mode { first: "sort new connections by queue:".to_owned(), command, otherwise: None };
     }
     let other = format!("use a device with one queue, or {}", without_suspension(query, process));
     let own_sockets = match process.name.as_str() {
         "nginx" => "add `reuseport` to its `listen` directives",
         "haproxy" => "add `shards by-thread` to its `bind` lines",
-        _ if has_one_worker(query, process) => return other,
+        _ if has_one_worker(query, process) => return Fix::advice(other),
         _ => "give each worker a listening socket of its own (SO_REUSEPORT)",
     };
-    format!("{own_sockets}, then `{command}`; or {other}")
+    Fix::Mode { first: format!("{own_sockets}, then"), command, otherwise: Some(other) }
 }
 
 /// Command that steers the connections of a program to its workers, and pins these.
-pub(super) fn to_steer(query: &SnapshotQuery<'_>, worker: &Process) -> String {
-    format!("quell attach MODE {} --steer --pin --follow", server_of(query, worker).pid)
+pub(super) fn to_steer(query: &SnapshotQuery<'_>, worker: &Process) -> ModeCommand {
+    ModeCommand::of_pids(None, [&server_of(query, worker).pid]).placed(true, true)
 }
 
 /// Whether one thread of the program waits for packets.
@@ -56,11 +56,21 @@ pub(super) fn without_suspension(query: &SnapshotQuery<'_>, process: &Process) -
     }
 }
 
-/// CPUs of a host, and workers of programs that run on them.
+/// CPUs that are too few for polling threads beside the workers of programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LackingCpus {
     pub cpus: usize,
+    /// Queues, each of which gets a polling thread.
+    pub queues: usize,
     pub workers: usize,
+}
+
+impl LackingCpus {
+    /// `None` if a CPU is left beside those of the polling threads and of the workers.
+    #[must_use]
+    pub fn of(cpus: usize, queues: usize, workers: usize) -> Option<Self> {
+        (cpus <= queues + workers).then_some(Self { cpus, queues, workers })
+    }
 }
 
 /// The CPUs, if a polling thread for each of so many queues leaves none free beside the workers of the programs.
@@ -72,8 +82,7 @@ pub fn cpus_lacking_for_pollers(now: &Snapshot, programs: &BTreeSet<Pid>, queues
 fn lacking(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, queues: usize) -> Option<LackingCpus> {
     let its = query.epolls().filter(|epoll| programs.contains(&epoll.process.pid));
     let workers = its.map(|epoll| epoll.waiters.len()).sum::<usize>().max(1);
-    let cpus = query.now.cpus.each.len();
-    (cpus <= queues + workers).then_some(LackingCpus { cpus, workers })
+    LackingCpus::of(query.now.cpus.each.len(), queues, workers)
 }
 
 /// The process that opened the listening sockets of a worker: the first one that holds them.
@@ -148,55 +157,31 @@ pub fn are_placed(findings: &mut Vec<Finding>, programs: &BTreeSet<Pid>, steered
     }
 }
 
-/// Replaces the advice to attach in findings about these programs, which are attached: `quell attach` refuses that.
+/// Adapts the commands in findings about these programs to what is attached to them.
 pub fn are_attached(findings: &mut [Finding], programs: &BTreeMap<Pid, AttachedMode>) {
     for finding in findings {
         let program = finding.nodes.iter().find_map(|node| match node {
-            Node::Epoll { pid, .. } => programs.get_key_value(pid),
+            Node::Epoll { pid, .. } => programs.get(pid),
             _ => None,
         });
-        let Some((pid, attached)) = program else { continue };
-        for fix in &mut finding.fix {
-            *fix = match fix {
-                Fix::Command(command) => match command.strip_prefix("quell attach ") {
-                    Some(rest) if attached.launched => {
-                        let mode = rest.split(' ').next().unwrap_or("MODE");
-                        Fix::advice(format!("start the program again with `quell run {mode} -- COMMAND`"))
-                    }
-                    Some(_) => Fix::advice(format!("`quell detach {pid}`, then `{command}`")),
-                    None => continue,
-                },
-                Fix::Advice(text) => Fix::advice(to_attached(text, attached)),
-            };
-        }
+        let Some(attached) = program else { continue };
+        finding.fix = std::mem::take(&mut finding.fix).into_iter().map(|fix| fix.if_attached(attached)).collect();
     }
 }
 
-/// Names the mode of a plan in the advice of its findings.
-pub fn name_mode(findings: &mut [Finding], mode: &DeliveryMode) {
+/// Names the mode of a plan in the commands of its findings.
+pub fn name_mode(findings: &mut [Finding], planned: &DeliveryMode) {
     for fix in findings.iter_mut().flat_map(|finding| &mut finding.fix) {
-        if let Fix::Advice(text) = fix {
-            *text = text.replace("quell attach MODE ", &format!("quell attach {mode} "));
+        if let Fix::Mode { command, .. } = fix {
+            command.mode.get_or_insert(*planned);
         }
     }
 }
 
-/// Advice that names `quell attach MODE`, for a program that has a mode: this one is attached again, with the options
-/// of the advice, or the program is started again.
-pub(crate) fn to_attached(advice: &str, attached: &AttachedMode) -> String {
-    let mode = attached.mode;
-    let part = |part: &str| match part.strip_prefix("quell attach ").and_then(|rest| rest.split_once(' ')) {
-        Some(_) if attached.launched => format!("quell run {mode} --steer --pin -- COMMAND"),
-        Some((_, rest)) => format!("quell attach {mode} {rest} --take-over --yes"),
-        None => part.to_owned(),
-    };
-    advice.split('`').map(part).collect::<Vec<_>>().join("`")
-}
-
-/// Advice how to give each epoll one queue, for a program that has a mode.
+/// How to give each epoll one queue, for a program that has a mode.
 #[must_use]
-pub fn one_queue_if_attached(advice: &str, attached: &AttachedMode) -> String {
-    if attached.steers { STEERED.to_owned() } else { to_attached(advice, attached) }
+pub fn one_queue_if_attached(fix: Fix, attached: &AttachedMode) -> Fix {
+    if attached.steers { Fix::advice(STEERED) } else { fix.if_attached(attached) }
 }
 
 /// Whether the process holds a socket of a reuseport group with several TCP listeners, which may be those of other

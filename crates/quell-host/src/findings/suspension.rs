@@ -234,9 +234,9 @@ fn judge_effect(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi)
         let pids = programs.keys().copied().collect();
         return match suspension_of(&observed, || cause(query, &pids, napi.id)) {
             (ModeVerdict::InEffect(_), _) => None,
-            (ModeVerdict::NotInEffect(observed), advice) => {
+            (ModeVerdict::NotInEffect(observed), fix) => {
                 let is_polled = sample.polls.program + sample.polls.program_last > 0;
-                let fix = if is_polled { Some(longer()) } else { advice.map(Fix::advice) };
+                let fix = if is_polled { Some(longer()) } else { fix };
                 observation(Severity::Warning, observed, fix.into_iter().collect())
             }
             (ModeVerdict::CannotTell(why), _) => cannot_tell(&why),

@@ -9,7 +9,8 @@ use quell_host::attach::AttachedMode;
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
 use quell_host::behavior::{Behavior, EpollWaits, ReadyCause, ReadyGroup};
 use quell_host::findings::{
-    Finding, Fix, are_attached, are_placed, are_steered, examine, examine_observed, examine_sampled, name_mode, rule,
+    Finding, Fix, FixText, are_attached, are_placed, are_steered, examine, examine_observed, examine_sampled,
+    name_mode, rule,
 };
 use quell_host::snapshot::WatchedKind;
 use quell_linux::{NapiId, Pid};
@@ -139,7 +140,8 @@ fn cause(row: &Row) -> NoPollCause {
 fn each_cause_is_said_where_the_snapshot_shows_it_and_not_beside() {
     for row in rows() {
         let cause = cause(&row);
-        assert_eq!((cause.to_string().as_str(), cause.advice().as_deref()), (row.cause, row.advice));
+        let advice = cause.fix().map(|fix| fix.to_string());
+        assert_eq!((cause.to_string().as_str(), advice.as_deref()), (row.cause, row.advice));
     }
 }
 
@@ -179,7 +181,7 @@ fn advice(rule: &str, edits: &[(&str, Value)]) -> Vec<String> {
     let report = examine(&snapshot(&now), Some(&snapshot(&before())));
     let found = report.findings.into_iter().find(|finding| finding.id == rule);
     let fix = found.unwrap_or_else(|| panic!("{rule} is not found")).fix;
-    fix.into_iter().filter_map(|fix| if let Fix::Advice(text) = fix { Some(text) } else { None }).collect()
+    fix.into_iter().filter_map(|fix| if let FixText::Advice(text) = fix.text() { Some(text) } else { None }).collect()
 }
 
 #[test]
@@ -259,8 +261,16 @@ fn steering_is_not_advised_to_a_program_that_is_steered() {
 
     let several = cause(&row(vec![("/sockets/1/napi", json!(8_194))], vec![], "", ""));
     let attached = |steers| AttachedMode { steers, ..attached(false) };
-    assert!(several.clone().if_attached(&attached(true)).advice().unwrap().starts_with("new connections are steered"));
-    let again = several.if_attached(&attached(false)).advice().unwrap();
+    assert!(
+        several
+            .clone()
+            .if_attached(&attached(true))
+            .fix()
+            .unwrap()
+            .to_string()
+            .starts_with("new connections are steered")
+    );
+    let again = several.if_attached(&attached(false)).fix().unwrap().to_string();
     assert!(again.contains("`quell attach suspend200 4242 --steer --pin --follow --take-over --yes`"), "{again}");
     let other = cause(&row(vec![("/processes/0/files/epolls", json!([]))], vec![], "", ""));
     assert_eq!(other.clone().if_attached(&attached(true)), other);
@@ -283,9 +293,9 @@ fn a_program_is_detached_before_it_is_attached_again() {
     assert_eq!(fix(&findings), attach, "another program is attached");
     let mut launched = findings.clone();
     is_attached(&mut findings, 4_242, false);
-    assert_eq!(fix(&findings), format!("`quell detach 4242`, then `{attach}`"));
+    assert_eq!(fix(&findings), format!("quell detach 4242 && {attach}"));
     is_attached(&mut launched, 4_242, true);
-    assert!(fix(&launched).starts_with("start the program again with `quell run suspend"), "{}", fix(&launched));
+    assert!(fix(&launched).starts_with("start the program again: `quell run suspend"), "{}", fix(&launched));
 }
 
 fn attached(launched: bool) -> AttachedMode {
@@ -496,7 +506,7 @@ fn every_advice_is_recorded() {
     for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/findings")).unwrap() {
         let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
         let code = text.split("#[cfg(test)]").next().unwrap();
-        for call in code.split("Fix::advice(").skip(1) {
+        for call in code.split("Fix::advice(").skip(1).chain(code.split("first: ").skip(1)) {
             let call = call.trim_start().trim_start_matches("format!(").trim_start();
             let Some(literal) = call.strip_prefix('"').and_then(|call| call.split('"').next()) else { continue };
             let words = literal.split("\\\n").map(str::trim_start).collect::<String>();

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::snapshots::{self, Edit, HarmlessEdit, before, healthy, set, snapshot};
 use proptest::prelude::*;
 use quell_host::behavior::{Behavior, EpollWaits, OBSERVED, ReadyCause, ReadyGroup};
-use quell_host::findings::{Fix, Severity, examine, examine_observed, examine_sampled, rules};
+use quell_host::findings::{Fix, FixText, Severity, examine, examine_observed, examine_sampled, rules};
 use quell_host::snapshot::Snapshot;
 use quell_linux::NapiId;
 use quell_sampler::{PollsByPoller, QueueSample, WaitBounds};
@@ -134,7 +134,9 @@ fn commands(rule: &str, edits: &[(&str, Value)]) -> Vec<String> {
     let report = examine(&snapshot(&host), Some(&snapshot(&before())));
     let found = report.findings.into_iter().find(|finding| finding.id == rule);
     let fix = found.unwrap_or_else(|| panic!("{rule} is not found")).fix;
-    fix.into_iter().filter_map(|fix| if let Fix::Command(command) = fix { Some(command) } else { None }).collect()
+    fix.into_iter()
+        .filter_map(|fix| if let FixText::Command(command) = fix.text() { Some(command) } else { None })
+        .collect()
 }
 
 #[test]

@@ -7,7 +7,7 @@ use quell_host::attach::AttachedMode;
 use quell_host::attach::payoff::DoesItPay;
 use quell_host::findings::{Finding, examine};
 use quell_host::servers::{
-    EarlierAnswer, EarlierMeasurement, HostServer, Known, NextStep, ProcessOrigin, ServerWait, servers,
+    EarlierAnswer, EarlierMeasurement, EarlierVerdict, HostServer, Known, NextStep, ProcessOrigin, ServerWait, servers,
 };
 use quell_linux::{NapiId, Pid};
 use quell_sampler::QueueSample;
@@ -38,7 +38,15 @@ fn answer(better: Option<&str>) -> EarlierAnswer {
         packets_per_s: Some(100_000),
         problem: None,
     };
-    EarlierAnswer { measured, better: better.map(|mode| mode.parse().unwrap()), steered: false }
+    let mode = |word: &str| word.parse().unwrap();
+    let verdict =
+        better.map_or_else(|| EarlierVerdict::Keep(mode("base")), |better| EarlierVerdict::Better(mode(better)));
+    EarlierAnswer { measured, verdict, compared: ["base", "suspend200"].map(mode).to_vec(), steered: false }
+}
+
+fn undecided(unsteered: bool) -> EarlierAnswer {
+    let (advice, command) = ("measure longer".to_owned(), "quell bench --pid 4242 --budget 4m".to_owned());
+    EarlierAnswer { verdict: EarlierVerdict::Undecided { advice, command, unsteered }, ..answer(None) }
 }
 
 fn with_problem(better: Option<&str>, id: &str) -> EarlierAnswer {
@@ -77,10 +85,9 @@ fn attached(mode: &str, steers: bool) -> AttachedMode {
     AttachedMode { mode: mode.parse().unwrap(), launched: false, steers, pins: steers }
 }
 
-/// Both queues deliver to the second epoll.
-fn mixing(reuseport: bool) -> Value {
+/// Without any mode.
+fn plain() -> Value {
     let mut host = healthy();
-    set(&mut host, "/sockets/1/napi", json!(8194));
     for epoll in [1, 2] {
         let params = json!({"busy_poll_usecs": 0, "busy_poll_budget": 0, "prefer_busy_poll": false});
         set(&mut host, &format!("/processes/0/files/epolls/{epoll}/params"), params);
@@ -90,6 +97,13 @@ fn mixing(reuseport: bool) -> Value {
             set(&mut host, &format!("/devices/0/napis/{napi}/{key}"), json!(0));
         }
     }
+    host
+}
+
+/// Both queues deliver to the second epoll.
+fn mixing(reuseport: bool) -> Value {
+    let mut host = plain();
+    set(&mut host, "/sockets/1/napi", json!(8194));
     // memcached has an option of its own.
     set(&mut host, "/processes/0/name", json!("nginx"));
     if reuseport {
@@ -174,7 +188,48 @@ fn a_measurement_of_an_attached_server_ends_the_advice_to_measure() {
     let mixing = only(&mixing(true), &facts).next;
     assert!(matches!(mixing, NextStep::Keep { .. }), "it cannot be steered more: {mixing:?}");
     assert!(matches!(next("suspend200", false, Some("suspend200")), NextStep::Keep { .. }));
-    assert_eq!(next("suspend200", false, None), NextStep::Check, "the result may be against it");
+    let kept = next("suspend200", false, None);
+    assert!(matches!(&kept, NextStep::Return { mode, .. } if *mode == "base".parse().unwrap()), "{kept:?}");
+    assert_eq!(next("fullbusy", false, None), NextStep::Check, "the result does not know fullbusy");
+}
+
+#[test]
+fn a_result_without_an_answer_leads_to_its_own_next_command() {
+    let next = |measured, attached: Option<AttachedMode>, packets_per_s| {
+        let attached = attached.map(|mode| (4242, mode)).into_iter().collect();
+        only(&healthy(), &Facts { measured, attached, packets_per_s, ..Facts::default() }).next
+    };
+    let decides =
+        |step: &NextStep| matches!(step, NextStep::Decide { command, .. } if command.ends_with("--budget 4m"));
+    let open = || vec![undecided(false)];
+    assert!(decides(&next(open(), None, None)));
+    assert!(decides(&next(open(), Some(attached("suspend200", false)), Some(100_000))));
+    assert!(matches!(next(open(), None, Some(2_000)), NextStep::MeasureAgain { .. }), "another load");
+    let both = vec![undecided(false), answer(None)];
+    assert!(matches!(next(both, None, None), NextStep::Keep { .. }), "an older result has decided");
+    let unsteered = || vec![undecided(true)];
+    assert!(decides(&next(unsteered(), None, None)));
+    assert_eq!(next(unsteered(), Some(attached("base", true)), None), NextStep::Check, "it is steered now");
+}
+
+#[test]
+fn a_mode_that_was_kept_or_better_is_kept_where_it_is_set_and_attached_where_it_is_not() {
+    let mode = |word: &str| word.parse().unwrap();
+    let next = |host: &Value, verdict| {
+        only(host, &Facts { measured: vec![EarlierAnswer { verdict, ..answer(None) }], ..Facts::default() }).next
+    };
+    let is_attach = |step: &NextStep| matches!(step, NextStep::Attach { .. });
+    let better = |word| EarlierVerdict::Better(mode(word));
+    assert!(matches!(next(&healthy(), better("suspend20")), NextStep::Keep { .. }), "a profile has set it");
+    assert!(is_attach(&next(&healthy(), better("suspend200"))));
+    assert!(is_attach(&next(&plain(), EarlierVerdict::Keep(mode("suspend200")))), "it was attached then");
+    assert!(matches!(next(&plain(), EarlierVerdict::Keep(mode("base"))), NextStep::Keep { .. }));
+}
+
+#[test]
+fn a_server_has_the_address_of_its_connections() {
+    assert_eq!(only(&healthy(), &Facts::default()).address.map(|it| it.port()), Some(11_211));
+    assert!(only(&healthy(), &Facts::default()).address.is_some_and(|it| !it.ip().is_unspecified()));
 }
 
 #[test]

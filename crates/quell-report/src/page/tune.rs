@@ -114,16 +114,19 @@ fn end(state: &ArmState) -> &'static str {
 
 fn arms(search: &TuneResult) -> Grid {
     let plan = &search.plan;
-    let ratio = plan.loads.iter().map(|load| shown(&format!("{} at {load}, to {}", plan.goal.objective, plan.present)));
+    let ratio = plan
+        .loads
+        .iter()
+        .map(|load| shown(&format!("{} at {load}, to {}", plan.goal.objective, plan.name(plan.present))));
     let head = ["arm".to_owned(), "slices".to_owned()].into_iter().chain(ratio);
     let mut grid = Grid::new(head.chain(["of the limit".to_owned(), "became".to_owned()]));
     for arm in search.arms.iter().filter(|arm| arm.slices > 0 || arm.state != ArmState::Alive) {
-        grid.rows.push(arm_row(arm));
+        grid.rows.push(arm_row(plan.name(arm.mode), arm));
     }
     grid
 }
 
-fn arm_row(arm: &ArmReport) -> Vec<String> {
+fn arm_row(name: String, arm: &ArmReport) -> Vec<String> {
     let finite = |value: &f64| value.is_finite();
     let ratio =
         |ratio: &Option<f64>| ratio.filter(finite).map_or_else(|| ABSENT.to_owned(), |ratio| format!("{ratio:.2}"));
@@ -136,7 +139,7 @@ fn arm_row(arm: &ArmReport) -> Vec<String> {
         ArmState::Worse { than } => format!("worse than {than}"),
         state => words::arm_state(state),
     };
-    let cells = [arm.mode.to_string(), arm.slices.to_string()].into_iter().chain(arm.ratio.iter().map(ratio));
+    let cells = [name, arm.slices.to_string()].into_iter().chain(arm.ratio.iter().map(ratio));
     cells.chain([limit, shown(&became)]).collect()
 }
 
@@ -157,7 +160,7 @@ fn confirmation_section(confirmation: &Confirmation, parts: &[Part<'_>], search:
     };
     let about = format!("Fresh slices, which the search did not see.{held}");
     html! {
-        (parts::section(level, &format!("{} confirmed against {}", confirmation.mode, search.plan.present), &about, &html! {
+        (parts::section(level, &format!("{} confirmed against {}", confirmation.mode, search.plan.name(search.plan.present)), &about, &html! {
             @if !latency.is_empty() { (parts::charts(&latency)) }
         }))
         (experiment::effects_and_slices(parts, &styles, level))

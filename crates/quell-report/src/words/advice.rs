@@ -1,5 +1,6 @@
 //! What a result advises: the conclusion in words, and the next command.
 
+use quell_result::ResultDocument;
 use quell_result::conclusion::{Conclusion, WhyLonger};
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
 use quell_result::facts::{PRESENT, ProgramsFacts};
@@ -18,13 +19,25 @@ fn advice(text: &str, command: Option<&str>) -> Advice {
     Advice { text: text.to_owned(), command: command.map(str::to_owned) }
 }
 
+/// What a result advises. `None` without a question about modes.
+#[must_use]
+pub fn advice_of(document: &ResultDocument) -> Option<Advice> {
+    match document {
+        ResultDocument::Experiment(result) => experiment_advice(result),
+        ResultDocument::Tune(file) => Some(search_advice(file)),
+        _ => None,
+    }
+}
+
 /// What an experiment advises. `None` if it measures no times, or is empty.
 #[must_use]
 pub fn experiment_advice(result: &ExperimentResult) -> Option<Advice> {
     let conclusion = result.conclusion()?;
     let modes = result.experiments.first().map(|first| {
         // The attached mode is a row of the next result, too.
-        first.treatment_names().filter(|mode| *mode != PRESENT).collect::<Vec<_>>().join(",")
+        let named = first.record.design.treatments.iter().filter(|treatment| treatment.name != PRESENT);
+        let modes = std::iter::once(&first.record.design.reference).chain(named);
+        modes.map(|mode| mode.setting.to_string()).collect::<Vec<_>>().join(",")
     });
     let measure = |pids: &str| format!("quell bench --pid {pids} --modes {}", modes.unwrap_or_default());
     Some(of(&conclusion, &result.subject, measure, &[]))
@@ -68,13 +81,16 @@ fn of(
             let placement = placement_options(subject);
             advice(&said, Some(&format!("{detach}quell attach {mode}{placement} --follow {pids}")))
         }
-        (Conclusion::MeasureLonger { budget_ms: Some(budget_ms), .. }, SubjectFacts::Programs(facts)) => {
+        (Conclusion::MeasureLonger { because, budget_ms }, SubjectFacts::Programs(facts))
+            if budget_ms.is_some() || matches!(because, WhyLonger::OtherPrograms { .. }) =>
+        {
             let again = commands_of(facts)
                 .into_iter()
                 .map(|(option, words)| format!(" {option} {}", shell_words::quote(&words::command_line(&words))));
             let measure = measure(&pids(facts, ","));
             let command = format!("{measure}{}{}", placement_options(subject), again.collect::<String>());
-            advice(&said, Some(&format!("{command} --budget {}", budget(*budget_ms))))
+            let longer = budget_ms.map_or_else(String::new, |ms| format!(" --budget {}", budget(ms)));
+            advice(&said, Some(&(command + &longer)))
         }
         (Conclusion::MeasureLonger { budget_ms: Some(budget_ms), .. }, _) => {
             advice(&format!("{said}: run the command again with --budget {}", budget(*budget_ms)), None)

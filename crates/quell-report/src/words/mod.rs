@@ -20,7 +20,7 @@ use quell_result::figures::{self, Work};
 use quell_sampler::QueuePoller;
 use quell_tune::{ArmState, TuneEnd, TuneMetric};
 
-pub use advice::{Advice, budget, experiment_advice, placement_options, search_advice};
+pub use advice::{Advice, advice_of, budget, experiment_advice, placement_options, search_advice};
 pub use command::{repeat_experiment, repeat_search};
 pub use published::{PublishedText, published};
 pub use published_xdp::published_xdp;

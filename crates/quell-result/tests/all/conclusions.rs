@@ -4,6 +4,7 @@ use quell_experiment::{
     ContrastVerdict, Criterion, ExperimentDesign, ExperimentRecord, Goal, SliceFlag, SliceObservation, SliceRecord,
     StopReason, Treatment,
 };
+use quell_host::servers::EarlierVerdict;
 use quell_linux::Pid;
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
@@ -185,15 +186,25 @@ fn the_answer_for_a_program_is_that_of_each_load_with_its_packet_rate_and_proble
         .into();
     result.subject = SubjectFacts::Programs(Box::new(programs));
     let answers = |result: &ExperimentResult| {
-        ResultDocument::Experiment(Box::new(result.clone())).answers_for_programs("bench-1")
+        let advice = Some(("measure longer".to_owned(), "quell bench --budget 4m".to_owned()));
+        ResultDocument::Experiment(Box::new(result.clone())).answers_for_programs("bench-1", advice)
     };
     let (processes, of_loads) = answers(&result).unwrap();
     assert_eq!(processes, [(Pid::new(812).unwrap(), "nginx".to_owned())]);
-    let rates: Vec<_> = of_loads.iter().map(|one| (one.measured.packets_per_s, one.better)).collect();
-    assert_eq!(rates, [(Some(40_000), None), (Some(400_000), Some(mode("suspend20")))]);
+    let rates: Vec<_> = of_loads.iter().map(|one| (one.measured.packets_per_s, one.verdict.clone())).collect();
+    let kept = EarlierVerdict::Keep(mode("base"));
+    assert_eq!(rates, [(Some(40_000), kept), (Some(400_000), EarlierVerdict::Better(mode("suspend20")))]);
+    assert!(of_loads.iter().all(|one| one.compared == [mode("suspend20"), mode("base")]));
     assert!(of_loads.iter().all(|one| one.steered && one.measured.result == "bench-1"));
     let problems: Vec<_> = of_loads.iter().map(|one| one.measured.problem.as_deref()).collect();
     assert_eq!(problems, [Some("nested-epoll"), None], "suspend20 does not cause it");
+    let mut wide = experiment(&[("suspend20", 10.0, 1.0)], 0.5);
+    wide.subject = result.subject.clone();
+    let (_, of_wide) = answers(&wide).unwrap();
+    assert!(
+        matches!(&of_wide[0].verdict, EarlierVerdict::Undecided { command, unsteered: false, .. } if command.ends_with("4m")),
+        "{of_wide:?}"
+    );
     result.host.kernel_release = "5.10".to_owned();
     assert_eq!(answers(&result), None, "another kernel");
 }

@@ -66,7 +66,7 @@ pub fn observe(
 }
 
 /// Flags of a slice in which other programs used most of the time of the server's CPUs.
-pub(super) fn flags_of_other_programs(watched: &Watched, counters: &TrialCounters) -> BTreeSet<SliceFlag> {
+pub(crate) fn flags_of_other_programs(watched: &Watched, counters: &TrialCounters) -> BTreeSet<SliceFlag> {
     let Some(used) = &counters.server_cpus else { return BTreeSet::new() };
     if used.foreign_share_of_busy().is_none_or(|share| share <= FOREIGN_MAX) {
         return BTreeSet::new();

@@ -11,6 +11,7 @@ pub mod metrics;
 mod model;
 mod placed;
 pub mod programs;
+mod refused;
 mod search;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +20,8 @@ use std::path::Path;
 
 use quell_change::journal::{Journal, JournalError, Keeper};
 use quell_change::transaction::ChangeError;
-use quell_host::findings::Finding;
+use quell_experiment::SliceFlag;
+use quell_host::findings::{Finding, LackingCpus};
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::steer::{LookError, NothingSteered};
 use quell_host::switching::SwitchError;
@@ -36,6 +38,7 @@ use quell_vm::store::{StoreError, StoredKernel};
 pub use guest::{GUEST_ARMS, GuestSpec};
 pub use helper_command::HelperCommand;
 pub use load_source::LoadSource;
+pub use refused::refused_here;
 pub use search::{GuardError, guarded_run_max};
 
 use crate::experiment::ComparisonError;
@@ -128,6 +131,10 @@ pub enum PlannedSubject<'a> {
         /// Whether workers have connections on several queues under some modes, and steering is possible and not
         /// requested.
         steering_helps: bool,
+        /// CPUs for polling threads, if a mode that is compared has some and these CPUs are too few.
+        lacking_cpus: Option<LackingCpus>,
+        /// What other programs would distort now: the flags that slices would have.
+        contention: BTreeSet<SliceFlag>,
     },
     Command(&'a CommandFacts),
     Lab(&'a LabRequest),

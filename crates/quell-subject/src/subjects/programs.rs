@@ -2,12 +2,12 @@
 //! that of a load.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use quell_change::journal::Purpose;
-use quell_experiment::{ExperimentDesign, SliceStage, Treatment};
+use quell_experiment::{ExperimentDesign, SliceFlag, SliceStage, Treatment};
 use quell_host::attach::consequences::consequences_observed;
 use quell_host::attach::measured::{MeasuredAttachments, measured_attachments};
 use quell_host::attach::placement::{Groups, Wanted, decide, mark_attached_filters};
@@ -16,8 +16,8 @@ use quell_host::behavior;
 use quell_host::findings::{EPOLL_MIXES_NAPIS, Finding, Severity, are_steered};
 use quell_host::snapshot::Snapshot;
 use quell_host::steer::SteerRequest;
-use quell_host::switching::{BegunSwitching, SwitchError, SwitchPlan, refuse_queues_of_others};
-use quell_linux::visible::counted;
+use quell_host::switching::{BegunSwitching, SwitchError, refuse_queues_of_others};
+use quell_linux::proc::ProcRoot;
 use quell_linux::{CpuList, Pid, kernel};
 use quell_mode::{DeliveryMode, Threaded};
 use quell_result::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
@@ -27,8 +27,10 @@ use quell_result::tune::TuneFile;
 use quell_tune::{RefusedMode, TuneMetric, TunePlan, TuneSpace};
 
 use super::load_source::{UnderLoad, under_load};
-use super::search::{USERBUSY, refused_kinds, search};
+use super::refused::{lacking_cpus, refused_here};
+use super::search::search;
 use super::{Answer, HelperError, LoadSource, Operator, Planned, PlannedSubject, Tools, Unanswered, metrics, placed};
+use crate::counters::Instruments;
 use crate::experiment::clients::RemoteClients;
 use crate::experiment::figures;
 use crate::experiment::judge::{JudgeOutcome, Judges, PrintedFigures, RunningJudge};
@@ -41,6 +43,8 @@ use crate::question::{Comparison, Follow, Question, SubjectStep, report_slice};
 
 /// Time limit for the first packets of the load to arrive at the programs.
 const TRAFFIC_WITHIN: Duration = Duration::from_secs(10);
+/// Time for which other programs are observed before the first slice.
+const OBSERVED: Duration = Duration::from_millis(500);
 /// Interval between two snapshots while no packets have arrived.
 const LOOK_AGAIN: Duration = Duration::from_millis(300);
 
@@ -189,10 +193,22 @@ impl Measurement<'_> {
             judges_took_ms = judges_took_ms.min(again.map(|again| again.took_ms as u64));
             self.fit_to_judges(&mut question, &prepared, judges_took_ms, load.clients.as_ref())?;
         }
+        // A search leaves kinds of mode out that lack CPUs.
+        let is_comparison = matches!(question, Question::Compare(_));
         let facts = self.facts(&prepared, load.clients.as_ref());
         let affected = affected(&prepared.preview);
         let steering_helps = self.steering_helps(&prepared);
-        let subject = PlannedSubject::Programs { facts: &facts, affected, judges_took_ms, steering_helps };
+        let has_poller = prepared.modes.iter().any(|mode| mode.poller().is_some());
+        let lacking_cpus = lacking_cpus(&prepared.preview.plan).filter(|_| has_poller && is_comparison);
+        let contention = self.contention(&prepared.preview);
+        let subject = PlannedSubject::Programs {
+            facts: &facts,
+            affected,
+            judges_took_ms,
+            steering_helps,
+            lacking_cpus,
+            contention,
+        };
         if !operator.agrees(&Planned { question: &question, subject }) {
             return Err(Unanswered::Declined);
         }
@@ -260,6 +276,11 @@ impl Measurement<'_> {
         let mut design = design(modes, criteria, comparison.timing, 1);
         let is_present = |treatment: &&mut Treatment<_>| Some(treatment.setting) == *present;
         design.treatments.iter_mut().filter(is_present).for_each(|row| row.name = PRESENT.to_owned());
+        if let Some(set) =
+            self.base_is(&prepared.preview).filter(|_| design.reference.setting == DeliveryMode::default())
+        {
+            design.reference.name = format!("{} ({set})", design.reference.name);
+        }
         design
     }
 
@@ -281,6 +302,18 @@ impl Measurement<'_> {
         placed::decide_groups(&wanted, &self.attached, self.tools.journal, &self.spec.targets, snapshot)
     }
 
+    /// Observes for a short time whether other programs keep the CPUs of the programs busy.
+    fn contention(&self, preview: &Preview) -> BTreeSet<SliceFlag> {
+        let watched = server_side::watched(&preview.snapshot, &self.spec.targets.pids(), &preview.plan.napis());
+        let (proc, mut none) = (ProcRoot::default(), Instruments::default());
+        let first = watched.snapshot(&proc, &mut none);
+        if !server_side::sleep(OBSERVED, self.stopped) {
+            return BTreeSet::new();
+        }
+        let counters = watched.between(&first, &watched.snapshot(&proc, &mut none));
+        server_side::flags_of_other_programs(&watched, &counters)
+    }
+
     fn steering_helps(&self, prepared: &Prepared) -> bool {
         let is_mixed = prepared.problems.iter().any(|problem| problem.id == EPOLL_MIXES_NAPIS);
         let is_steered = self.spec.placement.steer.is_some() || self.attached.steers;
@@ -288,14 +321,18 @@ impl Measurement<'_> {
         is_mixed && !is_steered && groups().is_ok_and(|groups| !groups.steerings.is_empty())
     }
 
+    /// Mode of the queues under `base`, if it is another one. The NAPI threads of an attachment pause with it.
+    fn base_is(&self, preview: &Preview) -> Option<DeliveryMode> {
+        let has_threads = self.attached.mode.is_some_and(|mode| mode.napi().threaded != Threaded::Off);
+        preview.base_is().filter(|_| !has_threads)
+    }
+
     fn facts(&self, prepared: &Prepared, clients: Option<&RemoteClients>) -> ProgramsFacts {
         let ProgramsSpec { targets, load, judges, placement, .. } = self.spec;
         let facts = programs_facts(&prepared.preview, targets, load.command(), judges, clients);
-        // The NAPI threads of an attachment pause with it.
-        let has_threads = self.attached.mode.is_some_and(|mode| mode.napi().threaded != Threaded::Off);
         ProgramsFacts {
             attached: self.attached.mode,
-            base_is: facts.base_is.filter(|_| !has_threads),
+            base_is: self.base_is(&prepared.preview),
             placement: placed::planned(placement, &prepared.groups, &prepared.preview.snapshot),
             problems: prepared.problems.clone(),
             ..facts
@@ -513,6 +550,7 @@ impl Measurement<'_> {
         };
         let problems = by_problem(serious.into_iter().flat_map(tried).collect());
         (plan.present, plan.arms, plan.space) = (modes[present], arms, Some(space));
+        plan.base_is = self.base_is(preview);
         Ok((modes, problems))
     }
 }
@@ -544,69 +582,4 @@ fn hides_napi_threads(plan: &TunePlan, preview: &Preview, targets: &Targets) -> 
     let uses_cpu = metrics.into_iter().any(|metric| matches!(metric, TuneMetric::Cpu | TuneMetric::Busy));
     let measured = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis()).server_cpus;
     uses_cpu && CpuList::online(kernel::sysfs()).is_ok_and(|online| online != measured)
-}
-
-/// Kinds of mode of which no value can be set, or that would stall the programs.
-#[must_use]
-pub fn refused_here(preview: &Preview, modes: &[DeliveryMode], stall: Option<&Finding>) -> Vec<RefusedMode> {
-    let why = |mode: &DeliveryMode| {
-        let at = modes.iter().position(|other| other == mode)?;
-        preview.plan.impossible[at].first().map(|first| format!("{}: {}", first.what, first.reason))
-    };
-    let mut refused = refused_kinds(modes, &why);
-    if let Some(reason) = too_few_cpus(&preview.plan).filter(|_| refused.iter().all(|one| one.kind != USERBUSY)) {
-        refused.push(RefusedMode { kind: USERBUSY.to_owned(), reason });
-    }
-    if let Some(Finding { id, observed, .. }) = stall {
-        let reason = format!(
-            "would stall these programs: {observed} (`quell doctor --explain {id}`); --accept-stalls searches it anyway"
-        );
-        refused.push(RefusedMode { kind: "suspend".to_owned(), reason });
-    }
-    refused
-}
-
-/// Why polling threads would share the CPUs of the workers. All modes have the CPUs of the programs, and no other.
-fn too_few_cpus(plan: &SwitchPlan) -> Option<String> {
-    // The epoll of a thread that only accepts has no queue.
-    let workers = plan.epolls.iter().filter(|epoll| !epoll.napis.is_empty()).count().max(1);
-    let (queues, cpus) = (plan.queues.len(), &plan.poller_cpus);
-    (cpus.iter().count() < queues + workers).then(|| {
-        format!(
-            "its {} and {} would share CPUs {cpus}, on which the programs run: let them run on {} CPUs",
-            counted(queues, "polling thread"),
-            counted(workers, "worker"),
-            queues + workers
-        )
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use quell_host::switching::SwitchedQueue;
-    use quell_linux::NapiId;
-    use quell_mode::PartialNapiSettings;
-
-    use super::*;
-
-    #[test]
-    fn polling_threads_need_cpus_beside_those_of_the_workers() {
-        let queue = |id| SwitchedQueue {
-            namespace_cookie: 1,
-            device: "eth0".to_owned(),
-            queues: vec![0],
-            napi: NapiId::from_kernel(id).unwrap(),
-            irq: None,
-            old: PartialNapiSettings::default(),
-            values: Vec::new(),
-        };
-        let plan = |cpus: &str| SwitchPlan {
-            queues: vec![queue(8193), queue(8194)],
-            poller_cpus: cpus.parse().unwrap(),
-            ..SwitchPlan::default()
-        };
-        assert_eq!(too_few_cpus(&plan("0,2-3")), None);
-        let why = too_few_cpus(&plan("2-3")).unwrap();
-        assert!(why.contains("2 polling threads and 1 worker would share CPUs 2-3") && why.contains("3 CPUs"), "{why}");
-    }
 }

@@ -17,6 +17,7 @@ use quell_host::snapshot::{self, Process, Snapshot, SnapshotScope};
 use quell_linux::process::is_root;
 use quell_linux::visible::counted;
 use quell_linux::{NapiId, Pid, kernel, visible};
+use quell_report::words;
 use quell_result::store::{self, ResultStore};
 use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
 use schemars::JsonSchema;
@@ -186,7 +187,8 @@ fn earlier_answers(store: &ResultStore) -> EarlierAnswers {
     stored.sort_by_key(|one| std::cmp::Reverse(one.changed_unix_s()));
     let mut answers = EarlierAnswers::new();
     for (result, document) in stored.iter().take(RESULTS_READ).filter_map(|one| Some((one, one.read().ok()?))) {
-        let Some((processes, of_result)) = document.answers_for_programs(&result.id) else { continue };
+        let advice = words::advice_of(&document).and_then(|advice| Some((advice.text, advice.command?)));
+        let Some((processes, of_result)) = document.answers_for_programs(&result.id, advice) else { continue };
         for process in processes {
             answers.entry(process).or_default().extend(of_result.iter().cloned());
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use quell_host::attach::Attachment;
 use quell_host::behavior::{Behavior, observe, polling_programs};
-use quell_host::findings::{Finding, Fix, Node, examine_observed};
+use quell_host::findings::{Finding, FixText, Node, examine_observed};
 use quell_host::snapshot::Snapshot;
 use quell_linux::Pid;
 
@@ -26,9 +26,9 @@ pub(super) fn refuse(findings: &[Finding], insisting: &str) -> Result<(), Failur
 /// The failure because of a predicted stall.
 pub(super) fn refused(finding: &Finding, insisting: &str) -> Failure {
     let Finding { id, title, observed, impact, .. } = finding;
-    let advice = finding.fix.iter().find_map(|fix| match fix {
-        Fix::Advice(text) => Some(format!("To fix it, {text}. ")),
-        Fix::Command(_) => None,
+    let advice = finding.fix.iter().find_map(|fix| match fix.text() {
+        FixText::Advice(text) => Some(format!("To fix it, {text}. ")),
+        FixText::Command(_) => None,
     });
     Failure::new(
         Exit::VerifyFailed,

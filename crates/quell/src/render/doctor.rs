@@ -1,6 +1,6 @@
 //! Findings as text: most severe first, each kind once with its places and fixes.
 
-use quell_host::findings::{Finding, FindingsReport, Fix, Node, Rule, Severity, kinds_of};
+use quell_host::findings::{Finding, FindingsReport, Fix, FixText, Node, Rule, Severity, kinds_of};
 use quell_linux::visible::counted;
 
 use super::terminal::Terminal;
@@ -63,10 +63,10 @@ fn of_kind(kind: &[&Finding], terminal: Terminal) -> String {
 }
 
 fn fixes(fixes: &[Fix], terminal: Terminal) -> String {
-    let text = |fix: &Fix| match fix {
+    let text = |fix: &Fix| match fix.text() {
         // Commands are not wrapped, so that they can be copied.
-        Fix::Command(command) => format!("{INDENT}fix: $ {}\n", on_one_line(command)),
-        Fix::Advice(advice) => set(advice, "fix: ", terminal),
+        FixText::Command(command) => format!("{INDENT}fix: $ {}\n", on_one_line(&command)),
+        FixText::Advice(advice) => set(&advice, "fix: ", terminal),
     };
     fixes.iter().map(text).collect()
 }

@@ -2,7 +2,7 @@
 
 use quell_cli::number::{plain, short};
 use quell_host::attach::payoff::{DoesItPay, ModePayoff};
-use quell_host::attach::{AttachedMode, Selection};
+use quell_host::attach::{AttachedMode, ModeCommand, Selection};
 use quell_linux::Pid;
 use quell_linux::visible::{self, counted};
 use quell_mode::DeliveryMode;
@@ -32,14 +32,12 @@ impl ProgramArguments {
         self.attached.is_some_and(|attached| attached.launched)
     }
 
-    /// Command that replaces the attached mode, with the same placement. `--take-over` needs a command that stays in
-    /// the foreground.
+    /// Command that replaces the attached mode, with the same placement.
     pub(crate) fn replace(&self, mode: &DeliveryMode) -> String {
-        let programs = &self.positional;
-        match self.attached.map(|attached| placement(attached.steers, attached.pins)) {
-            None | Some("") => format!("quell detach {programs} && quell attach {mode} {programs}"),
-            Some(placement) => format!("quell attach {mode} {programs}{placement} --follow --take-over --yes"),
-        }
+        let attached = self.attached.unwrap_or_default();
+        let AttachedMode { steers, pins, .. } = attached;
+        let (mode, programs) = (Some(*mode), self.positional.clone());
+        ModeCommand { mode, programs, steers, pins, attached: Some(attached) }.to_string()
     }
 
     pub(crate) fn of_selection(selection: &Selection) -> Self {
@@ -55,16 +53,6 @@ impl ProgramArguments {
 
     pub(crate) fn top(&self) -> String {
         format!("quell top {}", self.positional)
-    }
-}
-
-/// Options of `quell attach` for steering and pinning.
-pub(crate) fn placement(steers: bool, pins: bool) -> &'static str {
-    match (steers, pins) {
-        (true, true) => " --steer --pin",
-        (true, false) => " --steer",
-        (false, true) => " --pin",
-        (false, false) => "",
     }
 }
 
@@ -97,7 +85,7 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
     };
     match pays {
         DoesItPay::NotInEffect => (format!("{mode} is not in effect{figures}: {undo}, or fix the cause"), detach),
-        DoesItPay::LeavesQueuesUnpolled { fix } => unpolled(payoff, fix),
+        DoesItPay::LeavesQueuesUnpolled { fix, command } => (unpolled(payoff, fix), command.clone()),
         DoesItPay::Costs { instead } if *instead == DeliveryMode::default() => {
             (format!("{mode} costs more than it gives at this load{figures}: {undo}"), detach)
         }
@@ -106,14 +94,17 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
             detach.map(|_| programs.replace(instead)),
         ),
         DoesItPay::ChangesNothing => {
-            (format!("{mode} changes nothing about polls: measure which mode is better"), measure())
+            (format!("{mode} changes nothing about polls: measure which mode is better{CPU_ONLY}"), measure())
         }
         DoesItPay::MeasureToKnow => {
             let cost = match mode.poller() {
                 Some(_) => format!("; its {} use a whole CPU each", counted(*queues, "polling thread")),
                 None => String::new(),
             };
-            (format!("{mode} is in effect{figures}{cost}; only a measurement shows whether it pays"), measure())
+            (
+                format!("{mode} is in effect{figures}{cost}; only a measurement shows whether it pays{CPU_ONLY}"),
+                measure(),
+            )
         }
         DoesItPay::CannotTell => {
             (format!("whether {mode} is in effect is unclear{figures}; look again under load"), Some(programs.top()))
@@ -121,25 +112,22 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
     }
 }
 
+/// What a measurement without clients compares.
+pub(crate) const CPU_ONLY: &str = " (CPU time; --latency COMMAND adds what clients see)";
+
 /// What connections on several queues of one epoll mean for the reader.
-fn unpolled(payoff: &ModePayoff, fix: &str) -> (String, Option<String>) {
+fn unpolled(payoff: &ModePayoff, fix: &str) -> String {
     let napi = payoff.mode.napi();
     let (timer, ns) = match napi.irq_suspend_timeout_ns {
         0 => ("gro-flush-timeout", napi.gro_flush_timeout_ns),
         ns => ("irq-suspend-timeout", ns),
     };
     let wait = format!("{} ms ({timer})", plain(ns as f64 / 1e6));
-    // A command on a line of its own can be copied.
-    let (fix, command) = match fix.strip_suffix('`').and_then(|fix| fix.split_once(": `")) {
-        Some((fix, command)) if !command.contains('`') => (fix, Some(command.to_owned())),
-        _ => (fix, None),
-    };
     let fix = if fix.is_empty() { String::new() } else { format!(": {fix}") };
-    let text = format!(
+    format!(
         "an epoll polls one queue, and here it has connections of several (epoll-mixes-napis): while it polls one, packets of \
          the others can wait up to {wait}{fix}"
-    );
-    (text, command)
+    )
 }
 
 #[cfg(test)]
@@ -170,7 +158,7 @@ mod tests {
             text.contains("(12.1 polls per packet, 8 % of polls by the program, packets waited up to 41.0 µs (p99))"),
             "{text}"
         );
-        assert!(text.ends_with("only a measurement shows whether it pays"), "{text}");
+        assert!(text.contains("only a measurement shows whether it pays (CPU time; --latency"), "{text}");
         assert_eq!(command.as_deref(), Some("quell bench --pid 812,813"));
         let (poller, _) = said("userbusy", DoesItPay::MeasureToKnow);
         assert!(
@@ -193,7 +181,7 @@ mod tests {
 
     #[test]
     fn connections_on_several_queues_of_an_epoll_are_named_with_what_their_packets_wait() {
-        let unpolled = || DoesItPay::LeavesQueuesUnpolled { fix: "add --steer".to_owned() };
+        let unpolled = || DoesItPay::LeavesQueuesUnpolled { fix: "add --steer".to_owned(), command: None };
         let (text, command) = said("suspend20", unpolled());
         assert!(text.contains("up to 20 ms (irq-suspend-timeout): add --steer") && command.is_none(), "{text}");
         assert!(said("fullbusy", unpolled()).0.contains("up to 5 ms (gro-flush-timeout)"));

@@ -2,7 +2,8 @@
 
 use quell_change::journal::EndRecord;
 use quell_cli::number::short;
-use quell_host::attach::AttachedMode;
+use quell_host::attach::mode_command::placement_options;
+use quell_host::attach::{AttachedMode, ModeCommand};
 use quell_host::servers::{EarlierMeasurement, HostServer, NextStep, ServerWait};
 use quell_linux::proc::ProgramPlace;
 use quell_linux::visible::{self, counted};
@@ -152,7 +153,9 @@ fn next(server: &HostServer, fixes: Fixes) -> String {
         NextStep::Fix { finding } => format!("fix {finding}"),
         NextStep::Measure { .. } => "measure".to_owned(),
         NextStep::MeasureAgain { measured, packets_per_s, .. } => again(measured, *packets_per_s),
+        NextStep::Decide { measured, advice, .. } => format!("{advice}, {}", as_measured(measured)),
         NextStep::Attach { mode, measured, .. } => format!("attach {mode}, {}", as_measured(measured)),
+        NextStep::Return { mode, measured } => format!("return to {mode}, {}", as_measured(measured)),
         NextStep::Keep { measured } => format!("keep, {}", as_measured(measured)),
         NextStep::Check => pays(server).map_or_else(|| "check".to_owned(), |(text, _)| text),
         NextStep::AwaitClients => "no connection through a queue now".to_owned(),
@@ -198,27 +201,53 @@ fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
         NextStep::Fix { .. } => (fixes == Fixes::ByDoctor).then(|| format!("quell doctor {pid}")),
         NextStep::MeasureAgain { packets_per_s: 0, .. } => None,
         NextStep::Measure { steered } | NextStep::MeasureAgain { steered, .. } => {
-            let steered = if *steered { " --steer --pin" } else { "" };
-            Some(format!("quell bench --pid {pid}{steered}"))
+            let judge = judge(server).map(|judge| format!(" --latency \"{judge}\"")).unwrap_or_default();
+            Some(format!("quell bench --pid {pid}{}{judge}", placement_options(*steered, *steered)))
         }
+        NextStep::Decide { command, .. } => Some(visible::name(command).into_owned()),
         // Its plan shows whether the problem still exists.
-        NextStep::Attach { mode, .. } if server.attached.is_some() => {
+        NextStep::Attach { mode, .. } | NextStep::Return { mode, .. } if server.attached.is_some() => {
             Some(ProgramArguments::of_pids(&[pid]).attached(attached(server)).replace(mode))
         }
-        NextStep::Attach { mode, steered, measured } => {
-            let placement = payoff::placement(*steered, *steered);
-            let end = match &measured.problem {
-                Some(_) => " --dry-run",
-                None if *steered => " --follow",
-                None => "",
-            };
-            Some(format!("quell attach {mode} {pid}{placement}{end}"))
-        }
+        NextStep::Attach { mode, steered, measured } => Some(match measured.problem {
+            Some(_) => format!("quell attach {mode} {pid}{} --dry-run", placement_options(*steered, *steered)),
+            None => ModeCommand::of_pids(Some(*mode), [&pid]).placed(*steered, *steered).to_string(),
+        }),
         NextStep::Check => pays(server).map_or_else(|| Some("quell status".to_owned()), |(_, command)| command),
         NextStep::Keep { measured: EarlierMeasurement { problem: Some(_), result, .. } } => {
             Some(format!("quell results show {}", visible::name(result)))
         }
-        NextStep::Keep { .. } | NextStep::AwaitClients => None,
+        NextStep::Return { .. } | NextStep::Keep { .. } | NextStep::AwaitClients => None,
+    }
+}
+
+/// Servers whose protocol `quell load` recognises.
+const KNOWN_PROTOCOL: [&str; 11] = [
+    "nginx",
+    "haproxy",
+    "envoy",
+    "caddy",
+    "apache2",
+    "httpd",
+    "lighttpd",
+    "traefik",
+    "memcached",
+    "redis-server",
+    "valkey-server",
+];
+const HTTPS: [u16; 2] = [443, 8443];
+
+/// A command that measures latency of the server, if its protocol is known. The reader replaces CLIENT.
+fn judge(server: &HostServer) -> Option<String> {
+    let address = server.address.filter(|it| KNOWN_PROTOCOL.contains(&&*server.name) && !HTTPS.contains(&it.port()))?;
+    Some(format!("ssh CLIENT quell load {address} --rate 1K --warm-up 0.1 --seconds 1 --figures"))
+}
+
+/// What a measurement with the command of [`judge`], or without one, compares.
+fn compares(server: &HostServer) -> &'static str {
+    match judge(server) {
+        Some(_) => "; CLIENT is another machine, with quell, whose requests come beside the present ones",
+        None => "; this compares CPU time only: --latency COMMAND adds what clients see (docs/bench.md)",
     }
 }
 
@@ -230,7 +259,8 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) ->
     let rank = |server: &HostServer| match &server.next {
         NextStep::Fix { .. } => 0,
         NextStep::Check if pays_not(server) => 1,
-        NextStep::Measure { .. } => 2,
+        NextStep::Return { .. } => 1,
+        NextStep::Measure { .. } | NextStep::Decide { .. } => 2,
         NextStep::MeasureAgain { .. } => 3,
         NextStep::Attach { .. } => 4,
         NextStep::Check => 5,
@@ -254,11 +284,17 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) ->
     let text = match &first.next {
         NextStep::Fix { finding } => format!("fix first what prevents a benefit for {name} {pid} ({finding})"),
         NextStep::Measure { steered } => {
-            let steered = reconnect(steered);
-            format!("nothing prevents a benefit for {name} {pid}: measure which mode is better{steered}")
+            let (steered, compares) = (reconnect(steered), compares(first));
+            format!("nothing prevents a benefit for {name} {pid}: measure which mode is better{steered}{compares}")
         }
         NextStep::MeasureAgain { steered, measured, packets_per_s } => {
-            format!("{name} {pid} was {}{}", again(measured, *packets_per_s), reconnect(steered))
+            let compares = if *packets_per_s == 0 { "" } else { compares(first) };
+            format!("{name} {pid} was {}{}{compares}", again(measured, *packets_per_s), reconnect(steered))
+        }
+        NextStep::Decide { measured, advice, .. } => format!("{name} {pid}: {advice}, {}", as_measured(measured)),
+        NextStep::Return { mode, measured } => {
+            let instead = first.attached.map(|old| format!(" instead of {old}")).unwrap_or_default();
+            format!("use {mode}{instead} for {name} {pid}: no mode was better than {mode}, {}", as_measured(measured))
         }
         NextStep::Attach { mode, measured, .. } => {
             let instead = first.attached.map(|old| format!(" instead of {old}")).unwrap_or_default();
@@ -282,9 +318,10 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) ->
              queue), then run this again"
         ),
     };
-    let changes =
-        matches!(first.next, NextStep::Measure { .. } | NextStep::MeasureAgain { .. } | NextStep::Attach { .. });
-    let root = if changes && !is_root { " (as root)" } else { "" };
+    let changes_nothing = |next: &NextStep| {
+        matches!(next, NextStep::Fix { .. } | NextStep::Check | NextStep::Keep { .. } | NextStep::AwaitClients)
+    };
+    let root = if !changes_nothing(&first.next) && !is_root { " (as root)" } else { "" };
     conclusion::line(&format!("{text}{root}"), command(first, fixes).as_deref())
 }
 
@@ -312,6 +349,7 @@ mod tests {
             present: Some(quell_mode::DeliveryMode::default()),
             queues: 2,
             workers: 2,
+            address: None,
             cpus: None,
             serious: 0,
             warnings: 1,
@@ -353,7 +391,7 @@ mod tests {
         let again =
             |packets_per_s| of(NextStep::MeasureAgain { steered: false, measured: measured(None), packets_per_s });
         let (slow, idle) = (again(2_000), again(0));
-        assert!(slow.contains("), now 2,000/s: measure again: quell bench --pid"), "{slow}");
+        assert!(slow.contains("), now 2,000/s: measure again; ") && slow.contains(": quell bench --pid"), "{slow}");
         assert!(idle.contains("now none: look again under load") && !idle.contains("quell bench"), "{idle}");
     }
 
@@ -380,6 +418,7 @@ mod tests {
         let measure = |steered| NextStep::Measure { steered };
         let again = NextStep::MeasureAgain { steered: true, measured: measured(None), packets_per_s: 2_000 };
         let keep = NextStep::Keep { measured: measured(Some("nested-epoll")) };
+        let back = NextStep::Return { mode: quell_mode::DeliveryMode::default(), measured: measured(None) };
         let fix = NextStep::Fix { finding: "nested-epoll" };
         for next in [
             fix,
@@ -390,12 +429,53 @@ mod tests {
             attach(None, true),
             attach(Some("nested-epoll"), true),
             keep,
+            back,
             NextStep::Check,
         ] {
-            let command = command(&server("nginx", next), Fixes::ByDoctor).unwrap_or_default();
-            let parsed = crate::cli::command().try_get_matches_from(command.split(' '));
+            let server = HostServer { address: Some(([10, 0, 0, 1], 80).into()), ..server("nginx", next) };
+            let attached = matches!(server.next, NextStep::Return { .. }).then(quell_mode::DeliveryMode::default);
+            let command = command(&HostServer { attached, ..server }, Fixes::ByDoctor).unwrap_or_default();
+            let words = shell_words::split(&command).unwrap_or_else(|why| panic!("{command}: {why}"));
+            let parsed = crate::cli::command().try_get_matches_from(words);
             assert!(parsed.is_ok(), "{command}: {parsed:?}");
         }
+    }
+
+    #[test]
+    fn a_measurement_has_a_judge_for_known_protocols_and_says_otherwise_what_it_compares() {
+        let of = |name, port| {
+            let server = server(name, NextStep::Measure { steered: false });
+            let text =
+                conclusion(&[HostServer { address: Some(([10, 0, 0, 1], port).into()), ..server }], true, Fixes::Above);
+            text.replace("\n  ", " ")
+        };
+        let known = of("nginx", 80);
+        assert!(
+            known.contains("CLIENT is another machine")
+                && known.contains("--latency \"ssh CLIENT quell load 10.0.0.1:80 "),
+            "{known}"
+        );
+        for other in [of("nginx", 443), of("server", 80)] {
+            assert!(other.contains("compares CPU time only") && !other.contains("--latency \""), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_result_without_an_answer_and_one_against_the_attached_mode_have_one_next_command() {
+        let mode = |word: &str| word.parse().unwrap_or_else(|why| panic!("{why}"));
+        let (advice, command) = ("measure longer".to_owned(), "quell bench --pid 7 --budget 4m".to_owned());
+        let of = |next| {
+            let server = HostServer { attached: Some(mode("suspend20")), ..server("nginx", next) };
+            conclusion(&[server], true, Fixes::Above)
+        };
+        let open = of(NextStep::Decide { measured: measured(None), advice, command });
+        assert!(
+            open.contains("measure longer, as measured at") && open.ends_with("\n  quell bench --pid 7 --budget 4m\n"),
+            "{open}"
+        );
+        let back = of(NextStep::Return { mode: mode("base"), measured: measured(None) });
+        let detach = format!("\n  quell detach {}\n", Pid::of_this_process());
+        assert!(back.contains("use base instead of suspend20") && back.ends_with(&detach), "{back}");
     }
 
     #[test]

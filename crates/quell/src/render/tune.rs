@@ -34,8 +34,8 @@ pub(crate) fn plan(plan: &TunePlan, of_time: &str) -> String {
     let modes = plan.arms.iter().filter(|mode| **mode != base).map(ToString::to_string);
     let modes: Vec<String> = modes.collect();
     let against = match plan.present == base {
-        true => "base, the present setting".to_owned(),
-        false => format!("{}, the present setting, and base", plan.present),
+        true => format!("{}, the present setting", plan.name(base)),
+        false => format!("{}, the present setting, and {}", plan.present, plan.name(base)),
     };
     let guards: Vec<String> = plan.guards.iter().map(ToString::to_string).collect();
     let never = if guards.is_empty() { "nothing (--never sets guards)".to_owned() } else { guards.join(", ") };
@@ -126,7 +126,7 @@ fn arm_table<'a>(plan: &TunePlan, arms: impl Iterator<Item = &'a ArmReport>, wit
     for arm in arms {
         let ratio = arm.ratio.iter().map(|ratio| ratio.map_or(ABSENT.to_owned(), |ratio| format!("{ratio:.2}")));
         let of_limit = arm.limit_ratio.map_or(ABSENT.to_owned(), of_limit);
-        let row = [arm.mode.to_string(), arm.slices.to_string()].into_iter().chain(ratio);
+        let row = [plan.name(arm.mode), arm.slices.to_string()].into_iter().chain(ratio);
         let row = row.chain(limit.is_some().then_some(of_limit));
         table.add_row(row.chain(with_state.then(|| words::arm_state(&arm.state))));
     }
@@ -261,7 +261,7 @@ pub(crate) fn render(file: &TuneFile, with_details: bool) -> String {
     out.push_str(&format!(
         "\nSearch: {} relative to {}, the present setting; the first slices only rank, they prove nothing.\n\n{}",
         plan.goal.objective,
-        plan.present,
+        plan.name(plan.present),
         searched(result)
     ));
     if let Some(skipped) = skipped(plan) {
@@ -320,17 +320,17 @@ fn answer(result: &TuneResult, left_alone: &[String]) -> String {
         });
         of_load.collect()
     };
-    let present = result.plan.present.to_string();
+    let (present, base) = (result.plan.name(result.plan.present), result.plan.name(DeliveryMode::default()));
     match &result.answer {
         TuneAnswer::Better { mode, gain, against_base } => format!(
             "{mode} is better than {present}; confirmed on fresh slices, with 95 % confidence:\n{}{}",
             against(gain, &present),
-            against(against_base, "base")
+            against(against_base, &base)
         ),
         TuneAnswer::HoldsLimits { mode, gain, against_base } => format!(
             "{mode} holds all limits, and {present} does not, on fresh slices; intervals have 95 % confidence:\n{}{}",
             against(gain, &present),
-            against(against_base, "base")
+            against(against_base, &base)
         ),
         TuneAnswer::NoSettingBetter => {
             let of_present = result.arms.first().and_then(|arm| arm.limit_ratio).filter(|ratio| *ratio > 1.0);
@@ -489,6 +489,15 @@ mod tests {
         assert!(said(3.96, 4.5).ends_with("; threaded, the present one, is at ×3.96 of a limit."));
         assert_eq!(said(f64::INFINITY, 4.5), "The model knows no mode that holds the limits at these loads.");
         assert_eq!(said(0.5, 4.5), "The model knows no other mode that is worth measuring at these loads.");
+    }
+
+    #[test]
+    fn base_is_named_with_the_mode_that_it_leaves_set() {
+        let mut result = without_better(vec![ArmState::Alive]);
+        result.plan.base_is = Some("threaded".parse().unwrap_or_else(|why| panic!("{why}")));
+        assert!(plan(&result.plan, "").contains("base (threaded), the present setting"), "{}", plan(&result.plan, ""));
+        assert!(answer(&result, &[]).contains("than base (threaded), the present one"), "{}", answer(&result, &[]));
+        assert!(searched(&result).contains("base (threaded) "), "{}", searched(&result));
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Questions to subjects: shows the plan, asks for consent, shows progress, and says why there is no answer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use quell_change::journal::Journal;
 use quell_change::transaction::ChangeError;
+use quell_experiment::SliceFlag;
+use quell_host::findings::LackingCpus;
 use quell_host::switching::SwitchError;
 use quell_linux::Pid;
 use quell_linux::visible::{self, counted};
@@ -31,7 +33,7 @@ use crate::exit::{Exit, Failure};
 use crate::journals::{journal, report_recovery, revert_killed_runs};
 use crate::output;
 use crate::render::progress::Progress;
-use crate::render::{experiment, tune as render_tune};
+use crate::render::{attach as render_attach, experiment, tune as render_tune};
 
 /// What is done with a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -195,7 +197,7 @@ fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> 
              start and end\n",
             visible::name(&shell_words::join(&facts.command)),
         ),
-        PlannedSubject::Programs { facts, affected, judges_took_ms, steering_helps } => {
+        PlannedSubject::Programs { facts, affected, judges_took_ms, steering_helps, lacking_cpus, contention } => {
             let is_judged = facts.latency.is_some() || facts.beside.is_some();
             let (total_ms, measured) = match judges_took_ms {
                 Some(ms) if *ms > slice_ms => {
@@ -213,6 +215,7 @@ fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> 
                     + &commands(facts)
                     + &notes(facts, *steering_helps)
                     + &affected_too(affected)
+                    + &warnings(*lacking_cpus, contention)
             )
         }
         PlannedSubject::Lab(request) => format!(
@@ -242,14 +245,18 @@ fn plan_of_search(plan: &TunePlan, subject: &PlannedSubject<'_>) -> String {
             };
             (render_tune::searched_on(&SubjectFacts::Command((*facts).clone())), hint.to_owned(), "")
         }
-        PlannedSubject::Programs { facts, affected, judges_took_ms, steering_helps } => {
+        PlannedSubject::Programs { facts, affected, judges_took_ms, steering_helps, lacking_cpus, contention } => {
             let is_open = facts.latency.is_some() && judges_took_ms.is_none();
             let longer = if is_open { "a slice lasts as long as --latency runs, if that is longer\n" } else { "" };
             let restored = "everything is restored at the end, after Ctrl-C, and if this command is killed\n";
             let subject = SubjectFacts::Programs(Box::new((*facts).clone()));
             (
                 render_tune::searched_on(&subject),
-                notes(facts, *steering_helps) + &affected_too(affected) + longer + restored,
+                notes(facts, *steering_helps)
+                    + &affected_too(affected)
+                    + longer
+                    + restored
+                    + &warnings(*lacking_cpus, contention),
                 "",
             )
         }
@@ -324,6 +331,23 @@ fn notes(facts: &ProgramsFacts, steering_helps: bool) -> String {
     let pinning = if pins { "pins each worker with one queue to the CPUs of that queue\n" } else { "" };
     let placement = experiment::placement(facts.placement.as_ref());
     attached + &base_is + &placement + pinning + &experiment::problems(&facts.problems) + steering
+}
+
+/// What makes the answer worth less on this host now.
+fn warnings(lacking_cpus: Option<LackingCpus>, contention: &BTreeSet<SliceFlag>) -> String {
+    let withheld = match (contention.contains(&SliceFlag::NoIdleCpu), contention.contains(&SliceFlag::ForeignCpu)) {
+        (true, _) => Some("all verdicts would be withheld, because the programs wait for a CPU"),
+        (false, true) => Some("verdicts about CPU time would be withheld"),
+        (false, false) => None,
+    };
+    let busy = |withheld: &str| {
+        format!(
+            "warning: other programs use most of the busy time of the server's CPUs now, and {withheld}: end these \
+             programs (`top` shows them), give the server CPUs of its own, or measure later\n"
+        )
+    };
+    lacking_cpus.map_or_else(String::new, |lacking| render_attach::lacking_cpus(&lacking))
+        + &withheld.map_or_else(String::new, busy)
 }
 
 fn affected_too(affected: &BTreeMap<Pid, String>) -> String {
@@ -437,5 +461,25 @@ pub(in crate::commands) fn invalid_plan(plan: &TunePlan, error: TunePlanError) -
             ))
         }
         error => Failure::usage(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn busy_cpus_and_too_few_cpus_for_pollers_are_said_before_the_first_slice_with_what_to_do() {
+        let said = |flags: &[SliceFlag]| warnings(None, &flags.iter().copied().collect());
+        let saturated = said(&[SliceFlag::ForeignCpu, SliceFlag::NoIdleCpu]);
+        assert!(
+            saturated.contains("all verdicts would be withheld") && saturated.contains("measure later"),
+            "{saturated}"
+        );
+        assert!(said(&[SliceFlag::ForeignCpu]).contains("verdicts about CPU time would be withheld"));
+        assert_eq!(said(&[]), "");
+        let lacking = warnings(LackingCpus::of(4, 2, 2), &BTreeSet::new());
+        assert!(lacking.starts_with("warning: 4 CPUs for 2 polling threads and 2 workers"), "{lacking}");
+        assert_eq!(warnings(LackingCpus::of(5, 2, 2), &BTreeSet::new()), "");
     }
 }

@@ -56,8 +56,8 @@ impl Effect {
         let Self::Watched(queues) = self else { return None };
         let queues: Vec<_> = queues.iter().map(|queue| (queue.observed, queue.verdict.clone())).collect();
         let fix = findings.iter().find(|finding| finding.leaves_queues_unpolled());
-        let fix = fix.map(|finding| one_queue_if_attached(&finding.first_fix(), attached));
-        Some(ModePayoff::of(attached.mode, &queues, fix))
+        let fix = fix.and_then(|finding| finding.fix.first()).map(|fix| one_queue_if_attached(fix.clone(), attached));
+        Some(ModePayoff::of(attached.mode, &queues, fix.as_ref()))
     }
 
     pub(crate) fn blind(error: &SamplerError) -> Self {

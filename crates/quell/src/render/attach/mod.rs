@@ -14,7 +14,7 @@ use quell_host::attach::affected_processes::{AffectedProcess, Until};
 use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::plan::{EpollStep, Limitation, QueueStep};
 use quell_host::attach::{AttachPlan, AttachRequest, Attachment, RingStep, SocketsStep, Targets};
-use quell_host::findings::{Finding, Fix, LackingCpus, Severity};
+use quell_host::findings::{Finding, FixText, LackingCpus, Severity};
 use quell_linux::visible::{agree, counted, noun};
 use quell_linux::{CpuList, Pid};
 use quell_mode::PartialNapiSettings;
@@ -87,15 +87,7 @@ impl fmt::Display for Report<'_> {
             let (threads, each) =
                 (counted(polled, "thread"), agree(&polled, "it uses a CPU", "each uses a CPU of its own"));
             writeln!(f, "  {threads} of Quell {}: {each}, at any load", agree(&polled, "polls", "poll"))?;
-            if let Some(LackingCpus { cpus, workers }) = self.lacking_cpus {
-                writeln!(
-                    f,
-                    "warning: this host has {} for {threads} that poll and {}: the mode costs more than it gives, and is \
-                     undone if a thread gets less than a quarter of a CPU",
-                    counted(cpus, "CPU"),
-                    counted(workers, "worker")
-                )?;
-            }
+            self.lacking_cpus.iter().try_for_each(|lacking| f.write_str(&lacking_cpus(lacking)))?;
         }
         self.plan.limitations.iter().try_for_each(|limitation| writeln!(f, "  {}", in_words(limitation)))?;
         if !self.plan.impossible.is_empty() {
@@ -110,6 +102,18 @@ impl fmt::Display for Report<'_> {
         }
         f.write_str(&unassigned_epolls::text(self.plan, self.follows))
     }
+}
+
+/// A warning before pollers are started that share CPUs with the workers.
+#[must_use]
+pub(crate) fn lacking_cpus(LackingCpus { cpus, queues, workers }: &LackingCpus) -> String {
+    format!(
+        "warning: {} for {} and {}: the mode costs more than it gives, and is undone if a thread gets less than a quarter of \
+         a CPU\n",
+        counted(*cpus, "CPU"),
+        counted(*queues, "polling thread"),
+        counted(*workers, "worker")
+    )
 }
 
 /// The first four processes by name and PID, and the number of others.
@@ -132,9 +136,9 @@ pub(crate) fn finding_lines(findings: &[Finding]) -> Vec<String> {
     let line = |(first, count): &(&Finding, usize)| {
         let more = if *count > 1 { format!(" (and {} more)", count - 1) } else { String::new() };
         // Commands change the present values, which are not those of the plan.
-        let advice = first.fix.iter().find_map(|fix| match fix {
-            Fix::Advice(text) => Some(format!("; {text}")),
-            Fix::Command(_) => None,
+        let advice = first.fix.iter().find_map(|fix| match fix.text() {
+            FixText::Advice(text) => Some(format!("; {text}")),
+            FixText::Command(_) => None,
         });
         let Finding { severity, title, id, observed, nodes, .. } = first;
         let object = nodes.first().map(|node| on_one_line(&node.to_string()) + ": ").unwrap_or_default();

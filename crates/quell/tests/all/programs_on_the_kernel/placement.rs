@@ -120,6 +120,7 @@ fn workers_are_pinned_for_all_modes_and_unpinned_at_the_end() {
     let (code, stdout, stderr) = end(start(&stage, &["--steer", "--pin", "--budget=4s", &load]));
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stdout.contains("pinned to the CPUs of their queues: 2 threads"), "{stdout}");
+    assert!(stdout.contains("base (threaded)"), "the queues have NAPI threads: {stdout}");
     assert_eq!(stage.affinities(), before);
     stage.assert_no_filter_remains();
 }

@@ -1,0 +1,109 @@
+//! The command that gives programs a mode.
+
+use std::fmt;
+
+use quell_linux::Pid;
+use quell_mode::DeliveryMode;
+
+use super::AttachedMode;
+
+/// Command that gives programs a mode. Programs that have one get another command, because `quell attach` refuses them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModeCommand {
+    /// Absent if the reader chooses it.
+    pub mode: Option<DeliveryMode>,
+    /// Programs as arguments of `quell attach`: PIDs, or an option such as `--cgroup PATH`.
+    pub programs: String,
+    /// Whether new connections are steered to their workers.
+    pub steers: bool,
+    /// Whether workers are pinned.
+    pub pins: bool,
+    /// What the programs have.
+    pub attached: Option<AttachedMode>,
+}
+
+impl ModeCommand {
+    #[must_use]
+    pub fn of_pids<'a>(mode: Option<DeliveryMode>, pids: impl IntoIterator<Item = &'a Pid>) -> Self {
+        let programs = pids.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        Self { mode, programs, steers: false, pins: false, attached: None }
+    }
+
+    /// The same with steering and pinning.
+    #[must_use]
+    pub fn placed(self, steers: bool, pins: bool) -> Self {
+        Self { steers, pins, ..self }
+    }
+
+    /// The same for programs with this mode. They keep it if the command has none.
+    #[must_use]
+    pub fn if_attached(self, attached: &AttachedMode) -> Self {
+        Self { mode: self.mode.or(Some(attached.mode)), attached: Some(*attached), ..self }
+    }
+
+    /// Whether it can be run unchanged.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.mode.is_some() && !self.starts_again()
+    }
+
+    /// Whether it starts the program again.
+    #[must_use]
+    pub fn starts_again(&self) -> bool {
+        self.attached.is_some_and(|attached| attached.launched)
+    }
+}
+
+/// Options of `quell attach` and `bench` for steering and pinning, each after a space.
+#[must_use]
+pub fn placement_options(steers: bool, pins: bool) -> &'static str {
+    match (steers, pins) {
+        (true, true) => " --steer --pin",
+        (true, false) => " --steer",
+        (false, true) => " --pin",
+        (false, false) => "",
+    }
+}
+
+impl fmt::Display for ModeCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { mode, programs, steers, pins, attached } = self;
+        let placement = placement_options(*steers, *pins);
+        let is_base = *mode == Some(DeliveryMode::default());
+        let mode = mode.map_or_else(|| "MODE".to_owned(), |mode| mode.to_string());
+        // Placement lasts while a command in the foreground keeps it; only that one can take over.
+        match (attached, placement) {
+            (Some(_), _) if self.starts_again() => write!(f, "quell run {mode}{placement} -- COMMAND"),
+            (Some(_), "") if is_base => write!(f, "quell detach {programs}"),
+            (Some(_), "") => write!(f, "quell detach {programs} && quell attach {mode} {programs}"),
+            (Some(_), _) => write!(f, "quell attach {mode} {programs}{placement} --follow --take-over --yes"),
+            (None, "") => write!(f, "quell attach {mode} {programs}"),
+            (None, _) => write!(f, "quell attach {mode} {programs}{placement} --follow"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_with_a_mode_get_a_command_that_is_not_refused() {
+        let pids = [Pid::new(7).unwrap(), Pid::new(8).unwrap()];
+        let mode = |word: &str| word.parse::<DeliveryMode>().unwrap();
+        let command = |word, placed| ModeCommand::of_pids(Some(mode(word)), &pids).placed(placed, placed);
+        let attached = |launched| AttachedMode { mode: mode("suspend20"), launched, steers: false, pins: false };
+        let again = |word, placed| command(word, placed).if_attached(&attached(false)).to_string();
+        assert_eq!(command("defer20", false).to_string(), "quell attach defer20 7 8");
+        assert_eq!(command("defer20", true).to_string(), "quell attach defer20 7 8 --steer --pin --follow");
+        assert_eq!(again("defer20", false), "quell detach 7 8 && quell attach defer20 7 8");
+        assert_eq!(again("base", false), "quell detach 7 8");
+        assert_eq!(again("base", true), "quell attach base 7 8 --steer --pin --follow --take-over --yes");
+        let launched = command("defer20", true).if_attached(&attached(true));
+        assert_eq!(launched.to_string(), "quell run defer20 --steer --pin -- COMMAND");
+        assert!(!launched.is_complete() && command("defer20", false).is_complete());
+        let kept = ModeCommand::of_pids(None, &pids);
+        assert!(!kept.is_complete() && kept.to_string() == "quell attach MODE 7 8");
+        assert_eq!(kept.if_attached(&attached(false)).mode, Some(mode("suspend20")));
+    }
+}

@@ -1,0 +1,78 @@
+//! Kinds of mode that running programs cannot have.
+
+use quell_host::findings::{Finding, LackingCpus};
+use quell_host::switching::SwitchPlan;
+use quell_linux::visible::counted;
+use quell_mode::DeliveryMode;
+use quell_tune::RefusedMode;
+
+use super::search::{USERBUSY, refused_kinds};
+use crate::experiment::Preview;
+
+/// Kinds of mode of which no value can be set, or that would stall the programs.
+#[must_use]
+pub fn refused_here(preview: &Preview, modes: &[DeliveryMode], stall: Option<&Finding>) -> Vec<RefusedMode> {
+    let why = |mode: &DeliveryMode| {
+        let at = modes.iter().position(|other| other == mode)?;
+        preview.plan.impossible[at].first().map(|first| format!("{}: {}", first.what, first.reason))
+    };
+    let mut refused = refused_kinds(modes, &why);
+    if let Some(reason) = too_few_cpus(&preview.plan).filter(|_| refused.iter().all(|one| one.kind != USERBUSY)) {
+        refused.push(RefusedMode { kind: USERBUSY.to_owned(), reason });
+    }
+    if let Some(Finding { id, observed, .. }) = stall {
+        let reason = format!(
+            "would stall these programs: {observed} (`quell doctor --explain {id}`); --accept-stalls searches it anyway"
+        );
+        refused.push(RefusedMode { kind: "suspend".to_owned(), reason });
+    }
+    refused
+}
+
+/// Whether polling threads would share the CPUs of the workers. All modes have the CPUs of the programs, and no other.
+pub(super) fn lacking_cpus(plan: &SwitchPlan) -> Option<LackingCpus> {
+    // The epoll of a thread that only accepts has no queue.
+    let workers = plan.epolls.iter().filter(|epoll| !epoll.napis.is_empty()).count().max(1);
+    LackingCpus::of(plan.poller_cpus.iter().count(), plan.queues.len(), workers)
+}
+
+fn too_few_cpus(plan: &SwitchPlan) -> Option<String> {
+    let LackingCpus { queues, workers, .. } = lacking_cpus(plan)?;
+    Some(format!(
+        "its {} and {} would share CPUs {}, on which the programs run: let them run on {} CPUs",
+        counted(queues, "polling thread"),
+        counted(workers, "worker"),
+        plan.poller_cpus,
+        queues + workers + 1
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use quell_host::switching::SwitchedQueue;
+    use quell_linux::NapiId;
+    use quell_mode::PartialNapiSettings;
+
+    use super::*;
+
+    #[test]
+    fn polling_threads_need_cpus_beside_those_of_the_workers() {
+        let queue = |id| SwitchedQueue {
+            namespace_cookie: 1,
+            device: "eth0".to_owned(),
+            queues: vec![0],
+            napi: NapiId::from_kernel(id).unwrap(),
+            irq: None,
+            old: PartialNapiSettings::default(),
+            values: Vec::new(),
+        };
+        let plan = |cpus: &str| SwitchPlan {
+            queues: vec![queue(8193), queue(8194)],
+            poller_cpus: cpus.parse().unwrap(),
+            ..SwitchPlan::default()
+        };
+        assert_eq!(too_few_cpus(&plan("0,2-4")), None);
+        let why = too_few_cpus(&plan("2-4")).unwrap();
+        assert!(why.contains("2 polling threads and 1 worker would share CPUs 2-4") && why.contains("4 CPUs"), "{why}");
+    }
+}
