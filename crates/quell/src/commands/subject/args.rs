@@ -219,6 +219,7 @@ impl SubjectArgs {
     fn applies(&self) -> [Applies; 17] {
         const SERVERS: &[Place] = &[Place::Programs, Place::Command];
         const MODELLED: &[Place] = &[Place::Lab, Place::Sim];
+        const GUESTS: &[Place] = &[Place::Vm, Place::PublishedGuest];
         [
             (self.load.is_some(), "--load", SERVERS),
             (self.clients.is_some(), "--clients", &[Place::Programs]),
@@ -236,8 +237,8 @@ impl SubjectArgs {
             (self.insist, "--insist", &[Place::Lab, Place::Published]),
             (self.host.is_some(), "--host", &[Place::Sim]),
             (self.irqs_apart, "--irqs-apart", &[Place::Sim]),
-            (self.kernel.is_some(), "--kernel", &[Place::Vm]),
-            (self.nic.is_some(), "--nic", &[Place::Vm]),
+            (self.kernel.is_some(), "--kernel", GUESTS),
+            (self.nic.is_some(), "--nic", GUESTS),
         ]
     }
 }
