@@ -55,6 +55,9 @@ pub fn published_xdp(run: &PublishedXdpRun) -> Result<Vec<PublishedText>, Publis
                 .map(|absent| Statement(format!("  {}: {}", visible::name(&absent.ways), visible::name(&absent.why)))),
         );
     }
+    if run.slowed_by.is_none() && !run.absent.is_empty() {
+        out.push(Statement(IN_GUEST.to_owned()));
+    }
     out.extend(run.ended.as_ref().map(|why| Statement(format!("ENDED EARLY: {}", visible::name(why)))));
     Ok(out)
 }
@@ -72,6 +75,8 @@ fn here(run: &PublishedXdpRun) -> String {
         placement.sender,
     )
 }
+
+const IN_GUEST: &str = "who polls in busy-poll, and in the ways with a third CPU: quell bench --experiment c --on vm";
 
 const LEGEND: &str = concat!(
     "Latencies in µs from the intended send; *: published, for the mechanism in the column as. ×p50: p50 divided ",

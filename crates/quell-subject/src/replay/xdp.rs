@@ -348,6 +348,26 @@ mod tests {
     }
 
     #[test]
+    fn a_guest_plays_the_true_ways_slowed_down_and_compares_them_by_polls() {
+        let timing = Timing { budget_ms: 60_000, slice_ms: 200, settle_ms: 30, margin: 0.05, seed: 1 };
+        let replay = XdpReplay::in_guest(timing, Extent::Quick).unwrap();
+        assert_eq!(replay.points[..2], [(0.12, 0.0), (0.32, 3_000.0)]);
+        let names: Vec<String> = replay.ways.iter().map(ToString::to_string).collect();
+        let expected = [
+            "interrupts",
+            "interrupts-sleeping",
+            "busy-poll",
+            "napi-thread",
+            "busy-poll-thread",
+            "napi-thread-own-cpu",
+            "threaded-busy-poll",
+        ];
+        assert_eq!(names, expected);
+        assert_eq!(xdp_design(&replay).criteria, [Work::Request.criterion(POLLS)]);
+        assert_eq!(XdpReplay::in_guest(timing, Extent::Standard).unwrap().ways.len(), 9);
+    }
+
+    #[test]
     fn a_third_cpu_gives_the_poller_a_cpu_and_each_way_has_a_name_of_its_own() {
         for replay in [played(3, Extent::Standard, false), played(2, Extent::Standard, true)] {
             assert_eq!((replay.ways.len(), replay.absent.len()), (9, 1));

@@ -13,13 +13,15 @@ use quell_vm::nic::{End, GuestNic};
 use serde::{Deserialize, Serialize};
 
 use super::guest::GuestLabError;
-use super::{EMULATED, GuestTask, VmLabError, outcome, run_task};
+use super::{GuestTask, VmLabError, outcome, run_task};
 use crate::experiment::ComparisonError;
 use crate::experiment::xdp::XdpSide;
 use crate::lab::napi::{QueueError, Queues};
 use crate::question::{Follow, SubjectStep};
 use crate::replay::{PORT, XdpReplay, play_points};
 
+/// Reason why a result is not a measurement of time.
+const COUNTS: &str = "the machine was emulated: who polled and how often is valid, times are not and are absent";
 /// Factor between the published rates, processing times and timeout, and those in a guest.
 pub(crate) const SLOWED_BY: u32 = 100;
 /// Number of virtual CPUs: those of [`PLACEMENT`].
@@ -63,7 +65,7 @@ pub fn carry_out(replay: &XdpReplay, report: &mut dyn FnMut(&XdpGuestEvent)) -> 
     let netdev = Netdev::open_in(&client.namespace).map_err(QueueError::from)?;
     let mut queues = Queues::of(netdev, client.ifindex, End::Client.name(), 1)?;
     let mut run = PublishedXdpRun::begin(PLACEMENT, replay.absent.clone()).map_err(ComparisonError::from)?;
-    run.not_a_measurement = Some(EMULATED.to_owned());
+    run.not_a_measurement = Some(COUNTS.to_owned());
     run.slowed_by = Some(SLOWED_BY);
     report(&XdpGuestEvent::Up(Box::new(run.clone())));
     let report = std::cell::RefCell::new(report);
@@ -105,7 +107,6 @@ pub(crate) fn play_in_guest(
     let mut take = |event: XdpGuestEvent, _: Option<Schedstat>| match &event {
         XdpGuestEvent::PartBegins { number, of, name } => {
             follow(SubjectStep::PartBegins { number: *number, of: *of, name });
-            collect(&mut collected, event);
         }
         XdpGuestEvent::SliceBegins { block, way, spent } => {
             follow(SubjectStep::Slice { load: None, spent: *spent, block: *block, mode: way });
@@ -128,5 +129,32 @@ fn collect(collected: &mut Option<PublishedXdpRun>, event: XdpGuestEvent) {
         (XdpGuestEvent::PointEnds(point), Some(run)) => run.points.push(*point),
         (XdpGuestEvent::Ended(why), Some(run)) => run.ended = why,
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_has_the_points_that_ended_and_the_reason_for_an_early_end() {
+        let run = PublishedXdpRun::begin(PLACEMENT, Vec::new()).unwrap();
+        let point = XdpPoint::new(0.12, 0.0);
+        let mut collected = None;
+        collect(&mut collected, XdpGuestEvent::PointEnds(Box::new(point.clone())));
+        assert_eq!(collected, None, "before the lab was set up");
+        let events = [
+            XdpGuestEvent::Up(Box::new(run.clone())),
+            XdpGuestEvent::PartBegins { number: 1, of: 2, name: "0.12 Kpkt/s".to_owned() },
+            XdpGuestEvent::PointEnds(Box::new(point.clone())),
+            XdpGuestEvent::Ended(Some("the responder failed".to_owned())),
+        ];
+        for event in events {
+            // As the guest sends it.
+            let line = serde_json::to_string(&event).unwrap();
+            collect(&mut collected, serde_json::from_str(&line).unwrap());
+        }
+        let ended = Some("the responder failed".to_owned());
+        assert_eq!(collected, Some(PublishedXdpRun { points: vec![point], ended, ..run }));
     }
 }

@@ -22,7 +22,8 @@ use crate::output;
 /// Default maximum time for a part. A part ends earlier when its comparisons are decided.
 pub(super) fn budget(experiment: Option<Experiment>, place: Place, is_quick: bool) -> Duration {
     Duration::from_secs(match (experiment, is_quick) {
-        (_, true) if place == Place::PublishedGuest => 20,
+        (_, true) if place == Place::PublishedGuest => 40,
+        (_, false) if place == Place::PublishedGuest => 120,
         (Some(Experiment::C), true) => 11,
         (Some(Experiment::C), false) => 60,
         (_, true) => 40,
