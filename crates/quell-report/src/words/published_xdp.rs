@@ -132,7 +132,8 @@ pub(super) fn ways(experiment: &LoadExperiment<XdpWay>) -> Vec<(&str, XdpWay)> {
     let treatments = std::iter::once(&design.reference).chain(&design.treatments);
     let all = treatments.map(|treatment| (treatment.name.as_str(), treatment.setting));
     let polls = Work::Request.name(POLLS);
-    all.filter(|(name, _)| !experiment.latencies(name).is_empty() || experiment.median(name, &polls).is_some()).collect()
+    all.filter(|(name, _)| !experiment.latencies(name).is_empty() || experiment.median(name, &polls).is_some())
+        .collect()
 }
 
 fn reference(experiment: &LoadExperiment<XdpWay>) -> &str {
@@ -171,7 +172,8 @@ fn costs(experiment: &LoadExperiment<XdpWay>, name: &str) -> Vec<String> {
     let percent = |share: Option<f64>| share.map_or(ABSENT.to_owned(), |share| short(share * 100.0));
     let threads = [RECEIVER, POLLER, NAPI_THREAD, SENDER, RESPONDER].map(|thread| percent(share(cpus_of(thread))));
     let polls = figure(experiment.median(name, &Work::Request.name(POLLS)));
-    let first = [visible::name(name).into_owned(), polled(experiment, name), figure(experiment.median(name, CLIENT_CPU))];
+    let first =
+        [visible::name(name).into_owned(), polled(experiment, name), figure(experiment.median(name, CLIENT_CPU))];
     first.into_iter().chain(threads).chain([polls]).collect()
 }
 

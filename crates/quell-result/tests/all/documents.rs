@@ -15,10 +15,10 @@ use quell_result::published_xdp::{AbsentWay, PublishedXdpRun, XdpPlacement, XdpP
 use quell_result::simulation::{SimulationRun, SweepHeader};
 use quell_result::top::{IntervalReport, RecordingHeader, TopRecording};
 use quell_result::{Document, DocumentError, ResultDocument};
+use quell_sampler::XdpHook;
 use quell_sim::sweep::{Point, Setup};
 use quell_sim::{HostProfile, Load};
 use quell_stats::LatencyHistogram;
-use quell_sampler::XdpHook;
 use quell_xdp::{PollWay, XdpQueue};
 
 const EXPERIMENT: &str = include_str!("../../../quell/tests/fixtures/result.json");

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 
 use quell_change::journal::Journal;
 use quell_experiment::{ContrastSet, Criterion, ExperimentDesign, SliceStage};
+use quell_linux::netns::Namespace;
 use quell_linux::sched::{self, Policy, SchedError, Scheduling};
 use quell_linux::visible::counted;
-use quell_linux::netns::Namespace;
 use quell_linux::{InterfaceName, Pid};
 use quell_load::OfferedLoad;
 use quell_published::{PublishedError, threaded_napi_rows};

@@ -59,14 +59,8 @@ impl BenchArgs {
     /// Options of this command alone, and where they apply.
     pub(super) fn applies(&self) -> [Applies; 6] {
         const SERVERS: &[Place] = &[Place::Programs, Place::Command];
-        const QUICK: &[Place] = &[
-            Place::Programs,
-            Place::Command,
-            Place::Lab,
-            Place::Sim,
-            Place::Published,
-            Place::PublishedGuest,
-        ];
+        const QUICK: &[Place] =
+            &[Place::Programs, Place::Command, Place::Lab, Place::Sim, Place::Published, Place::PublishedGuest];
         [
             (self.modes.is_some(), "--modes", &Place::OWN),
             (self.beside.is_some(), "--beside", &[Place::Lab]),

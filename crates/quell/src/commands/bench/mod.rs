@@ -62,7 +62,9 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
         (Some(_), None | Some(Place::Lab)) => Place::Published,
         (Some(experiment), Some(place)) => {
             let on = place.words();
-            return Err(Failure::usage(format!("experiment {experiment} cannot be played with {on}; only c can, --on vm")));
+            return Err(Failure::usage(format!(
+                "experiment {experiment} cannot be played with {on}; only c can, --on vm"
+            )));
         }
         (None, place) => place.unwrap_or(Place::Lab),
     };

@@ -66,10 +66,8 @@ pub(super) fn run(args: &BenchArgs, experiment: Experiment, place: Place) -> Res
 
 /// Where parts are played, and what to know about it.
 const IN_LAB: [&str; 2] = ["a private lab on this machine", "the lab is removed at the end"];
-const IN_GUEST: [&str; 2] = [
-    "a guest, slowed down",
-    "it counts who polls, because times in a guest mean nothing; this host is not changed",
-];
+const IN_GUEST: [&str; 2] =
+    ["a guest, slowed down", "it counts who polls, because times in a guest mean nothing; this host is not changed"];
 
 /// Prints what is played, and returns the timing of a part: a budget on the command line is that of all parts.
 fn of_part(args: &BenchArgs, timing: Timing, experiment: Experiment, parts: usize, place: [&str; 2]) -> Timing {
