@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn unparsable_guest_output_is_an_error_and_ends_the_guest() {
         let mut unreadable = None;
-        let mut take = |event, _| panic!("{event:?}");
+        let mut take = |event: GuestEvent, _| panic!("{event:?}");
         assert!(take_line("Killed", None, &mut unreadable, &mut take).is_break());
         assert!(unreadable.is_some() && Collected::default().into_result().is_none());
     }
