@@ -206,7 +206,9 @@ impl SubjectArgs {
         let mut refused = refused.filter(|(given, _, places)| *given && !places.contains(&place));
         match refused.next() {
             Some((_, option, places)) => {
-                let places: Vec<&str> = places.iter().map(|place| place.words()).collect();
+                // Its options are those of a guest and of a published experiment.
+                let named = places.iter().filter(|place| **place != Place::PublishedGuest);
+                let places: Vec<&str> = named.map(|place| place.words()).collect();
                 let (last, first) = places.split_last().unwrap_or((&"", &[]));
                 let places =
                     if first.is_empty() { (*last).to_owned() } else { format!("{} or {last}", first.join(", ")) };
