@@ -151,7 +151,7 @@ fn of_way<'a>(point: &'a Value, way: &str, metric: &str) -> (f64, &'a Value) {
 #[test]
 fn each_way_to_receive_through_af_xdp_is_polled_by_the_poller_after_which_it_is_named() {
     let Some(kernel) = lean() else { return };
-    // Three virtual CPUs spin: shorter slices see no answers, and shorter budgets no whole block, on a busy host.
+    // With 200 ms and 60 s, a busy host left slices without answers, or a way without polls.
     let durations = ["--slice", "500", "--budget", "200s", "--seed", "1"];
     let options =
         ["bench", "--experiment", "c", "--on", "vm", "--quick", "--json", "--output", "/dev/null", "--kernel"];
