@@ -9,7 +9,7 @@ use quell_linux::sched::SchedError;
 use quell_published::PollMechanism;
 use quell_sampler::QueuePoller;
 use quell_stats::LatencyHistogram;
-use quell_xdp::PollWay;
+use quell_xdp::{PollWay, XdpQueue};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +37,10 @@ pub fn poll_share(poller: QueuePoller) -> String {
 }
 /// Share of the requests that were sent within 10 µs of the schedule, 0 to 1.
 pub const ON_TIME: &str = "on-time-share";
+/// Share of the requests that were answered, 0 to 1.
+pub const ANSWERED: &str = "answered-share";
+/// System calls by which the client received and polled, per answered request.
+pub const SYSTEM_CALLS: &str = "system-calls-per-request";
 /// Median latency from the actual send, in µs.
 pub const FROM_SEND: &str = "from-send-p50-us";
 
@@ -60,6 +64,10 @@ pub struct PublishedXdpRun {
     /// Reason why the result is not a measurement. Absent if it is a measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_a_measurement: Option<String>,
+    /// Factor by which rates, processing times and the timeout of deferral were smaller than published, in a guest. Its
+    /// times mean nothing and are absent. Absent: the lab of this machine, with the published values.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slowed_by: Option<u32>,
     /// Reason why the experiment ended before its last point. Absent if it is complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
@@ -81,6 +89,7 @@ impl PublishedXdpRun {
             points: Vec::new(),
             absent,
             not_a_measurement: None,
+            slowed_by: None,
             ended: None,
         })
     }
@@ -119,9 +128,34 @@ pub struct XdpPoint {
     /// Durations of the receive call, for each way in which the receiving thread polls. They were measured in a run of
     /// their own, because reading the clock lengthens each call.
     pub receive_calls: BTreeMap<String, LatencyHistogram>,
+    /// Socket and queue under each way, as the kernel reports them.
+    #[serde(default)]
+    pub queues: BTreeMap<String, XdpQueue>,
     /// Reason why the point is not possible here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_possible: Option<String>,
+}
+
+impl XdpPoint {
+    #[must_use]
+    pub fn new(rate_kpps: f64, delay_us: f64) -> Self {
+        let (receive_calls, queues) = (BTreeMap::new(), BTreeMap::new());
+        Self { rate_kpps, delay_us, result: None, receive_calls, queues, not_possible: None }
+    }
+
+    /// Ways whose named pollers have less than half of the polls, with their share. Known only without processing: while
+    /// the program works, the timer polls.
+    #[must_use]
+    pub fn not_as_named(&self) -> Vec<(String, f64)> {
+        let Some(experiment) = self.result.as_ref().filter(|_| self.delay_us <= 0.0) else { return Vec::new() };
+        let design = &experiment.record.design;
+        let ways = std::iter::once(&design.reference).chain(&design.treatments);
+        let share = |name: &str, way: XdpWay| -> Option<f64> {
+            way.pollers().iter().map(|poller| experiment.median(name, &poll_share(*poller))).sum()
+        };
+        let shares = ways.filter_map(|way| Some((way.name.clone(), share(&way.name, way.setting)?)));
+        shares.filter(|(_, share)| *share < NAMED_SHARE_MIN).collect()
+    }
 }
 
 /// How the client's queue is polled.
@@ -135,7 +169,20 @@ pub struct XdpWay {
     pub own_cpu: bool,
 }
 
+/// Smallest share of the polls of the poller after which a way is named.
+const NAMED_SHARE_MIN: f64 = 0.5;
+
 impl XdpWay {
+    /// Who polls under this way.
+    #[must_use]
+    pub fn pollers(self) -> &'static [QueuePoller] {
+        match self.poller {
+            PollWay::Interrupts => &[QueuePoller::Interrupt, QueuePoller::Rescheduled, QueuePoller::Ksoftirqd],
+            PollWay::NapiThread | PollWay::ThreadedBusyPoll => &[QueuePoller::Thread],
+            _ => &[QueuePoller::Program],
+        }
+    }
+
     /// The published mechanism to which this way is closest. `None` if it was not published.
     #[must_use]
     pub fn published(self) -> Option<PollMechanism> {

@@ -21,7 +21,7 @@ use self::threads::{ClosedLoop, Receiving, Sending};
 use crate::endpoint::{Attached, Endpoint};
 use crate::error::XdpError;
 use crate::outstanding::{OPEN_LOOP, Outstanding};
-use crate::polling::{Poller, place};
+use crate::polling::{Poller, SystemCalls, place};
 use crate::report::{XdpCpu, XdpLoadReport};
 use crate::spec::{XdpLoadSpec, XdpSchedule};
 
@@ -122,7 +122,7 @@ pub fn run_sampled(
     attached.check_busy_polling()?;
     let udp = spec.socket.way.is_of_udp().then(|| handshake::udp_of_queue(spec, number, &attached, observe));
     let poller = Poller::start(&spec.socket, &attached, udp.transpose()?)?;
-    let polls = PollsOfQueue(sampler.select(&attached));
+    let counted = Counted { polls: sampler.select(&attached), system_calls: poller.system_calls() };
 
     let start_ns = monotonic_ns() + LEAD.as_nanos() as u64;
     let from_ns = start_ns + u64::from(spec.warm_up_ms) * 1_000_000;
@@ -191,14 +191,14 @@ pub fn run_sampled(
             tids.iter().take(threads).map(|(name, cpu, tid)| Watched::new(name, cpu, tid)).collect();
         watched.sort_by_key(|watched| watched.cpu.thread == "sender");
         watched.extend(poll_thread.map(|tid| Watched::new("poller", spec.socket.poll_cpu, tid)));
-        let window = watch(&run, &mut watched, &polls, observe);
+        let window = watch(&run, &mut watched, &counted, observe);
         drop(reading);
         let sent = sender.map(join).transpose();
         let mut outcome = join(receiver)?;
         if let Some(sent) = sent? {
             outcome.sent = sent;
         }
-        report(&run, &attached, outcome, watched, window, polls)
+        report(&run, &attached, outcome, watched, window, counted.polls.err())
     })
 }
 
@@ -258,24 +258,32 @@ impl XdpSampler {
     }
 }
 
-/// Sampler of the queue's polls, or the reason why polls cannot be sampled.
-struct PollsOfQueue<'a>(Result<(&'a Sampler, NapiId), String>);
+/// What is counted at both ends of the window.
+struct Counted<'a> {
+    /// Sampler of the queue's polls, or the reason why polls cannot be sampled.
+    polls: Result<(&'a Sampler, NapiId), String>,
+    system_calls: SystemCalls,
+}
 
-impl PollsOfQueue<'_> {
-    fn read(&self) -> Option<PollCounters> {
-        let (sampler, napi) = self.0.as_ref().ok()?;
-        sampler.read().ok()?.remove(napi)
+impl Counted<'_> {
+    fn read(&self) -> (Option<PollCounters>, u64) {
+        let of_queue = |(sampler, napi): &(&Sampler, NapiId)| sampler.read().ok()?.remove(napi);
+        (self.polls.as_ref().ok().and_then(of_queue), self.system_calls.so_far())
     }
 }
 
-/// Polls in the window.
-type Window = Option<PollsByPoller>;
+/// Polls and system calls in the window.
+#[derive(Default)]
+struct Window {
+    polls: Option<PollsByPoller>,
+    system_calls: u64,
+}
 
 /// Waits for the end of the run. Reads what is to be compared at both ends of the window.
 fn watch(
     run: &Run<'_>,
     watched: &mut [Watched],
-    polls: &PollsOfQueue<'_>,
+    counted: &Counted<'_>,
     observe: &mut dyn FnMut(XdpProgress) -> ControlFlow<()>,
 ) -> Window {
     let progress = |moment, now_ns: u64| XdpProgress {
@@ -290,14 +298,19 @@ fn watch(
         let has_begun = now_ns >= run.from_ns;
         let mut moment = XdpMoment::Tick;
         if has_begun && before.is_none() {
-            before = Some(polls.read());
+            before = Some(counted.read());
             watched.iter_mut().for_each(Watched::begin);
             moment = XdpMoment::WindowBegan;
         }
         if now_ns >= run.until_ns() {
             watched.iter_mut().for_each(Watched::end);
             let _ = observe(progress(XdpMoment::WindowEnded, now_ns));
-            return Some(polls.read()?.since(before?.as_ref()).polls);
+            let Some((polls, system_calls)) = before else { return Window::default() };
+            let (polls_now, system_calls_now) = counted.read();
+            return Window {
+                polls: polls_now.map(|now| now.since(polls.as_ref()).polls),
+                system_calls: system_calls_now - system_calls,
+            };
         }
         if observe(progress(moment, now_ns)).is_break() {
             run.until_ns.fetch_min(monotonic_ns(), Ordering::Relaxed);
@@ -314,7 +327,7 @@ fn report(
     outcome: threads::Outcome,
     watched: Vec<Watched>,
     window: Window,
-    polls: PollsOfQueue<'_>,
+    polls_missing: Option<String>,
 ) -> Result<XdpLoadReport, XdpError> {
     let duration_ns = run.until_ns().saturating_sub(run.from_ns).max(1);
     let lost = run.outstanding.all().filter(|times| run.is_measured(times.due_ns)).count() as u64;
@@ -336,8 +349,9 @@ fn report(
         on_time: sent.on_time,
         receive_calls: poller.take_calls(),
         cpu: watched.into_iter().filter(|watched| watched.is_known).map(|watched| watched.cpu).collect(),
-        polls: window,
-        polls_missing: polls.0.err(),
+        polls: window.polls,
+        polls_missing,
+        system_calls: window.system_calls,
         socket: af_xdp::stats(&attached.handle).ok(),
     })
 }

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -36,6 +36,7 @@ pub(crate) struct Poller {
     udp: Option<UdpSocket>,
     thread: Option<PollThread>,
     calls: Option<LatencyHistogram>,
+    system_calls: SystemCalls,
     looks: u32,
     /// Start of the time without frames.
     quiet_since_ns: u64,
@@ -53,21 +54,22 @@ impl Poller {
             Ok(poller)
         };
         let (mut of_receiver, mut thread) = (None, None);
+        let system_calls = SystemCalls::default();
         match spec.way {
             PollWay::IoUring => of_receiver = Some(ring()?),
             PollWay::IoUringThread => {
                 let ring = ring()?;
-                thread = Some(PollThread::start(spec, move || ring.poll().map_err(XdpError::from))?);
+                thread = Some(PollThread::start(spec, &system_calls, move || ring.poll().map_err(XdpError::from))?);
             }
             PollWay::UdpBusyPollThread => {
                 let udp = udp.take();
                 let poll = move || udp.as_ref().map_or(Ok(()), poll_udp);
-                thread = Some(PollThread::start(spec, poll)?);
+                thread = Some(PollThread::start(spec, &system_calls, poll)?);
             }
             PollWay::BusyPollThread => {
                 let (handle, device) = (attached.handle.clone(), attached.device().to_owned());
                 let poll = move || or_down(handle.kick()).map_err(XdpError::socket(&device));
-                thread = Some(PollThread::start(spec, poll)?);
+                thread = Some(PollThread::start(spec, &system_calls, poll)?);
             }
             PollWay::UdpBusyPoll
             | PollWay::Interrupts
@@ -78,12 +80,17 @@ impl Poller {
         let calls = spec.time_calls.then(LatencyHistogram::new);
         let spins = spec.spin || !spec.way.is_the_kernels();
         let quiet_since_ns = monotonic_ns();
-        Ok(Self { way: spec.way, spins, ring: of_receiver, udp, thread, calls, looks: 0, quiet_since_ns })
+        Ok(Self { way: spec.way, spins, ring: of_receiver, udp, thread, calls, system_calls, looks: 0, quiet_since_ns })
     }
 
     /// Thread that polls.
     pub(crate) fn tid(&self) -> Option<Pid> {
         self.thread.as_ref().map(|thread| thread.tid)
+    }
+
+    /// Counter of the system calls of the receiving thread and of the thread that polls.
+    pub(crate) fn system_calls(&self) -> SystemCalls {
+        self.system_calls.clone()
     }
 
     /// Frames were received.
@@ -113,12 +120,14 @@ impl Poller {
             }
             _ if self.spins => {
                 if receiver.needs_wakeup() {
+                    self.system_calls.add();
                     or_down(receiver.kick())?;
                 }
                 std::hint::spin_loop();
                 self.check_quiet(receiver)
             }
             _ => {
+                self.system_calls.add();
                 receiver.wait(SLEEP)?;
                 self.looks += LOOKS_PER_CLOCK;
                 self.check_quiet(receiver)
@@ -128,6 +137,7 @@ impl Poller {
 
     #[inline]
     fn timed(&mut self, poll: impl FnOnce(&Self) -> Result<(), PollFailure>) -> Result<(), PollFailure> {
+        self.system_calls.add();
         if self.calls.is_none() {
             return poll(self);
         }
@@ -154,6 +164,7 @@ impl Poller {
         }
         if now_ns - self.quiet_since_ns > QUIET_NS {
             self.quiet_since_ns = now_ns;
+            self.system_calls.add();
             or_down(receiver.kick())?;
             if let Some(failure) = self.thread.as_mut().and_then(PollThread::failure) {
                 return Err(PollFailure::Other(failure));
@@ -165,6 +176,21 @@ impl Poller {
     /// Durations of the receive calls, if they are measured.
     pub(crate) fn take_calls(&mut self) -> Option<LatencyHistogram> {
         self.calls.take()
+    }
+}
+
+/// Number of system calls by which threads receive and poll.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SystemCalls(Arc<AtomicU64>);
+
+impl SystemCalls {
+    #[inline]
+    fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn so_far(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
     }
 }
 
@@ -230,17 +256,19 @@ struct PollThread {
 impl PollThread {
     fn start(
         spec: &XdpSpec,
+        system_calls: &SystemCalls,
         mut poll: impl FnMut() -> Result<(), XdpError> + Send + 'static,
     ) -> Result<Self, XdpError> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let (sender, started) = channel();
-        let (cpu, fifo_priority) = (spec.poll_cpu, spec.fifo_priority);
+        let (cpu, fifo_priority, system_calls) = (spec.poll_cpu, spec.fifo_priority, system_calls.clone());
         let handle = std::thread::Builder::new()
             .name("quell-xdp-poll".to_owned())
             .spawn(move || {
                 let _ = sender.send(place(cpu, fifo_priority).map(|()| Pid::of_this_thread()));
                 while !stopped.load(Ordering::Relaxed) {
+                    system_calls.add();
                     poll()?;
                 }
                 Ok(())

@@ -80,6 +80,9 @@ pub struct XdpLoadReport {
     pub polls: Option<PollsByPoller>,
     /// Why polls were not sampled.
     pub polls_missing: Option<String>,
+    /// System calls in the window by which the program received and polled: `recvfrom`, `poll`, `io_uring_enter`.
+    #[serde(default)]
+    pub system_calls: u64,
     /// Drops of the socket since it was opened. Null if they could not be read.
     pub socket: Option<XdpSocketStats>,
 }

@@ -49,7 +49,7 @@ pub enum NoPollCause {
         epoll: NamedEpoll,
         queues: usize,
         /// How its connections can be sorted by queue, or that they cannot.
-        fix: Fix,
+        fix: Box<Fix>,
     },
     Unknown {
         seen: String,
@@ -121,7 +121,7 @@ pub(crate) fn cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, napi: N
         return NoPollCause::SeveralQueues {
             epoll: NamedEpoll::of(epoll),
             queues: epoll.by_napi.len(),
-            fix: one_queue_per_worker(query, epoll.process),
+            fix: Box::new(one_queue_per_worker(query, epoll.process)),
         };
     }
     let sockets = first.by_napi.get(&napi).map_or(0, Vec::len);
@@ -181,7 +181,7 @@ impl NoPollCause {
     pub fn if_attached(self, attached: &AttachedMode) -> Self {
         match self {
             Self::SeveralQueues { epoll, queues, fix } => {
-                Self::SeveralQueues { epoll, queues, fix: one_queue_if_attached(fix, attached) }
+                Self::SeveralQueues { epoll, queues, fix: Box::new(one_queue_if_attached(*fix, attached)) }
             }
             other => other,
         }
@@ -198,7 +198,7 @@ impl NoPollCause {
             Self::WatchedByAnother { .. } | Self::NobodySleeps { .. } => {
                 "`quell doctor` observes how the program waits; a mode that only defers does not depend on it"
             }
-            Self::SeveralQueues { fix, .. } => return Some(fix.clone()),
+            Self::SeveralQueues { fix, .. } => return Some(fix.as_ref().clone()),
         };
         Some(Fix::advice(text))
     }

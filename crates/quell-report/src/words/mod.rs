@@ -4,6 +4,7 @@ mod advice;
 mod command;
 mod published;
 mod published_xdp;
+mod published_xdp_counts;
 pub(crate) mod recording;
 mod rivals;
 mod settings;

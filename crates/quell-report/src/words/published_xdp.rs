@@ -18,6 +18,7 @@ use quell_stats::LatencyHistogram;
 
 use super::published::PublishedText::{self, Break, Statement, Table};
 use super::published::{agreement, figure};
+use super::published_xdp_counts;
 
 const QUANTILES: [f64; 4] = [0.05, 0.5, 0.95, 0.99];
 const P50: Criterion = Criterion::Latency { quantile: 0.5 };
@@ -35,13 +36,16 @@ pub fn published_xdp(run: &PublishedXdpRun) -> Result<Vec<PublishedText>, Publis
     );
     out.push(Statement(format!("({}) {}", Experiment::C, Experiment::C.title())));
     out.push(Statement(format!("published: {}", Experiment::C.source())));
-    out.push(Statement(here(run)));
+    out.push(Statement(run.slowed_by.map_or_else(|| here(run), |by| published_xdp_counts::here(run, by))));
     for point in &run.points {
         out.push(Break);
-        out.extend(of_point(point, &rows));
+        out.extend(match run.slowed_by {
+            None => of_point(point, &rows),
+            Some(slowed_by) => published_xdp_counts::of_point(point, slowed_by),
+        });
     }
     out.push(Break);
-    out.push(Statement(LEGEND.to_owned()));
+    out.push(Statement(if run.slowed_by.is_none() { LEGEND } else { published_xdp_counts::LEGEND }.to_owned()));
     out.push(Break);
     if !run.absent.is_empty() {
         out.push(Statement("ways that are not played here:".to_owned()));
@@ -50,6 +54,9 @@ pub fn published_xdp(run: &PublishedXdpRun) -> Result<Vec<PublishedText>, Publis
                 .iter()
                 .map(|absent| Statement(format!("  {}: {}", visible::name(&absent.ways), visible::name(&absent.why)))),
         );
+    }
+    if run.slowed_by.is_none() && !run.absent.is_empty() {
+        out.push(Statement(IN_GUEST.to_owned()));
     }
     out.extend(run.ended.as_ref().map(|why| Statement(format!("ENDED EARLY: {}", visible::name(why)))));
     Ok(out)
@@ -68,6 +75,8 @@ fn here(run: &PublishedXdpRun) -> String {
         placement.sender,
     )
 }
+
+const IN_GUEST: &str = "who polls in busy-poll, and in the ways with a third CPU: quell bench --experiment c --on vm";
 
 const LEGEND: &str = concat!(
     "Latencies in µs from the intended send; *: published, for the mechanism in the column as. ×p50: p50 divided ",
@@ -98,7 +107,7 @@ fn of_point(point: &XdpPoint, rows: &[ThreadedNapiRow]) -> Vec<PublishedText> {
         let published = published(*way);
         let here = QUANTILES.map(|quantile| us(&all, quantile));
         let there = published.map(|row| [row.p5_ns, row.p50_ns, row.p95_ns, row.p99_ns].map(|ns| short(ns / 1e3)));
-        let to_reference = match pair(&analysis, name, reference(experiment)) {
+        let to_reference = match pair(&analysis, &P50, name, reference(experiment)) {
             _ if !keeps_up(point, experiment, name) => "falls behind".to_owned(),
             Some(pair) => interval(&pair),
             None => ABSENT.to_owned(),
@@ -118,11 +127,13 @@ fn of_point(point: &XdpPoint, rows: &[ThreadedNapiRow]) -> Vec<PublishedText> {
 }
 
 /// The ways of an experiment with their names, the reference first.
-fn ways(experiment: &LoadExperiment<XdpWay>) -> Vec<(&str, XdpWay)> {
+pub(super) fn ways(experiment: &LoadExperiment<XdpWay>) -> Vec<(&str, XdpWay)> {
     let design = &experiment.record.design;
     let treatments = std::iter::once(&design.reference).chain(&design.treatments);
     let all = treatments.map(|treatment| (treatment.name.as_str(), treatment.setting));
-    all.filter(|(name, _)| !experiment.latencies(name).is_empty()).collect()
+    let polls = Work::Request.name(POLLS);
+    all.filter(|(name, _)| !experiment.latencies(name).is_empty() || experiment.median(name, &polls).is_some())
+        .collect()
 }
 
 fn reference(experiment: &LoadExperiment<XdpWay>) -> &str {
@@ -141,10 +152,9 @@ fn polled_by(poller: QueuePoller) -> &'static str {
     }
 }
 
-/// CPU time and polls of a way.
-fn costs(experiment: &LoadExperiment<XdpWay>, name: &str) -> Vec<String> {
+/// Who polled the client's queue, with shares from 1 %.
+pub(super) fn polled(experiment: &LoadExperiment<XdpWay>, name: &str) -> String {
     let share = |metric: String| experiment.median(name, &metric).filter(|share| *share > 0.0);
-    let percent = |share: Option<f64>| share.map_or(ABSENT.to_owned(), |share| short(share * 100.0));
     let of_poller = |poller| Some((share(poll_share(poller))?, polled_by(poller)));
     let mut shares: Vec<(f64, &str)> = QueuePoller::ALL.into_iter().filter_map(of_poller).collect();
     shares.sort_by(|one, other| other.0.total_cmp(&one.0));
@@ -153,23 +163,30 @@ fn costs(experiment: &LoadExperiment<XdpWay>, name: &str) -> Vec<String> {
         .filter(|(share, _)| *share >= 0.01)
         .map(|(share, text)| format!("{text} {:.0} %", share * 100.0))
         .collect();
-    let polled = if polled.is_empty() { ABSENT.to_owned() } else { polled.join(", ") };
+    if polled.is_empty() { ABSENT.to_owned() } else { polled.join(", ") }
+}
+
+/// CPU time and polls of a way.
+fn costs(experiment: &LoadExperiment<XdpWay>, name: &str) -> Vec<String> {
+    let share = |metric: String| experiment.median(name, &metric).filter(|share| *share > 0.0);
+    let percent = |share: Option<f64>| share.map_or(ABSENT.to_owned(), |share| short(share * 100.0));
     let threads = [RECEIVER, POLLER, NAPI_THREAD, SENDER, RESPONDER].map(|thread| percent(share(cpus_of(thread))));
     let polls = figure(experiment.median(name, &Work::Request.name(POLLS)));
-    let first = [visible::name(name).into_owned(), polled, figure(experiment.median(name, CLIENT_CPU))];
+    let first =
+        [visible::name(name).into_owned(), polled(experiment, name), figure(experiment.median(name, CLIENT_CPU))];
     first.into_iter().chain(threads).chain([polls]).collect()
 }
 
-/// Comparison of two ways by their p50.
+/// Comparison of two ways by one criterion.
 struct Pair {
     estimate: RatioEstimate,
     verdict: ContrastVerdict,
 }
 
 /// A way compared with another one, in this direction.
-fn pair(analysis: &SwitchbackAnalysis, way: &str, against: &str) -> Option<Pair> {
+fn pair(analysis: &SwitchbackAnalysis, criterion: &Criterion, way: &str, against: &str) -> Option<Pair> {
     let of_pair = |contrast: &&ContrastResult, one: &str, other: &str| {
-        contrast.criterion == P50 && contrast.treatment == one && contrast.against == other
+        contrast.criterion == *criterion && contrast.treatment == one && contrast.against == other
     };
     let mut contrasts = analysis.contrasts.iter();
     if let Some(contrast) = contrasts.clone().find(|contrast| of_pair(contrast, way, against)) {
@@ -236,12 +253,17 @@ fn statements<'a>(
         }
         out.extend(agreements(experiment, analysis, played, &behind, published).map(Statement));
     }
-    let design = &experiment.record.design;
-    for (arm, why) in &experiment.record.dropped {
-        let name = design.treatment(*arm).map_or("", |treatment| treatment.name.as_str());
-        out.push(Statement(format!("{} is left out: {}", visible::name(name), visible::name(why))));
-    }
+    out.extend(left_out(experiment));
     out
+}
+
+/// The ways that could not be set.
+pub(super) fn left_out(experiment: &LoadExperiment<XdpWay>) -> impl Iterator<Item = PublishedText> {
+    let record = &experiment.record;
+    record.dropped.iter().map(|(arm, why)| {
+        let name = record.design.treatment(*arm).map_or("", |treatment| treatment.name.as_str());
+        Statement(format!("{} is left out: {}", visible::name(name), visible::name(why)))
+    })
 }
 
 /// The ways by their p50, and whether each one differs from the one before it.
@@ -250,19 +272,29 @@ fn order(
     analysis: &SwitchbackAnalysis,
     played: &[(&str, XdpWay)],
 ) -> Option<String> {
-    let mut sorted: Vec<(&str, f64)> =
+    let latencies =
         played.iter().filter_map(|(name, _)| Some((*name, experiment.latencies(name).p50()?.as_secs_f64()))).collect();
+    order_text(analysis, &P50, "p50", latencies)
+}
+
+/// The ways by a criterion, whose values are `sorted` here.
+pub(super) fn order_text(
+    analysis: &SwitchbackAnalysis,
+    criterion: &Criterion,
+    by: &str,
+    mut sorted: Vec<(&str, f64)>,
+) -> Option<String> {
     sorted.sort_by(|one, other| one.1.total_cmp(&other.1));
     let mut text = visible::name(sorted.first()?.0).into_owned();
     for two in sorted.windows(2) {
         let (before, name) = (two[0].0, visible::name(two[1].0));
-        text += &match pair(analysis, two[1].0, before) {
+        text += &match pair(analysis, criterion, two[1].0, before) {
             Some(pair) if pair.verdict == ContrastVerdict::Worse => format!(" < {name} × {}", interval(&pair)),
             Some(pair) => format!(" ? {name} × {}", interval(&pair)),
             None => format!(" ? {name}"),
         };
     }
-    Some(format!("order by p50 (<: decided; ?: not decided; ×: times the one before): {text}"))
+    Some(format!("order by {by} (<: decided; ?: not decided; ×: times the one before): {text}"))
 }
 
 /// How each way compares with the reference here and in the publication, and why it differs.
@@ -280,7 +312,7 @@ fn agreements<'a>(
     let mut is_explained = false;
     let texts = others.filter_map(|(name, way)| {
         let there = published(*way)?.p50_ns / of_base?.p50_ns;
-        let pair = pair(analysis, name, base).filter(|_| !is_behind(name));
+        let pair = pair(analysis, &P50, name, base).filter(|_| !is_behind(name));
         let is_slower = is_behind(name) || pair.as_ref()?.verdict == ContrastVerdict::Worse;
         let text = match &pair {
             Some(pair) => agreement("p50", name, there, &pair.estimate),
@@ -369,7 +401,7 @@ mod tests {
             settings: None,
         });
         let receive_calls = std::collections::BTreeMap::new();
-        XdpPoint { rate_kpps: 12.0, delay_us, result, receive_calls, not_possible: None }
+        XdpPoint { rate_kpps: 12.0, delay_us, result, receive_calls, queues: BTreeMap::new(), not_possible: None }
     }
 
     fn statements_of(point: &XdpPoint) -> String {

@@ -15,10 +15,11 @@ use quell_result::published_xdp::{AbsentWay, PublishedXdpRun, XdpPlacement, XdpP
 use quell_result::simulation::{SimulationRun, SweepHeader};
 use quell_result::top::{IntervalReport, RecordingHeader, TopRecording};
 use quell_result::{Document, DocumentError, ResultDocument};
+use quell_sampler::XdpHook;
 use quell_sim::sweep::{Point, Setup};
 use quell_sim::{HostProfile, Load};
 use quell_stats::LatencyHistogram;
-use quell_xdp::PollWay;
+use quell_xdp::{PollWay, XdpQueue};
 
 const EXPERIMENT: &str = include_str!("../../../quell/tests/fixtures/result.json");
 const RECORDING: &str = include_str!("../../../quell/tests/fixtures/recording.json");
@@ -109,16 +110,27 @@ fn the_published_experiment_of_af_xdp_is_read_back() {
     calls.record(900);
     let placement = XdpPlacement { receiver: 1, sender: 0, poller: None };
     let absent = AbsentWay { ways: "busy-poll".to_owned(), why: "no NAPI ID".to_owned() };
+    let queue = XdpQueue {
+        device: "client".to_owned(),
+        queue: 0,
+        hook: XdpHook::Native,
+        zero_copy: false,
+        socket_napi: None,
+        napi: None,
+        defers: Some(true),
+    };
     let point = |result, not_possible| XdpPoint {
         rate_kpps: 12.0,
         delay_us: 78.0,
         result,
         receive_calls: [(way.to_string(), calls.clone())].into(),
+        queues: [(way.to_string(), queue.clone())].into(),
         not_possible,
     };
     is_read_back_as(&PublishedXdpRun {
         points: vec![point(Some(result), None), point(None, Some("no way".to_owned()))],
         ended: Some("interrupted".to_owned()),
+        slowed_by: Some(100),
         ..PublishedXdpRun::begin(placement, vec![absent]).unwrap()
     });
 }

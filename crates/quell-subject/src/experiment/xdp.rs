@@ -1,28 +1,29 @@
 //! Experiments on the way in which the client of an AF_XDP load polls its queue. What a socket fixes when it is bound
 //! is switched by binding another one: each slice has a socket of its own.
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
 use quell_experiment::{ExperimentSubject, SetFailure, SliceFlag, SliceObservation};
 use quell_linux::Pid;
-use quell_linux::netns::NamespaceError;
+use quell_linux::netns::{Namespace, NamespaceError};
 use quell_linux::proc::ProcRoot;
 use quell_load::is_backlog;
 use quell_mode::{NapiSettings, Threaded};
 use quell_result::figures::{POLLS, REQUESTS, Work};
 use quell_result::published_xdp::{
-    CLIENT_CPU, FROM_SEND, NAPI_THREAD, ON_TIME, POLLER, RECEIVER, RESPONDER, SENDER, XdpPlacement, XdpWay, cpus_of,
-    poll_share,
+    ANSWERED, CLIENT_CPU, FROM_SEND, NAPI_THREAD, ON_TIME, POLLER, RECEIVER, RESPONDER, SENDER, SYSTEM_CALLS,
+    XdpPlacement, XdpWay, cpus_of, poll_share,
 };
 use quell_sampler::QueuePoller;
 use quell_stats::LatencyHistogram;
 use quell_xdp::{
-    PollWay, XdpError, XdpLoadReport, XdpLoadSpec, XdpMoment, XdpProgress, XdpSampler, XdpSchedule, XdpSpec,
+    PollWay, XdpError, XdpLoadReport, XdpLoadSpec, XdpMoment, XdpProgress, XdpQueue, XdpSampler, XdpSchedule, XdpSpec,
 };
 
-use crate::lab::napi::QueueError;
-use crate::lab::veth::VethLab;
+use crate::lab::napi::{QueueError, Queues};
 
 /// `napi_defer_hard_irqs` of the published script, if the program polls or a thread polls without end.
 const DEFER_HARD_IRQS: u32 = 100;
@@ -46,28 +47,38 @@ pub enum XdpSubjectError {
     Load(#[from] XdpError),
 }
 
-/// Settings of the client's queue, as in the published script.
-pub(crate) fn napi(way: XdpWay) -> NapiSettings {
+/// Settings of the client's queue, as in the published script, with its timeout this much longer.
+fn napi(way: XdpWay, slowed_by: u32) -> NapiSettings {
     let (defer_hard_irqs, threaded) = match way.poller {
         PollWay::Interrupts => (0, Threaded::Off),
         PollWay::NapiThread => (0, Threaded::Thread),
         PollWay::ThreadedBusyPoll => (DEFER_HARD_IRQS, Threaded::BusyPoll),
         _ => (DEFER_HARD_IRQS, Threaded::Off),
     };
-    NapiSettings { defer_hard_irqs, gro_flush_timeout_ns: GRO_FLUSH_TIMEOUT_NS, irq_suspend_timeout_ns: 0, threaded }
+    let gro_flush_timeout_ns = GRO_FLUSH_TIMEOUT_NS * u64::from(slowed_by);
+    NapiSettings { defer_hard_irqs, gro_flush_timeout_ns, irq_suspend_timeout_ns: 0, threaded }
 }
 
-/// The client of a lab, under one rate and processing time.
+/// Namespace and queue of a client.
+pub(crate) struct XdpSide<'a> {
+    pub(crate) namespace: &'a Namespace,
+    pub(crate) queues: &'a mut Queues,
+}
+
+/// A client, under one rate and processing time.
 pub(crate) struct XdpClient<'a> {
-    pub(crate) lab: &'a mut VethLab,
-    pub(crate) placement: XdpPlacement,
-    pub(crate) server: std::net::SocketAddr,
-    pub(crate) responder: Pid,
+    side: XdpSide<'a>,
+    placement: XdpPlacement,
+    server: SocketAddr,
+    responder: Pid,
     pub(crate) rate_kpps: f64,
     pub(crate) delay_us: f64,
+    /// See [`quell_result::published_xdp::PublishedXdpRun::slowed_by`]. Such a client reports counts only.
+    slowed_by: Option<u32>,
     pub(crate) stopped: &'a dyn Fn() -> bool,
     sampler: XdpSampler,
     way: XdpWay,
+    queues: BTreeMap<String, XdpQueue>,
     napi_threads: Vec<Pid>,
     settle_ms: u32,
     slice_began: Instant,
@@ -82,23 +93,25 @@ struct ObservedRun {
 
 impl<'a> XdpClient<'a> {
     pub(crate) fn new(
-        lab: &'a mut VethLab,
+        side: XdpSide<'a>,
         placement: XdpPlacement,
-        (server, responder): (std::net::SocketAddr, Pid),
-        (rate_kpps, delay_us): (f64, f64),
+        (server, responder): (SocketAddr, Pid),
+        slowed_by: Option<u32>,
         stopped: &'a dyn Fn() -> bool,
     ) -> Self {
         let (way, napi_threads, slice_began) = (XdpWay::default(), Vec::new(), Instant::now());
         Self {
-            lab,
+            side,
             placement,
             server,
             responder,
-            rate_kpps,
-            delay_us,
+            rate_kpps: 0.0,
+            delay_us: 0.0,
+            slowed_by,
             stopped,
             sampler: XdpSampler::attach(),
             way,
+            queues: BTreeMap::new(),
             napi_threads,
             settle_ms: 0,
             slice_began,
@@ -114,7 +127,8 @@ impl<'a> XdpClient<'a> {
             poll_cpu: poller.filter(|_| way.has_thread()),
             cpus: vec![receiver, sender],
             time_calls,
-            fifo_priority: (!self.placement.is_overcommitted()).then_some(LOAD_PRIORITY),
+            // In a guest, it would starve the kernel's own threads, whose CPUs are slow.
+            fifo_priority: (!self.placement.is_overcommitted() && self.slowed_by.is_none()).then_some(LOAD_PRIORITY),
             ..XdpSpec::default()
         };
         XdpLoadSpec {
@@ -143,7 +157,7 @@ impl<'a> XdpClient<'a> {
         let (answer, answered) = std::sync::mpsc::channel();
         // The load runs in a thread of the namespace; this one may ask `stopped`, which is not `Sync`.
         let report = std::thread::scope(|scope| {
-            let (namespace, sampler) = (&self.lab.client.namespace, &mut self.sampler);
+            let (namespace, sampler) = (self.side.namespace, &mut self.sampler);
             let running = scope.spawn(move || {
                 Ok::<_, XdpSubjectError>(namespace.run(move || {
                     quell_xdp::run_sampled(&spec, sampler, &mut |now: XdpProgress| {
@@ -165,6 +179,7 @@ impl<'a> XdpClient<'a> {
             Err(XdpSubjectError::Load(XdpError::Cancelled)) => return Ok(None),
             report => report?,
         };
+        self.queues.insert(self.way.to_string(), report.queue.clone());
         if (self.stopped)() {
             return Ok(None);
         }
@@ -189,9 +204,14 @@ impl<'a> XdpClient<'a> {
         Ok(self.run(slice_ms, true)?.and_then(|run| run.report.receive_calls))
     }
 
+    /// Socket and queue of the ways since the last call.
+    pub(crate) fn take_queues(&mut self) -> BTreeMap<String, XdpQueue> {
+        std::mem::take(&mut self.queues)
+    }
+
     fn switch_to(&mut self, way: XdpWay) -> Result<(), QueueError> {
         let cpu = self.placement.poller.filter(|_| way.own_cpu).unwrap_or(self.placement.receiver);
-        self.napi_threads = self.lab.client.queues.set_with_threads(&napi(way), cpu)?;
+        self.napi_threads = self.side.queues.set_with_threads(&napi(way, self.slowed_by.unwrap_or(1)), cpu)?;
         self.way = way;
         Ok(())
     }
@@ -215,7 +235,8 @@ impl ExperimentSubject for XdpClient<'_> {
     fn observe(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, XdpSubjectError> {
         let Some(run) = self.run(slice_ms, false)? else { return Ok(None) };
         let spent_ms = self.slice_began.elapsed().as_secs_f64() * 1e3;
-        Ok(Some(SliceObservation { spent_ms, ..observation(&run) }))
+        let observed = if self.slowed_by.is_some() { counts(&run.report) } else { observation(&run) };
+        Ok(Some(SliceObservation { spent_ms, ..observed }))
     }
 
     fn leaves_out_setting(&self, error: &XdpSubjectError) -> bool {
@@ -228,8 +249,27 @@ impl ExperimentSubject for XdpClient<'_> {
     }
 
     fn restore(&mut self) -> Result<(), XdpSubjectError> {
-        Ok(self.lab.client.queues.set_with_threads(&NapiSettings::default(), self.placement.receiver).map(drop)?)
+        Ok(self.side.queues.set_with_threads(&NapiSettings::default(), self.placement.receiver).map(drop)?)
     }
+}
+
+/// Counts of a run, without its times.
+#[expect(clippy::cast_precision_loss, reason = "counts of one slice are far below 2^53")]
+fn counts(report: &XdpLoadReport) -> SliceObservation {
+    let per_request = |count: u64| (report.answered > 0).then(|| count as f64 / report.answered as f64);
+    let requests = report.sent + report.never_sent;
+    let answered = (requests > 0).then(|| report.answered as f64 / requests as f64);
+    let mut slice = SliceObservation::default()
+        .with_metric(ANSWERED, answered)
+        .with_metric(SYSTEM_CALLS, per_request(report.system_calls));
+    if let Some(polls) = report.polls.as_ref().filter(|polls| polls.total() > 0) {
+        slice = slice.with_metric(&Work::Request.name(POLLS), per_request(polls.total()));
+        for poller in QueuePoller::ALL {
+            let share = poller.polls(polls) as f64 / polls.total() as f64;
+            slice = slice.with_metric(&poll_share(poller), Some(share));
+        }
+    }
+    slice
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of one slice are far below 2^53")]
@@ -242,18 +282,16 @@ fn observation(run: &ObservedRun) -> SliceObservation {
     let client_ns = run_ns(RECEIVER).map(|ns| ns + run_ns(POLLER).unwrap_or(0) + napi_thread_ns.unwrap_or(0));
     let requests = report.sent + report.never_sent;
     let from_send = report.latency_from_send.p50().map(|latency| latency.as_secs_f64() * 1e6);
-    let polls = report.polls.as_ref().filter(|polls| polls.total() > 0);
     let mut slice = SliceObservation {
         latency: Some((&report.latency).into()),
         foreign_cpu: foreign_cpu(report, responder_ns.unwrap_or(0) + napi_thread_ns.unwrap_or(0)),
         flags: flags(report),
-        ..SliceObservation::default()
+        ..counts(report)
     }
     .with_metric(REQUESTS, Some(report.answered_per_s))
     .with_metric(CLIENT_CPU, client_ns.and_then(|ns| per_request(ns as f64 / 1e3)))
     .with_metric(ON_TIME, (requests > 0).then(|| report.on_time as f64 / requests as f64))
-    .with_metric(FROM_SEND, from_send)
-    .with_metric(&Work::Request.name(POLLS), polls.and_then(|polls| per_request(polls.total() as f64)));
+    .with_metric(FROM_SEND, from_send);
     let threads = [
         (RECEIVER, run_ns(RECEIVER)),
         (SENDER, run_ns(SENDER)),
@@ -263,12 +301,6 @@ fn observation(run: &ObservedRun) -> SliceObservation {
     ];
     for (name, ns) in threads {
         slice = slice.with_metric(&cpus_of(name), ns.map(share));
-    }
-    if let Some(polls) = polls {
-        for poller in QueuePoller::ALL {
-            let share = poller.polls(polls) as f64 / polls.total() as f64;
-            slice = slice.with_metric(&poll_share(poller), Some(share));
-        }
     }
     slice
 }

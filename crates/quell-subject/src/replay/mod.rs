@@ -30,10 +30,11 @@ use crate::subjects::Tools;
 use crate::subjects::command::{Runner, ServerPlace};
 
 pub use table::offered;
+pub(crate) use xdp::play_points;
 pub use xdp::{XdpReplay, play_xdp};
 
 /// Port of the server. It is always free, because the namespace is private.
-const PORT: u16 = 7_000;
+pub(crate) const PORT: u16 = 7_000;
 /// Timeout of a response, after which its connection goes on. A lost datagram must not end a slice.
 const RESPONSE_TIMEOUT_MS: u32 = 100;
 

@@ -1,43 +1,47 @@
 //! Plays the published AF_XDP experiment in a lab. The responder answers in the same way throughout; the client's way
 //! to poll is switched, as its processing time is what the publication varies.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use quell_change::journal::Journal;
 use quell_experiment::{ContrastSet, Criterion, ExperimentDesign, SliceStage};
+use quell_linux::netns::Namespace;
 use quell_linux::sched::{self, Policy, SchedError, Scheduling};
 use quell_linux::visible::counted;
 use quell_linux::{InterfaceName, Pid};
 use quell_load::OfferedLoad;
 use quell_published::{PublishedError, threaded_napi_rows};
 use quell_result::facts::HostFacts;
+use quell_result::figures::{POLLS, Work};
 use quell_result::published::INTERRUPTED;
 use quell_result::published_xdp::{AbsentWay, PublishedXdpRun, XdpPlacement, XdpPoint, XdpWay};
 use quell_xdp::{PollWay, XdpResponder, XdpResponderSpec, XdpSpec};
+use serde::{Deserialize, Serialize};
 
 use super::PORT;
-use crate::experiment::xdp::{XdpClient, XdpSubjectError};
+use crate::experiment::xdp::{XdpClient, XdpSide, XdpSubjectError};
 use crate::experiment::{ComparisonError, compare, design};
 use crate::extent::Extent;
 use crate::lab::veth::{CLIENT_DEVICE, LabError, VethLab};
 use crate::question::{Follow, SubjectStep, Timing, report_slice};
 use crate::run::{LabRunError, LabSpec, in_empty_lab};
 use crate::server::ServerCommand;
+use crate::vm::SLOWED_BY;
 
 /// Real-time priority of the responder, which must answer at once on the CPU on which the sender spins.
 const RESPONDER_PRIORITY: u32 = 50;
 /// Real-time priority of the thread that observes. It sleeps nearly always.
 const OBSERVER_PRIORITY: u32 = 60;
 
-/// The published AF_XDP experiment as a lab can play it.
-#[derive(Debug, Clone)]
+/// The published AF_XDP experiment as a lab or a guest can play it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct XdpReplay {
     /// Rates in thousands of requests per second, and processing times in µs.
     pub points: Vec<(f64, f64)>,
     /// Ways to poll, the reference first.
     pub ways: Vec<XdpWay>,
-    /// Quantiles of the latency by which every pair of ways is compared.
+    /// Quantiles of the latency by which every pair of ways is compared. Empty: by polls per request.
     pub quantiles: Vec<f64>,
     /// Published ways that are not played, and ways that would need another CPU.
     pub absent: Vec<AbsentWay>,
@@ -53,36 +57,83 @@ impl XdpReplay {
     /// # Errors
     /// When the published data is malformed.
     pub fn published(cpus: usize, timing: Timing, extent: Extent, insist: bool) -> Result<Self, PublishedError> {
-        let mut points: Vec<(f64, f64)> = Vec::new();
-        for row in threaded_napi_rows()? {
-            if !points.contains(&(row.rate_kpps, row.delay_us)) {
-                points.push((row.rate_kpps, row.delay_us));
-            }
-        }
+        let points = published_points()?;
         let (ways, absent) = ways(cpus, extent, insist);
         // A short run decides more if it asks less.
         let quantiles = if extent == Extent::Quick { vec![0.5] } else { vec![0.5, 0.99] };
         Ok(Self { points, ways, quantiles, absent, timing, insist })
     }
+
+    /// The published points, slowed down, and the ways that a guest can play.
+    ///
+    /// # Errors
+    /// When the published data is malformed.
+    pub fn in_guest(timing: Timing, extent: Extent) -> Result<Self, PublishedError> {
+        let slowed = |(rate_kpps, delay_us)| (rate_kpps / f64::from(SLOWED_BY), delay_us * f64::from(SLOWED_BY));
+        let points = published_points()?.into_iter().map(slowed).collect();
+        let mut ways = [PollWay::Interrupts, PollWay::BusyPoll, PollWay::NapiThread].map(shared).to_vec();
+        ways.insert(1, sleeping());
+        ways.extend([PollWay::BusyPollThread, PollWay::NapiThread, PollWay::ThreadedBusyPoll].map(apart));
+        let substitutes = [PollWay::UdpBusyPoll, PollWay::IoUring];
+        let mut left_out = Vec::new();
+        if extent == Extent::Quick {
+            left_out.push(AbsentWay { ways: both(substitutes), why: "left out by --quick".to_owned() });
+        } else {
+            ways.extend(substitutes.map(shared));
+        }
+        Ok(Self { points, ways, quantiles: Vec::new(), absent: left_out, timing, insist: false })
+    }
+}
+
+impl XdpReplay {
+    pub(crate) fn check(&self) -> Result<(), ComparisonError> {
+        Ok(xdp_design(self).check()?)
+    }
+
+    fn counts_only(&self) -> bool {
+        self.quantiles.is_empty()
+    }
+}
+
+fn published_points() -> Result<Vec<(f64, f64)>, PublishedError> {
+    let mut points: Vec<(f64, f64)> = Vec::new();
+    for row in threaded_napi_rows()? {
+        if !points.contains(&(row.rate_kpps, row.delay_us)) {
+            points.push((row.rate_kpps, row.delay_us));
+        }
+    }
+    Ok(points)
+}
+
+fn shared(poller: PollWay) -> XdpWay {
+    XdpWay { poller, sleeps: false, own_cpu: false }
+}
+
+fn apart(poller: PollWay) -> XdpWay {
+    XdpWay { own_cpu: true, ..shared(poller) }
+}
+
+fn sleeping() -> XdpWay {
+    XdpWay { sleeps: true, ..shared(PollWay::Interrupts) }
+}
+
+fn both([one, other]: [PollWay; 2]) -> String {
+    format!("{}, {}", one.name(), other.name())
 }
 
 /// Ways to poll on a machine with this number of CPUs, and the absent ones.
 fn ways(cpus: usize, extent: Extent, insist: bool) -> (Vec<XdpWay>, Vec<AbsentWay>) {
-    let shared = |poller| XdpWay { poller, sleeps: false, own_cpu: false };
-    let apart = |poller| XdpWay { poller, sleeps: false, own_cpu: true };
-    let sleeping = XdpWay { sleeps: true, ..shared(PollWay::Interrupts) };
     let absent = |ways: String, why: &str| AbsentWay { ways, why: why.to_owned() };
-    let both = |one: PollWay, other: PollWay| format!("{}, {}", one.name(), other.name());
     let mut not_here = vec![absent(
-        both(PollWay::BusyPoll, PollWay::BusyPollThread),
+        both([PollWay::BusyPoll, PollWay::BusyPollThread]),
         "an AF_XDP socket of a veth has no NAPI ID, so SO_BUSY_POLL polls nothing; the ways udp-busy-poll poll the same queue by \
          the same kind of call, of a UDP socket",
     )];
     let mut ways =
-        vec![shared(PollWay::Interrupts), sleeping, shared(PollWay::UdpBusyPoll), shared(PollWay::NapiThread)];
+        vec![shared(PollWay::Interrupts), sleeping(), shared(PollWay::UdpBusyPoll), shared(PollWay::NapiThread)];
     let mut with_cpu = [PollWay::UdpBusyPollThread, PollWay::NapiThread, PollWay::ThreadedBusyPoll].map(apart).to_vec();
     if extent == Extent::Quick {
-        not_here.push(absent(both(PollWay::IoUring, PollWay::IoUringThread), "left out by --quick"));
+        not_here.push(absent(both([PollWay::IoUring, PollWay::IoUringThread]), "left out by --quick"));
     } else {
         ways.push(shared(PollWay::IoUring));
         with_cpu.push(apart(PollWay::IoUringThread));
@@ -116,7 +167,7 @@ pub fn play_xdp(
     follow: &mut Follow<'_>,
     stopped: &dyn Fn() -> bool,
 ) -> Result<PublishedXdpRun, LabRunError> {
-    xdp_design(replay).check().map_err(ComparisonError::from)?;
+    replay.check()?;
     in_empty_lab(&lab_spec(quell, replay.insist), journal, follow, |host, lab, follow| {
         let placement = placement(host, lab, replay.insist);
         let mut run = PublishedXdpRun::begin(placement, replay.absent.clone())?;
@@ -125,34 +176,55 @@ pub fn play_xdp(
         });
         unthread(lab)?;
         let _observes = (!placement.is_overcommitted()).then(ObservesInTime::begin).transpose()?;
-        let responder = start_responder(lab, placement)?;
-        for (index, &(rate_kpps, delay_us)) in replay.points.iter().enumerate() {
-            let name = format!("{rate_kpps} Kpkt/s, {delay_us} µs");
-            follow(SubjectStep::PartBegins { number: index + 1, of: replay.points.len(), name: &name });
-            let at = (responder.address(), responder.tid());
-            let mut client = XdpClient::new(lab, placement, at, (rate_kpps, delay_us), stopped);
-            let mut point =
-                XdpPoint { rate_kpps, delay_us, result: None, receive_calls: BTreeMap::new(), not_possible: None };
-            match measure(&mut client, replay, &mut point, follow) {
-                Ok(()) => {}
-                Err(error @ ComparisonError::NoModeLeft(_)) => point.not_possible = Some(error.to_string()),
-                Err(error) if run.points.is_empty() => return Err(error.into()),
-                Err(ComparisonError::Interrupted) => run.ended = Some(INTERRUPTED.to_owned()),
-                Err(error) => run.ended = Some(error.to_string()),
-            }
-            if let Some(result) = &point.result {
-                run.ended = result.why_incomplete(INTERRUPTED);
-            }
-            run.points.push(point);
-            if run.ended.is_some() {
-                break;
-            }
-        }
-        if let (_, Some(failure)) = responder.stop() {
-            run.ended = Some(format!("the responder failed: {failure}"));
-        }
+        let address = SocketAddr::new(lab.server.address, PORT);
+        let side = XdpSide { namespace: &lab.client.namespace, queues: &mut lab.client.queues };
+        play_points(&mut run, replay, (&lab.server.namespace, address), side, follow, &mut |_| {}, stopped)?;
         Ok(run)
     })
+}
+
+/// Plays all points, with a responder at this place, and adds them to the run. Calls `point_ended` after each one.
+///
+/// # Errors
+/// When the responder cannot be started, or the first point fails.
+pub(crate) fn play_points(
+    run: &mut PublishedXdpRun,
+    replay: &XdpReplay,
+    (server, address): (&Namespace, SocketAddr),
+    client: XdpSide<'_>,
+    follow: &mut Follow<'_>,
+    point_ended: &mut dyn FnMut(&XdpPoint),
+    stopped: &dyn Fn() -> bool,
+) -> Result<(), ComparisonError> {
+    let responder = start_responder(server, address, run.placement)?;
+    let at = (responder.address(), responder.tid());
+    let mut client = XdpClient::new(client, run.placement, at, run.slowed_by, stopped);
+    for (index, &(rate_kpps, delay_us)) in replay.points.iter().enumerate() {
+        let name = format!("{rate_kpps} Kpkt/s, {delay_us} µs");
+        follow(SubjectStep::PartBegins { number: index + 1, of: replay.points.len(), name: &name });
+        (client.rate_kpps, client.delay_us) = (rate_kpps, delay_us);
+        let mut point = XdpPoint::new(rate_kpps, delay_us);
+        match measure(&mut client, replay, &mut point, follow) {
+            Ok(()) => {}
+            Err(error @ ComparisonError::NoModeLeft(_)) => point.not_possible = Some(error.to_string()),
+            Err(error) if run.points.is_empty() => return Err(error),
+            Err(ComparisonError::Interrupted) => run.ended = Some(INTERRUPTED.to_owned()),
+            Err(error) => run.ended = Some(error.to_string()),
+        }
+        point.queues = client.take_queues();
+        if let Some(result) = &point.result {
+            run.ended = result.why_incomplete(INTERRUPTED);
+        }
+        point_ended(&point);
+        run.points.push(point);
+        if run.ended.is_some() {
+            break;
+        }
+    }
+    if let (_, Some(failure)) = responder.stop() {
+        run.ended = Some(format!("the responder failed: {failure}"));
+    }
+    Ok(())
 }
 
 fn measure(
@@ -167,7 +239,8 @@ fn measure(
     let load = (Some(OfferedLoad::Rate(rate_per_s)), Some(rate_per_s));
     let design = xdp_design(replay);
     point.result = Some(compare(client, design, load, &mut watch, stopped)?);
-    for way in replay.ways.iter().filter(|way| way.poller.is_inline()) {
+    let timed = replay.ways.iter().filter(|way| way.poller.is_inline() && !replay.counts_only());
+    for way in timed {
         let calls = client.receive_calls(*way, replay.timing.slice_ms);
         // They are no part of the comparison.
         if let Ok(Some(calls)) = calls {
@@ -179,9 +252,10 @@ fn measure(
 
 /// Compares every pair of ways, so that their order can be decided.
 fn xdp_design(replay: &XdpReplay) -> ExperimentDesign<XdpWay> {
-    let criteria = replay.quantiles.iter().map(|quantile| Criterion::Latency { quantile: *quantile });
+    let latencies = replay.quantiles.iter().map(|quantile| Criterion::Latency { quantile: *quantile });
+    let criteria = if replay.counts_only() { vec![Work::Request.criterion(POLLS)] } else { latencies.collect() };
     let contrasts = ContrastSet::AllPairs;
-    ExperimentDesign { contrasts, ..design(&replay.ways, criteria.collect(), replay.timing, 1) }
+    ExperimentDesign { contrasts, ..design(&replay.ways, criteria, replay.timing, 1) }
 }
 
 fn placement(host: &HostFacts, lab: &VethLab, insist: bool) -> XdpPlacement {
@@ -220,12 +294,16 @@ impl Drop for ObservesInTime {
     }
 }
 
-fn start_responder(lab: &VethLab, placement: XdpPlacement) -> Result<XdpResponder, LabRunError> {
+fn start_responder(
+    server: &Namespace,
+    address: SocketAddr,
+    placement: XdpPlacement,
+) -> Result<XdpResponder, ComparisonError> {
     let fifo_priority = Some(RESPONDER_PRIORITY);
     let socket = XdpSpec { cpus: vec![placement.sender], fifo_priority, ..XdpSpec::default() };
-    let spec = XdpResponderSpec { address: SocketAddr::new(lab.server.address, PORT), socket, work_us: 0.0 };
-    let started = lab.server.namespace.run(|| XdpResponder::start(&spec)).map_err(XdpSubjectError::from);
-    Ok(started.and_then(|started| Ok(started?)).map_err(ComparisonError::from)?)
+    let spec = XdpResponderSpec { address, socket, work_us: 0.0 };
+    let started = server.run(|| XdpResponder::start(&spec)).map_err(XdpSubjectError::from);
+    Ok(started.and_then(|started| Ok(started?))?)
 }
 
 /// A lab with one queue on each side, which softirqs poll.
@@ -267,6 +345,26 @@ mod tests {
         assert_eq!(absent, expected);
         assert!(replay.absent[2].why.contains("this process may use 2 CPUs"), "{:?}", replay.absent);
         assert!(replay.absent[4].why.contains("Linux 6.19"), "{:?}", replay.absent);
+    }
+
+    #[test]
+    fn a_guest_plays_the_true_ways_slowed_down_and_compares_them_by_polls() {
+        let timing = Timing { budget_ms: 60_000, slice_ms: 200, settle_ms: 30, margin: 0.05, seed: 1 };
+        let replay = XdpReplay::in_guest(timing, Extent::Quick).unwrap();
+        assert_eq!(replay.points[..2], [(0.12, 0.0), (0.32, 3_000.0)]);
+        let names: Vec<String> = replay.ways.iter().map(ToString::to_string).collect();
+        let expected = [
+            "interrupts",
+            "interrupts-sleeping",
+            "busy-poll",
+            "napi-thread",
+            "busy-poll-thread",
+            "napi-thread-own-cpu",
+            "threaded-busy-poll",
+        ];
+        assert_eq!(names, expected);
+        assert_eq!(xdp_design(&replay).criteria, [Work::Request.criterion(POLLS)]);
+        assert_eq!(XdpReplay::in_guest(timing, Extent::Standard).unwrap().ways.len(), 9);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use quell_linux::signal::Interruption;
+use quell_result::published_xdp::PublishedXdpRun;
 use quell_tune::{ArmState, TuneResult};
 use quell_vm::KernelName;
 use quell_vm::machine::{Emulator, Machine, Nic};
@@ -11,8 +12,9 @@ use quell_vm::store::Store;
 
 use super::{Answer, Operator, Planned, PlannedSubject, Unanswered, metrics};
 use crate::experiment::check_part;
-use crate::question::{Question, SubjectStep};
-use crate::vm::{VmLabError, cpus, design, run_guest, search_in_guest, set_modes};
+use crate::question::{Follow, Question, SubjectStep};
+use crate::replay::XdpReplay;
+use crate::vm::{VmLabError, cpus, design, run_guest, search_in_guest, set_modes, xdp};
 
 /// Modes that a search in a guest tries: values of each kind that two virtual CPUs can run and that needs no restart of
 /// the server. The grid would take too long under emulation.
@@ -30,6 +32,33 @@ pub struct GuestSpec {
     pub nic: Nic,
 }
 
+impl GuestSpec {
+    fn machine(&self, cpus: u32, budget_ms: u64) -> Result<Machine, Unanswered> {
+        let store = Store::of_user()?;
+        let kernel = self.kernel.as_ref().map_or_else(|| store.newest(), |name| store.kernel(name))?;
+        let emulator = Emulator::find().map_err(VmLabError::from)?;
+        let limit = OVERHEAD.saturating_add(Duration::from_millis(budget_ms).saturating_mul(SLOWNESS));
+        Ok(Machine { emulator, kernel, nic: self.nic, cpus, limit })
+    }
+}
+
+/// Plays the published AF_XDP experiment in a guest. After an interruption or a failure, the result has the points so far.
+///
+/// # Errors
+/// When the guest or its lab fails before the first point has ended.
+pub fn play_xdp_in_guest(
+    spec: &GuestSpec,
+    replay: &XdpReplay,
+    follow: &mut Follow<'_>,
+    stopped: &dyn Fn() -> bool,
+) -> Result<PublishedXdpRun, Unanswered> {
+    replay.check()?;
+    let budget_ms = replay.timing.budget_ms.saturating_mul(replay.points.len() as u64);
+    let machine = spec.machine(xdp::CPUS, budget_ms)?;
+    follow(SubjectStep::Doing("the guest boots"));
+    Ok(xdp::play_in_guest(&machine, replay, follow, stopped)?)
+}
+
 /// Answers a question in a guest. The load is a closed loop.
 pub(super) fn answer(spec: &GuestSpec, question: Question, operator: &mut dyn Operator) -> Result<Answer, Unanswered> {
     match &question {
@@ -39,18 +68,14 @@ pub(super) fn answer(spec: &GuestSpec, question: Question, operator: &mut dyn Op
             metrics::of_generator().check(plan)?;
         }
     }
-    let store = Store::of_user()?;
-    let kernel = spec.kernel.as_ref().map_or_else(|| store.newest(), |name| store.kernel(name))?;
-    let emulator = Emulator::find().map_err(VmLabError::from)?;
-    if !operator.agrees(&Planned { question: &question, subject: PlannedSubject::Guest(&kernel) }) {
-        return Err(Unanswered::Declined);
-    }
-    let budget = Duration::from_millis(match &question {
+    let budget_ms = match &question {
         Question::Compare(comparison) => comparison.timing.budget_ms,
         Question::Search(plan) => plan.budget_ms,
-    });
-    let limit = OVERHEAD.saturating_add(budget.saturating_mul(SLOWNESS));
-    let machine = Machine { emulator, kernel, nic: spec.nic, cpus: cpus(&set_modes(&question)), limit };
+    };
+    let machine = spec.machine(cpus(&set_modes(&question)), budget_ms)?;
+    if !operator.agrees(&Planned { question: &question, subject: PlannedSubject::Guest(&machine.kernel) }) {
+        return Err(Unanswered::Declined);
+    }
     let interruption = Interruption::listen().map_err(Unanswered::Signals)?;
     let flag = interruption.flag();
     let stopped = || flag.get().is_some();

@@ -35,7 +35,7 @@ use quell_result::tune::TuneFile;
 use quell_tune::{RefusedMode, TunePlan, TunePlanError};
 use quell_vm::store::{StoreError, StoredKernel};
 
-pub use guest::{GUEST_ARMS, GuestSpec};
+pub use guest::{GUEST_ARMS, GuestSpec, play_xdp_in_guest};
 pub use helper_command::HelperCommand;
 pub use load_source::LoadSource;
 pub use refused::refused_here;

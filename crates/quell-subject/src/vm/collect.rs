@@ -6,15 +6,16 @@ use std::ops::ControlFlow;
 use quell_experiment::{SliceObservation, SliceRecord};
 use quell_linux::proc::Schedstat;
 use quell_result::experiment::{ExperimentResult, LoadExperiment};
+use serde::de::DeserializeOwned;
 
 use super::GuestEvent;
 
 /// Parses a line of the guest's output and passes the event to `take`. Breaks if the line cannot be parsed.
-pub(super) fn take_line(
+pub(super) fn take_line<E: DeserializeOwned>(
     line: &str,
     host: Option<Schedstat>,
     unreadable: &mut Option<serde_json::Error>,
-    take: &mut dyn FnMut(GuestEvent, Option<Schedstat>),
+    take: &mut dyn FnMut(E, Option<Schedstat>),
 ) -> ControlFlow<()> {
     match serde_json::from_str(line) {
         Ok(event) => {
@@ -152,7 +153,7 @@ mod tests {
     #[test]
     fn unparsable_guest_output_is_an_error_and_ends_the_guest() {
         let mut unreadable = None;
-        let mut take = |event, _| panic!("{event:?}");
+        let mut take = |event: GuestEvent, _| panic!("{event:?}");
         assert!(take_line("Killed", None, &mut unreadable, &mut take).is_break());
         assert!(unreadable.is_some() && Collected::default().into_result().is_none());
     }

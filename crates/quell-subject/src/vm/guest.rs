@@ -39,7 +39,7 @@ use super::{EMULATED, GuestEvent, SEARCH_EMULATED, design, features, set_modes};
 use crate::counters::Watched;
 use crate::experiment::program::{GeneratorTraffic, Programs, SubjectError, Traffic};
 use crate::experiment::{ComparisonError, Preview, compare as compare_modes, needs_launch};
-use crate::lab::napi::Queues;
+use crate::lab::napi::{QueueError, Queues};
 use crate::question::Question;
 
 const SERVER_CPU: u32 = 0;
@@ -69,6 +69,9 @@ pub enum GuestLabError {
     /// A NIC of the lab could not be configured.
     #[error(transparent)]
     Nic(#[from] NicError),
+    /// The client's queue could not be found or set.
+    #[error("the client's queue: {0}")]
+    Queue(#[from] QueueError),
     /// The IRQ number of the server's queue is unknown.
     #[error(
         "the interrupt of the server's receive queue is unknown: the kernel does not report it, and no interrupt has a matching name"
@@ -119,7 +122,7 @@ pub enum GuestLabError {
 ///
 /// # Errors
 /// See [`GuestLabError`]. A mode that cannot be set is not an error; the other modes are still measured.
-pub fn carry_out(
+pub fn answer(
     question: &Question,
     journal: &Journal,
     report: &mut dyn FnMut(&GuestEvent),

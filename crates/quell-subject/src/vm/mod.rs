@@ -7,6 +7,7 @@ pub mod features;
 pub mod guest;
 mod nearest;
 mod search;
+pub mod xdp;
 
 use quell_experiment::{ExperimentDesign, SliceObservation};
 use quell_host::switching::ReportedSettings;
@@ -16,15 +17,28 @@ use quell_result::experiment::{EndOfExperiment, ExperimentResult};
 use quell_result::tune::TuneFile;
 use quell_tune::{TunePlan, TuneResult};
 use quell_vm::machine::{Machine, MachineError};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use self::collect::{Collected, take_line};
 use self::search::FollowedSearch;
+pub(crate) use self::xdp::SLOWED_BY;
 use crate::experiment;
 use crate::question::{Comparison, Follow, Question, SubjectStep};
+use crate::replay::XdpReplay;
 
-/// Subcommand of quell that runs in the guest. Its argument is a [`Question`] as JSON.
+/// Subcommand of quell that runs in the guest. Its argument is a [`GuestTask`] as JSON.
 pub const GUEST_COMMAND: &str = "vm-lab";
+
+/// What a guest does.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GuestTask {
+    /// Answers a question; the events are [`GuestEvent`]s.
+    Answer(Question),
+    /// Plays the published AF_XDP experiment; the events are [`xdp::XdpGuestEvent`]s.
+    Play(Box<XdpReplay>),
+}
 
 /// Reason why a result of a guest is not a measurement of time.
 const EMULATED: &str = "the machine was emulated: interrupt counts are valid, times are not";
@@ -145,7 +159,7 @@ pub(crate) fn run_guest(
         }
         collected.take(event, host);
     };
-    let ended = run_task(machine, question, &mut take, stopped);
+    let ended = run_task(machine, &GuestTask::Answer(question.clone()), &mut take, stopped);
     outcome(ended, collected.into_result())
 }
 
@@ -162,18 +176,19 @@ pub(crate) fn search_in_guest(
 ) -> Result<TuneFile, VmLabError> {
     let mut search = FollowedSearch::new(plan);
     let mut take = |event, _| search.take(event, &mut |tuner| follow(SubjectStep::Searching(tuner)));
-    let ended = run_task(machine, &Question::Search(Box::new(plan.clone())), &mut take, stopped);
+    let task = GuestTask::Answer(Question::Search(Box::new(plan.clone())));
+    let ended = run_task(machine, &task, &mut take, stopped);
     outcome(ended, search.into_result())
 }
 
 /// Runs a task in a guest and passes each event to `take`, with the emulator's scheduling statistics.
-fn run_task(
+fn run_task<E: DeserializeOwned>(
     machine: &Machine,
-    question: &Question,
-    take: &mut dyn FnMut(GuestEvent, Option<Schedstat>),
+    task: &GuestTask,
+    take: &mut dyn FnMut(E, Option<Schedstat>),
     stopped: &dyn Fn() -> bool,
 ) -> Result<(), VmLabError> {
-    let arguments = [GUEST_COMMAND.to_owned(), serde_json::to_string(question)?];
+    let arguments = [GUEST_COMMAND.to_owned(), serde_json::to_string(task)?];
     let mut unreadable = None;
     let mut line = |line: &str, host| take_line(line, host, &mut unreadable, take);
     let ended = machine.run(&arguments, &mut line, stopped)?;

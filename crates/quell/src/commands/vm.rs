@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use quell_linux::signal::{Interruption, InterruptionFlag};
+use quell_subject::vm::{self, GuestTask};
 use quell_vm::debian::{Archives, FetchError, FetchStep, Offer, SUITES};
 use quell_vm::machine::{Emulator, Ended, Machine, MachineError, Nic};
 use quell_vm::store::{Store, StoreError, StoredKernel};
@@ -127,14 +128,17 @@ pub(crate) fn guest_init() -> Result<(), Failure> {
     match never {}
 }
 
-/// Compares modes or searches in this guest, and prints each event as a line of JSON.
+/// Carries out a task in this guest, and prints each event as a line of JSON.
 pub(crate) fn lab_in_guest(task: &str) -> Result<(), Failure> {
     let task = serde_json::from_str(task).map_err(Failure::usage)?;
     let mut printed = Ok(());
-    let carried_out = quell_subject::vm::guest::carry_out(&task, &journal(), &mut |event| {
-        let line = output::json_line(event);
-        printed = std::mem::replace(&mut printed, Ok(())).and(line);
-    });
+    let mut take = |line: Result<(), Failure>| printed = std::mem::replace(&mut printed, Ok(())).and(line);
+    let carried_out = match &task {
+        GuestTask::Answer(question) => {
+            vm::guest::answer(question, &journal(), &mut |event| take(output::json_line(event)))
+        }
+        GuestTask::Play(replay) => vm::xdp::carry_out(replay, &mut |event| take(output::json_line(event))),
+    };
     carried_out.map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     printed
 }

@@ -117,6 +117,10 @@ fn of_published_xdp(run: &PublishedXdpRun) -> Summary {
     let what = qualified(format!("{done} of {} points measured", run.points.len()), run.not_a_measurement.as_deref());
     Summary {
         started_unix_s: Some(run.started_unix_s),
+        subject: match run.slowed_by {
+            None => format!("veth lab, Linux {}", run.host.kernel_release),
+            Some(_) => format!("guest, Linux {}", run.host.kernel_release),
+        },
         ..played(Experiment::C, Some(&run.host), what, run.ended.as_deref())
     }
 }

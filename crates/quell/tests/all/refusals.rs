@@ -56,6 +56,14 @@ fn output_that_cannot_be_written_is_an_error() {
 }
 
 #[test]
+fn only_experiment_c_is_played_in_a_guest_and_none_on_the_model() {
+    for (experiment, on) in [("a", "vm"), ("d", "vm"), ("c", "sim"), ("b", "sim")] {
+        let said = says(1, &mut quell(&["bench", "--experiment", experiment, "--on", on]));
+        assert!(said.contains(&format!("cannot be played with --on {on}; only c can, --on vm")), "{said}");
+    }
+}
+
+#[test]
 fn values_that_no_command_accepts_are_refused_with_what_it_accepts() {
     for (arguments, words) in [
         (&["show", "--netns", "../a"][..], "contains a slash"),

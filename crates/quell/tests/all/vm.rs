@@ -133,6 +133,80 @@ fn a_search_in_a_guest_ends_with_an_answer_that_is_not_a_measurement() {
     assert!(slices.len() > 9 && slices.iter().all(has_latency), "{search:#}");
 }
 
+/// Median of a metric of a way at a point, and the queue under this way.
+fn of_way<'a>(point: &'a Value, way: &str, metric: &str) -> (f64, &'a Value) {
+    let design = &point["result"]["record"]["design"];
+    let treatments = design["treatments"].as_array().unwrap().iter();
+    let names: Vec<&str> = treatments.map(|treatment| treatment["name"].as_str().unwrap()).collect();
+    // The arms of the reference are 0 and 1.
+    let arm = names.iter().position(|name| *name == way).map_or(0, |at| at + 2);
+    let of_arm = slices(&point["result"]).filter(|slice| slice["arm"] == arm);
+    let mut values: Vec<f64> = of_arm.filter_map(|slice| slice["observation"]["metrics"][metric].as_f64()).collect();
+    values.sort_by(f64::total_cmp);
+    assert!(!values.is_empty(), "{way}: {metric}: {:#}", point["result"]["record"]["dropped"]);
+    (values[values.len() / 2], &point["queues"][way])
+}
+
+/// The NIC links its queues to NAPI instances, so an AF_XDP socket can busy poll, and a third CPU polls.
+#[test]
+fn each_way_to_receive_through_af_xdp_is_polled_by_the_poller_after_which_it_is_named() {
+    let Some(kernel) = lean() else { return };
+    // With 200 ms and 60 s, a busy host left slices without answers, or a way without polls.
+    let durations = ["--slice", "500", "--budget", "200s", "--seed", "1"];
+    let options =
+        ["bench", "--experiment", "c", "--on", "vm", "--quick", "--json", "--output", "/dev/null", "--kernel"];
+    let ran = quell(&[&options[..], &[&kernel], &durations].concat());
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let run: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    let points = run["points"].as_array().unwrap();
+    assert_eq!((points.len(), &run["ended"]), (5, &Value::Null));
+    assert_eq!((&run["slowed-by"], &run["placement"]["poller"]), (&json!(100), &json!(2)));
+    if !points[0]["result"]["record"]["dropped"].as_object().unwrap().is_empty() {
+        skip(Lacks::Guest, format_args!("{kernel}: {:#}", points[0]["result"]["record"]["dropped"]));
+        return;
+    }
+
+    let named = [
+        ("interrupts", "interrupt"),
+        ("interrupts-sleeping", "interrupt"),
+        ("busy-poll", "program"),
+        ("busy-poll-thread", "program"),
+        ("napi-thread", "thread"),
+        ("napi-thread-own-cpu", "thread"),
+        ("threaded-busy-poll", "thread"),
+    ];
+    let mut stalled = Vec::new();
+    for (way, poller) in named {
+        let (share, queue) = of_way(&points[0], way, &format!("polls {poller}"));
+        assert!(share > 0.5, "{way}: {share}");
+        assert!(queue["napi"].is_u64() && queue["socket-napi"] == queue["napi"], "{way}: {queue:#}");
+        assert_eq!(queue["hook"], "native", "{way}");
+        let answered = |point| of_way(point, way, "answered-share").0;
+        assert!(points.iter().any(|point| answered(point) > 0.0), "{way}");
+        if answered(&points[0]) <= 0.0 {
+            stalled.push(way);
+        }
+    }
+    if !stalled.is_empty() {
+        skip(Lacks::Machine, format_args!("the host stalled the emulator: nothing was answered under {stalled:?}"));
+        return;
+    }
+    let polls = |way| of_way(&points[0], way, "polls-per-request").0;
+    let calls = |way| of_way(&points[0], way, "system-calls-per-request").0;
+    for without_end in ["busy-poll", "busy-poll-thread", "threaded-busy-poll"] {
+        let by_packets = polls("interrupts").max(polls("napi-thread"));
+        assert!(polls(without_end) > 5.0 * by_packets, "{without_end}: {}", polls(without_end));
+    }
+    assert!(calls("busy-poll") > 5.0 * calls("threaded-busy-poll"), "the kernel's thread polls without calls");
+
+    // Times in a guest mean nothing.
+    for slice in points.iter().flat_map(|point| slices(&point["result"])) {
+        assert_eq!(slice["observation"]["latency"], Value::Null);
+        let metrics = slice["observation"]["metrics"].as_object().unwrap();
+        assert!(metrics.keys().all(|name| !name.contains("us") && !name.contains("cpu")), "{metrics:?}");
+    }
+}
+
 /// Profile for `quell apply` that sets threaded busy polling on the server's NIC.
 const THREADED_BUSY: &str = "[device.nic]\nname = \"server\"\n[device.nic.queues.all]\nmode = \"threadedbusy\"\n";
 

@@ -15,8 +15,9 @@ pub(crate) struct BenchArgs {
     /// compared with the first one.
     #[arg(long, value_name = "LIST")]
     pub(super) modes: Option<String>,
-    /// Play a published experiment in a private lab, and print the published figures beside those of this machine.
-    #[arg(long, value_parser = played(), ignore_case = true, conflicts_with_all = ["ProgramsArgs", "on", "command"])]
+    /// Play a published experiment in a private lab, and print the published figures beside those of this machine. With
+    /// --on vm: experiment c in a guest, slowed down, to see who polls.
+    #[arg(long, value_parser = played(), ignore_case = true, conflicts_with_all = ["ProgramsArgs", "command"])]
     pub(super) experiment: Option<Experiment>,
     #[command(flatten)]
     pub(super) subject: SubjectArgs,
@@ -58,11 +59,13 @@ impl BenchArgs {
     /// Options of this command alone, and where they apply.
     pub(super) fn applies(&self) -> [Applies; 6] {
         const SERVERS: &[Place] = &[Place::Programs, Place::Command];
+        const QUICK: &[Place] =
+            &[Place::Programs, Place::Command, Place::Lab, Place::Sim, Place::Published, Place::PublishedGuest];
         [
             (self.modes.is_some(), "--modes", &Place::OWN),
             (self.beside.is_some(), "--beside", &[Place::Lab]),
             (self.beside_latency.is_some(), "--beside-latency", SERVERS),
-            (self.quick, "--quick", &[Place::Programs, Place::Command, Place::Lab, Place::Sim, Place::Published]),
+            (self.quick, "--quick", QUICK),
             (self.full, "--full", &[Place::Lab, Place::Sim]),
             (self.details, "--details", &Place::OWN),
         ]

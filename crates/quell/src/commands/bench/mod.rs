@@ -14,6 +14,7 @@ use quell_result::experiment::{ExperimentResult, SubjectFacts};
 use quell_result::facts::Check;
 use quell_result::guest_checks as checks;
 use quell_result::published::INTERRUPTED;
+use quell_result::published_xdp::XdpPoint;
 use quell_result::store::ResultStore;
 use quell_subject::experiment::judge::Judges;
 use quell_subject::extent::Extent;
@@ -56,9 +57,16 @@ const MODES_OF_GUESTS: [&str; 3] = ["base", "defer20", "suspend20"];
 /// # Errors
 /// Fails with the exit code of the error.
 pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
-    let place = match args.experiment {
-        Some(_) => Place::Published,
-        None => args.subject.place().unwrap_or(Place::Lab),
+    let place = match (args.experiment, args.subject.place()) {
+        (Some(Experiment::C), Some(Place::Vm)) => Place::PublishedGuest,
+        (Some(_), None | Some(Place::Lab)) => Place::Published,
+        (Some(experiment), Some(place)) => {
+            let on = place.words();
+            return Err(Failure::usage(format!(
+                "experiment {experiment} cannot be played with {on}; only c can, --on vm"
+            )));
+        }
+        (None, place) => place.unwrap_or(Place::Lab),
     };
     args.subject.check_applies(place, &args.applies())?;
     let (store, output) = (ResultStore::of_user(), args.subject.output.as_ref());
@@ -70,7 +78,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     destination.check_writable().map_err(Failure::usage)?;
     report::check_writable(args.subject.report.as_ref())?;
     if let Some(experiment) = args.experiment {
-        return finish_published(args, published::run(args, experiment)?, &destination);
+        return finish_published(args, published::run(args, experiment, place)?, &destination);
     }
     let place = args.subject.place().map_or_else(|| lab_or_model(args), Ok)?;
     let Some(result) = compare(args, place)? else { return Ok(()) };
@@ -122,7 +130,7 @@ fn compare(args: &BenchArgs, place: Place) -> Result<Option<ExperimentResult>, F
         }
         // With --load, the server answers that load, too.
         Place::Command => SubjectSpec::Command(subject.of_command(judges(args, subject.load.is_none())?)?),
-        Place::Lab | Place::Published => {
+        Place::Lab | Place::Published | Place::PublishedGuest => {
             let beside = args.beside.as_deref().map(|command| server_command("--beside", command)).transpose()?;
             SubjectSpec::Lab(subject.of_lab(extent.loads(), beside)?)
         }
@@ -160,14 +168,24 @@ fn finish(args: &BenchArgs, result: &ExperimentResult, destination: &OutputFile)
 fn finish_published(args: &BenchArgs, document: ResultDocument, destination: &OutputFile) -> Result<(), Failure> {
     let text = || render_document(&document, args.details, Terminal::of_stdout());
     store_and_print(&document, destination, args.subject.json, text)?;
+    let mut not_as_named = Vec::new();
     let ended = match &document {
         ResultDocument::Published(run) => run.ended.clone(),
-        ResultDocument::PublishedXdp(run) => run.ended.clone(),
+        ResultDocument::PublishedXdp(run) => {
+            if run.slowed_by.is_some() {
+                not_as_named = run.points.iter().flat_map(XdpPoint::not_as_named).map(|(way, _)| way).collect();
+            }
+            run.ended.clone()
+        }
         _ => None,
     };
     report::write_beside(destination, document, args.subject.report.as_ref())?;
     match ended.as_deref() {
-        None => Ok(()),
+        None if not_as_named.is_empty() => Ok(()),
+        None => {
+            let ways = not_as_named.join(", ");
+            Err(Failure::new(Exit::VerifyFailed, format!("most polls were not by the named poller: {ways}")))
+        }
         Some(INTERRUPTED) => Err(interrupted()),
         Some(why) => Err(Failure::new(Exit::RolledBack, format!("{why}; the lab was removed"))),
     }
@@ -216,7 +234,7 @@ fn modes(args: &BenchArgs, place: Place) -> Result<Vec<DeliveryMode>, Failure> {
         Place::Programs => &MODES_OF_PROGRAMS,
         Place::Command => &MODES_OF_COMMANDS,
         Place::Vm => &MODES_OF_GUESTS,
-        Place::Lab | Place::Sim | Place::Published => extent(args).modes(),
+        Place::Lab | Place::Sim | Place::Published | Place::PublishedGuest => extent(args).modes(),
     };
     let modes = args.modes.clone().unwrap_or_else(|| default.join(","));
     DeliveryMode::parse_list(&modes).map_err(|error| Failure::usage(format!("{error}\n\n{}", error.caret())))
@@ -248,6 +266,8 @@ fn timing(args: &BenchArgs, place: Place) -> Timing {
         Place::Published if args.experiment == Some(Experiment::C) && args.quick => (120, 20),
         Place::Published if args.experiment == Some(Experiment::C) => (200, 20),
         Place::Published => (500, 200),
+        // About 60 requests at the lowest rate.
+        Place::PublishedGuest => (500, 100),
     };
     let budget = match place {
         Place::Programs | Place::Command if args.quick => Duration::from_secs(30),
@@ -255,7 +275,7 @@ fn timing(args: &BenchArgs, place: Place) -> Timing {
         Place::Lab => extent(args).budget(),
         Place::Sim => extent(args).virtual_budget(),
         Place::Vm => Duration::from_secs(60),
-        Place::Published => published::budget(args.experiment, args.quick),
+        Place::Published | Place::PublishedGuest => published::budget(args.experiment, place, args.quick),
     };
     Timing {
         budget_ms: u64::try_from(args.subject.budget.unwrap_or(budget).as_millis()).unwrap_or(u64::MAX),

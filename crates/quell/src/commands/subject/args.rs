@@ -206,7 +206,9 @@ impl SubjectArgs {
         let mut refused = refused.filter(|(given, _, places)| *given && !places.contains(&place));
         match refused.next() {
             Some((_, option, places)) => {
-                let places: Vec<&str> = places.iter().map(|place| place.words()).collect();
+                // Its options are those of a guest and of a published experiment.
+                let named = places.iter().filter(|place| **place != Place::PublishedGuest);
+                let places: Vec<&str> = named.map(|place| place.words()).collect();
                 let (last, first) = places.split_last().unwrap_or((&"", &[]));
                 let places =
                     if first.is_empty() { (*last).to_owned() } else { format!("{} or {last}", first.join(", ")) };
@@ -219,6 +221,7 @@ impl SubjectArgs {
     fn applies(&self) -> [Applies; 17] {
         const SERVERS: &[Place] = &[Place::Programs, Place::Command];
         const MODELLED: &[Place] = &[Place::Lab, Place::Sim];
+        const GUESTS: &[Place] = &[Place::Vm, Place::PublishedGuest];
         [
             (self.load.is_some(), "--load", SERVERS),
             (self.clients.is_some(), "--clients", &[Place::Programs]),
@@ -236,8 +239,8 @@ impl SubjectArgs {
             (self.insist, "--insist", &[Place::Lab, Place::Published]),
             (self.host.is_some(), "--host", &[Place::Sim]),
             (self.irqs_apart, "--irqs-apart", &[Place::Sim]),
-            (self.kernel.is_some(), "--kernel", &[Place::Vm]),
-            (self.nic.is_some(), "--nic", &[Place::Vm]),
+            (self.kernel.is_some(), "--kernel", GUESTS),
+            (self.nic.is_some(), "--nic", GUESTS),
         ]
     }
 }

@@ -30,13 +30,15 @@ pub(super) enum Place {
     Vm,
     /// The lab of a published experiment.
     Published,
+    /// A guest in which a published experiment is played.
+    PublishedGuest,
 }
 
 impl Place {
-    /// Everywhere except in the lab of a published experiment, which fixes most options.
+    /// Everywhere except for published experiments, which fix most options.
     pub(super) const OWN: [Self; 5] = [Self::Programs, Self::Command, Self::Lab, Self::Sim, Self::Vm];
 
-    fn words(self) -> &'static str {
+    pub(super) fn words(self) -> &'static str {
         match self {
             Self::Programs => "--pid, --name, --unit, --cgroup",
             Self::Command => "-- COMMAND",
@@ -44,6 +46,7 @@ impl Place {
             Self::Sim => "--on sim",
             Self::Vm => "--on vm",
             Self::Published => "--experiment",
+            Self::PublishedGuest => "--experiment c --on vm",
         }
     }
 }

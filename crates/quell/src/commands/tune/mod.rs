@@ -119,7 +119,7 @@ fn plan(args: &TuneArgs, place: Place) -> Result<TunePlan, Failure> {
         Place::Programs => (if is_judged { 500 } else { 200 }, 10, 180),
         // Each slice starts the command.
         Place::Command => (500, 300, 300),
-        Place::Lab | Place::Published => (200, 10, 180),
+        Place::Lab | Place::Published | Place::PublishedGuest => (200, 10, 180),
         // A simulated run starts idle.
         Place::Sim => (100, 150, 180),
         Place::Vm => (guest_slice_ms(args), 200, 90),
