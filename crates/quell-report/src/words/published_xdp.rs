@@ -368,6 +368,8 @@ mod tests {
     use quell_experiment::{ContrastSet, ExperimentDesign, SliceObservation, Switchback, Treatment};
     use quell_result::experiment::EndOfExperiment;
 
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn treatment(poller: &str) -> Treatment<XdpWay> {
