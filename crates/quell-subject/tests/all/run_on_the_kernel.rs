@@ -62,7 +62,9 @@ fn a_small_run_gives_a_complete_result() {
         assert!(cpu.estimate.is_some(), "{analysis:?}");
     }
     for slice in slices(&result) {
-        assert!(slice.metric("requests-per-s") > Some(0.0), "{slice:?}");
+        // Other programs can take all CPUs for the time of a slice.
+        let is_starved = slice.foreign_cpu.is_some_and(|share| share > 0.9);
+        assert!(is_starved || slice.metric("requests-per-s") > Some(0.0), "{slice:?}");
         assert!(!slice.flags.contains(&SliceFlag::RequestsFailed), "{slice:?}");
     }
 }
