@@ -81,9 +81,9 @@ const IN_GUEST: &str = "who polls in busy-poll, and in the ways with a third CPU
 
 const LEGEND: &str = concat!(
     "Latencies in µs from the intended send. ×p50: p50 divided by that of interrupts, with a 95 % interval that ",
-    "holds for all pairs of a point together. low50, low99: mean of the lowest 50 and 99 %, which xsk_rr prints as ",
-    "percentiles; *: published, for the mechanism in the column as. CPU µs: time per ",
-    "request of the client's receiver, poller and NAPI thread. recv, poller, NAPI, send, resp: share of a CPU ",
+    "holds for all pairs of a point together. low50, low99: mean of the lowest 50 and 99 %, ",
+    "which xsk_rr prints as percentiles, rounded down at every 0.1 µs as there; *: published, for the mechanism in the ",
+    "column as. CPU µs: time per request of the client's receiver, poller and NAPI thread. recv, poller, NAPI, send, resp: share of a CPU ",
     "that the receiver, the thread that polls, the NAPI thread, the sender and the responder use, in %. polls: ",
     "polls of the client's queue per request. All threads spin, except for the responder, the NAPI thread and a ",
     "sleeping receiver. Published: both sides poll in this way, and interrupts have a CPU of their own. Here, the ",
