@@ -19,7 +19,9 @@ use serde::{Deserialize, Serialize};
 pub use event_busy_loop::{EventLoopForm, EventLoopRow, FLOWS, event_loop_rows};
 pub use irq_suspension::{PublishedCell, irq_suspension_cells, irq_suspension_cells_from};
 pub use low_latency_sockets::{CellTransport, HARDWARE_THREADS, LowLatencyRow, low_latency_rows};
-pub use threaded_napi::{PollMechanism, RECEIVE_CALLS, RECEIVE_CALLS_AT, ThreadedNapiRow, threaded_napi_rows};
+pub use threaded_napi::{
+    PollMechanism, RECEIVE_CALLS, RECEIVE_CALLS_AT, ThreadedNapiRow, threaded_napi_rows, xsk_rr_percentiles,
+};
 
 /// A published experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]

@@ -10,7 +10,7 @@ use quell_published::PublishedCell;
 use quell_sim::sweep::in_parallel;
 use quell_sim::{Column, Constant, HostProfile, RunScale};
 
-use crate::published::{ComparedCell, run_of_cell};
+use crate::published::{ComparedCell, figures_as_published, run_of_cell};
 
 /// Step of a finite difference, in the logarithm of a constant. It is large enough to exceed the variance of a short
 /// run.
@@ -118,7 +118,7 @@ impl Problem<'_> {
 /// columns that are not fitted. `None` if the cell cannot be simulated.
 #[must_use]
 pub fn weighted_errors(cell: &PublishedCell, host: &HostProfile, scale: RunScale) -> Option<[f64; Column::ALL.len()]> {
-    let modelled = run_of_cell(cell, host, scale).simulate().ok()?.figures(host.cpus);
+    let modelled = figures_as_published(&run_of_cell(cell, host, scale).simulate().ok()?, host);
     let compared = ComparedCell::new(cell, vec![modelled])?;
     Some(Column::ALL.map(|column| weighted_error(&compared, column)))
 }

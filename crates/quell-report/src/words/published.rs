@@ -269,16 +269,20 @@ const LOW_LATENCY_LEGEND: &str = concat!(
     "client's. Busy polling of epolls is younger than the publication.",
 );
 
+fn agreement(part: &str, mode: &str, published: f64, here: &RatioEstimate) -> String {
+    let verdict = side(published, here);
+    format!("{part}, {mode}: {verdict} ({:.2} times the reference here, {published:.2} published)", here.ratio)
+}
+
 /// Whether a ratio that was measured here is on the same side of 1 as the published one.
-pub(super) fn agreement(part: &str, mode: &str, published: f64, here: &RatioEstimate) -> String {
+pub(super) fn side(published: f64, here: &RatioEstimate) -> &'static str {
     let is_above = here.low > 1.0;
     let is_below = here.high.is_some_and(|high| high < 1.0);
-    let verdict = match (is_above, is_below) {
+    match (is_above, is_below) {
         (false, false) => "here, the difference is not significant",
         (above, _) if above == (published > 1.0) => "same order as published",
         _ => "the order is the reverse of the published one",
-    };
-    format!("{part}, {mode}: {verdict} ({:.2} times the reference here, {published:.2} published)", here.ratio)
+    }
 }
 
 /// A figure of the IRQ suspension experiment: a column of this machine and a published one.

@@ -6,6 +6,7 @@ use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, RatioEstimate
 use quell_linux::visible;
 use quell_published::{
     Experiment, PublishedError, RECEIVE_CALLS, RECEIVE_CALLS_AT, ThreadedNapiRow, threaded_napi_rows,
+    xsk_rr_percentiles,
 };
 use quell_result::experiment::LoadExperiment;
 use quell_result::figures::{POLLS, Work};
@@ -17,10 +18,10 @@ use quell_sampler::QueuePoller;
 use quell_stats::LatencyHistogram;
 
 use super::published::PublishedText::{self, Break, Statement, Table};
-use super::published::{agreement, figure};
+use super::published::{figure, side};
 use super::published_xdp_counts;
 
-const QUANTILES: [f64; 4] = [0.05, 0.5, 0.95, 0.99];
+const QUANTILES: [f64; 3] = [0.5, 0.95, 0.99];
 const P50: Criterion = Criterion::Latency { quantile: 0.5 };
 /// Share of requests on time below which a point is that of the generator.
 const ON_TIME_MIN: f64 = 0.9;
@@ -79,9 +80,10 @@ fn here(run: &PublishedXdpRun) -> String {
 const IN_GUEST: &str = "who polls in busy-poll, and in the ways with a third CPU: quell bench --experiment c --on vm";
 
 const LEGEND: &str = concat!(
-    "Latencies in µs from the intended send; *: published, for the mechanism in the column as. ×p50: p50 divided ",
-    "by that of interrupts, with a 95 % interval that holds for all pairs of a point together. CPU µs: time per ",
-    "request of the client's receiver, poller and NAPI thread. recv, poller, NAPI, send, resp: share of a CPU ",
+    "Latencies in µs from the intended send. ×p50: p50 divided by that of interrupts, with a 95 % interval that ",
+    "holds for all pairs of a point together. low50, low99: mean of the lowest 50 and 99 %, ",
+    "which xsk_rr prints as percentiles, rounded down at every 0.1 µs as there; *: published, for the mechanism in the ",
+    "column as. CPU µs: time per request of the client's receiver, poller and NAPI thread. recv, poller, NAPI, send, resp: share of a CPU ",
     "that the receiver, the thread that polls, the NAPI thread, the sender and the responder use, in %. polls: ",
     "polls of the client's queue per request. All threads spin, except for the responder, the NAPI thread and a ",
     "sleeping receiver. Published: both sides poll in this way, and interrupts have a CPU of their own. Here, the ",
@@ -105,8 +107,11 @@ fn of_point(point: &XdpPoint, rows: &[ThreadedNapiRow]) -> Vec<PublishedText> {
     let latency = |(name, way): &(&str, XdpWay)| {
         let all = experiment.latencies(name);
         let published = published(*way);
-        let here = QUANTILES.map(|quantile| us(&all, quantile));
-        let there = published.map(|row| [row.p5_ns, row.p50_ns, row.p95_ns, row.p99_ns].map(|ns| short(ns / 1e3)));
+        let quantiles = QUANTILES.map(|quantile| us(&all, quantile));
+        let [_, low50_ns, _, low99_ns] = xsk_rr_percentiles(all.slots());
+        let here = [low50_ns, low99_ns].map(|ns| figure(Some(ns / 1e3)));
+        let there = [published.map(|row| row.p50_ns), published.map(|row| row.p99_ns)];
+        let there = there.map(|ns| figure(ns.map(|ns| ns / 1e3)));
         let to_reference = match pair(&analysis, &P50, name, reference(experiment)) {
             _ if !keeps_up(point, experiment, name) => "falls behind".to_owned(),
             Some(pair) => interval(&pair),
@@ -114,10 +119,9 @@ fn of_point(point: &XdpPoint, rows: &[ThreadedNapiRow]) -> Vec<PublishedText> {
         };
         let names =
             [visible::name(name).into_owned(), way.published().map_or(ABSENT.to_owned(), |one| one.to_string())];
-        let there = there.unwrap_or_else(|| [ABSENT; 4].map(str::to_owned));
-        names.into_iter().chain(here).chain([to_reference]).chain(there).collect()
+        names.into_iter().chain(quantiles).chain([to_reference]).chain(here).chain(there).collect()
     };
-    let heading = vec!["way", "as", "p5", "p50", "p95", "p99", "×p50", "p5*", "p50*", "p95*", "p99*"];
+    let heading = vec!["way", "as", "p50", "p95", "p99", "×p50", "low50", "low99", "low50*", "low99*"];
     out.push(Table { heading, rows: played.iter().map(latency).collect() });
     let heading = vec!["way", "polled by", "CPU µs", "recv", "poller", "NAPI", "send", "resp", "polls"];
     out.push(Table { heading, rows: played.iter().map(|(name, _)| costs(experiment, name)).collect() });
@@ -309,16 +313,21 @@ fn agreements<'a>(
     let of_base = played.first().and_then(|(_, way)| published(*way));
     let is_behind = |name: &str| behind.iter().any(|(other, _)| *other == name);
     let others = played.iter().filter(|(name, _)| *name != base && !is_behind(base));
+    let low50 = |name: &str| xsk_rr_percentiles(experiment.latencies(name).slots())[1];
     let mut is_explained = false;
     let texts = others.filter_map(|(name, way)| {
         let there = published(*way)?.p50_ns / of_base?.p50_ns;
         let pair = pair(analysis, &P50, name, base).filter(|_| !is_behind(name));
         let is_slower = is_behind(name) || pair.as_ref()?.verdict == ContrastVerdict::Worse;
+        let shown = visible::name(name);
         let text = match &pair {
-            Some(pair) => agreement("p50", name, there, &pair.estimate),
-            None => {
-                format!("p50, {}: {there:.2} times the reference published, falls behind here", visible::name(name))
-            }
+            Some(Pair { estimate, .. }) => format!(
+                "p50, {shown}: {} ({:.2} times the reference here; low50: {:.2} here, {there:.2} published)",
+                side(there, estimate),
+                estimate.ratio,
+                low50(name) / low50(base)
+            ),
+            None => format!("p50, {shown}: falls behind here (low50: {there:.2} times the reference published)"),
         };
         let why = (is_slower && way.poller.is_inline() && !std::mem::replace(&mut is_explained, true))
             .then(|| format!("; {INLINE_IS_SLOWER}"));
@@ -423,9 +432,24 @@ mod tests {
         assert!(said.contains("interrupts < udp-busy-poll × 1.99"), "{said}");
         assert!(said.contains(" ? napi-thread × 1.00"), "{said}");
         assert!(said.contains("falls behind: io-uring (processing"), "{said}");
-        assert!(said.contains("p50, udp-busy-poll: same order as published (1.99"), "{said}");
-        assert!(said.contains("p50, io-uring: 1.20 times the reference published, falls behind here"), "{said}");
+        let agrees = "p50, udp-busy-poll: same order as published (1.99 times the reference here; low50: 2.00 here, 1.20 published)";
+        assert!(said.contains(agrees), "{said}");
+        assert!(
+            said.contains("p50, io-uring: falls behind here (low50: 1.20 times the reference published)"),
+            "{said}"
+        );
         assert_eq!(said.matches(INLINE_IS_SLOWER).count(), 1, "{said}");
+    }
+
+    #[test]
+    fn means_of_the_lowest_half_stand_beside_the_published_ones() {
+        let tables = of_point(&point(78.0, LATENCIES, 1.0), &threaded_napi_rows().unwrap()).into_iter();
+        let latencies =
+            tables.filter_map(|text| if let Table { heading, rows } = text { Some((heading, rows)) } else { None });
+        let (heading, rows) = latencies.take(1).collect::<Vec<_>>().remove(0);
+        let column = |name: &str| heading.iter().position(|heading| *heading == name).unwrap();
+        let cells = ["low50", "low50*"].map(|name| rows[0][column(name)].as_str());
+        assert_eq!((rows[0][0].as_str(), cells), ("interrupts", ["10.0", "14.3"]));
     }
 
     #[test]

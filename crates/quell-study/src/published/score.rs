@@ -218,9 +218,14 @@ fn lowest_and_highest(values: impl Iterator<Item = f64>) -> (f64, f64) {
 }
 
 /// Median of the values; `None` if there are none.
-pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
+pub(super) fn median(values: Vec<f64>) -> Option<f64> {
+    quantile_of(values, 0.5)
+}
+
+/// Interpolated quantile of values in any order; `None` if there are none.
+pub(super) fn quantile_of(mut values: Vec<f64>, share: f64) -> Option<f64> {
     values.sort_by(f64::total_cmp);
-    quantile(&values, 0.5)
+    quantile(&values, share)
 }
 
 /// Interpolated quantile of sorted values; `None` if there are none.

@@ -1,9 +1,7 @@
 //! Published experiment (c), 2025: threaded NAPI busy polling. The benchmark is `xsk_rr` on two hosts. One of four
 //! mechanisms polls their queues.
 
-use std::collections::BTreeMap;
-
-use quell_published::{PollMechanism, ThreadedNapiRow, threaded_napi_rows};
+use quell_published::{PollMechanism, ThreadedNapiRow, threaded_napi_rows, xsk_rr_percentiles};
 use quell_sim::sweep::in_parallel;
 use quell_sim::{HostProfile, Ns, RunError, XskPolling, XskRoundTrips};
 
@@ -27,9 +25,6 @@ fn polling(mechanism: PollMechanism) -> XskPolling {
 /// Latencies in ns that `xsk_rr` prints as quantiles: 5 %, 50 %, 95 % and 99 %.
 pub type LatencyQuantiles = [f64; 4];
 const MEDIAN: usize = 1;
-const PERCENTAGES: [u64; 4] = [5, 50, 95, 99];
-/// Width of a bucket of `xsk_rr`, in ns.
-const BUCKET_NS: u64 = 100;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ThreadedNapiCell {
@@ -144,51 +139,5 @@ fn latency(row: &ThreadedNapiRow, host: &HostProfile) -> Result<LatencyQuantiles
         warm_up_ns: 5_000_000,
         measured_ns: 25_000_000,
     };
-    Ok(printed(run.simulate()?.latency.slots()))
-}
-
-/// What `xsk_rr` prints of these latencies in ns and their numbers (`print_percentile` of its source). Its 50th
-/// percentile is the mean of the lower half, in whole buckets, rounded down at every bucket. Each percentile also cuts
-/// the buckets off at which it ends.
-fn printed(latencies: impl Iterator<Item = (u64, u32)>) -> LatencyQuantiles {
-    let mut buckets = BTreeMap::<u64, u64>::new();
-    for (ns, count) in latencies {
-        *buckets.entry(ns / BUCKET_NS).or_default() += u64::from(count);
-    }
-    PERCENTAGES.map(|percentage| {
-        let (mut left, mut counted, mut mean) = (buckets.values().sum::<u64>() * percentage / 100, 0, None);
-        for (&bucket, count) in &mut buckets {
-            if left == 0 {
-                break;
-            }
-            *count = left.min(*count);
-            left -= *count;
-            mean = Some((*count * bucket + counted * mean.unwrap_or(0)) / (counted + *count));
-            counted += *count;
-        }
-        mean.map_or(f64::NAN, |mean| (mean * BUCKET_NS) as f64)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn latencies_that_are_spread_evenly_are_printed_as_the_lowest() {
-        let even = (130..160).map(|bucket| (bucket * BUCKET_NS, 100));
-        assert_eq!(printed(even), [13_000.0, 13_000.0, 13_100.0, 13_100.0]);
-    }
-
-    #[test]
-    fn a_percentile_leaves_only_what_it_counted_of_its_bucket_for_the_next() {
-        let two = [(13_000, 50), (21_000, 50)].into_iter();
-        assert_eq!(printed(two)[..2], [13_000.0, 100.0 * ((5 * 130 + 22 * 210) / 27) as f64]);
-    }
-
-    #[test]
-    fn a_thin_tail_moves_no_printed_percentile() {
-        let tail = (20..400).map(|bucket| (bucket * BUCKET_NS, 1));
-        assert_eq!(printed([(1_000, 10_000)].into_iter().chain(tail)), [1_000.0; 4]);
-    }
+    Ok(xsk_rr_percentiles(run.simulate()?.latency.slots()))
 }

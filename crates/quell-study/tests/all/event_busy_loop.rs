@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use quell_published::{Experiment, event_loop_rows};
 use quell_sim::HostProfile;
-use quell_study::published::{FormRatio, event_loops, form_ratios, host_of};
+use quell_study::published::{ErrorKind, FormRatio, compare, event_loops, form_ratios, host_of};
 
 static RATIOS: LazyLock<Vec<FormRatio>> = LazyLock::new(|| {
     let rows = event_loop_rows().expect("the data ships");
@@ -19,6 +19,18 @@ fn the_ratio_of_the_forms_is_within_three_points_at_every_size() {
         let error = ratio.modelled - ratio.published;
         assert!(error.abs() < 0.03, "{} bytes: {error:.3}", ratio.message_bytes);
     }
+}
+
+#[test]
+fn throughput_and_latency_are_scored_at_the_sizes_whose_published_figures_agree() {
+    let host = HostProfile::shipped("neper-2024").expect("it ships");
+    let comparison = compare(Experiment::D, host, 2, |_, _| ()).expect("it runs");
+    let relative = || comparison.cells.iter().filter(|cell| cell.error_kind == ErrorKind::Relative);
+    assert!(relative().all(|cell| cell.bound.is_some() && cell.scored != cell.row.starts_with("16384")));
+    assert_eq!(relative().filter(|cell| cell.scored).count(), 7 * 2 * 5);
+    assert_eq!(comparison.summary.len(), 1 + 2 * 5);
+    let p50 = comparison.summary.iter().find(|line| line.what == "p50 us: 90th percentile").expect("a goal");
+    assert_eq!(p50.met(), Some(true), "{}", p50.value);
 }
 
 #[test]
