@@ -15,7 +15,7 @@ use crate::attach::AttachedMode;
 use crate::attach::effect::{EffectOnQueue, judge};
 use crate::attach::no_poll::cause;
 use crate::attach::payoff::{DoesItPay, ModePayoff};
-use crate::findings::{EPOLL_MIXES_NAPIS, Finding, Node, Severity, has_reuseport_group, kinds_of};
+use crate::findings::{EPOLL_MIXES_NAPIS, Finding, Node, Severity, can_come_to_mix, has_reuseport_group, kinds_of};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{FileWait, Files, Process, Protocol, Snapshot, SnapshotSocket, SocketState};
 
@@ -315,7 +315,12 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let is_unknown = queues.is_empty();
     let mixes = about.iter().any(|finding| finding.id == EPOLL_MIXES_NAPIS);
     let answers = processes.iter().find_map(|process| known.measured.get(&(process.pid, process.name.clone())));
-    let can_steer = || processes.iter().any(|process| has_reuseport_group(query, process));
+    let is_steered = attached.is_some_and(|it| it.steers);
+    let is_helped = |process: &&Process| match mixes {
+        true => has_reuseport_group(query, process),
+        false => can_come_to_mix(query, process),
+    };
+    let can_steer = !is_steered && processes.iter().any(is_helped);
     let samples: Vec<(NapiId, &QueueSample)> =
         queues.iter().filter_map(|&napi| Some((napi, known.polls.get(&napi)?))).collect();
     let packets: u64 = samples.iter().map(|(_, sample)| sample.packets).sum();
@@ -336,16 +341,14 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let to_fix = worst.filter(|worst| payoff.is_none() || worst.severity >= Severity::Serious);
     let present = present(query, &queues, &receiving);
     let measured = || {
-        let is_steered = attached.is_some_and(|it| it.steers);
-        let can_steer = mixes && !is_steered && can_steer();
         let answers = answers.into_iter().flatten().filter(|answer| !(is_steered && answer.is_unsteered()));
         by_answers(answers, load, mixes && !is_steered, can_steer)
     };
     let next = match (to_fix, &attached) {
         (Some(worst), _) => NextStep::Fix { finding: worst.id },
-        (None, Some(attached)) => of_attached(attached, payoff.as_ref(), measured()),
+        (None, Some(attached)) => of_attached(attached, payoff.as_ref(), can_steer, measured()),
         (None, None) if is_unknown => NextStep::AwaitClients,
-        (None, None) => of_unattached(present, measured()),
+        (None, None) => of_unattached(present, can_steer, measured()),
     };
     HostServer {
         pid: first.pid,
@@ -378,7 +381,12 @@ enum Answered<'a> {
 }
 
 /// The next step for an attached server without problems: by measurements, if they know a mode, else to check.
-fn of_attached(attached: &AttachedMode, payoff: Option<&ModePayoff>, answered: Answered<'_>) -> NextStep {
+fn of_attached(
+    attached: &AttachedMode,
+    payoff: Option<&ModePayoff>,
+    can_steer: bool,
+    answered: Answered<'_>,
+) -> NextStep {
     let is_ill =
         |payoff: &ModePayoff| matches!(payoff.pays, DoesItPay::NotInEffect | DoesItPay::LeavesQueuesUnpolled { .. });
     let Answered::By(EarlierAnswer { measured, verdict, compared, steered }) = answered else { return NextStep::Check };
@@ -390,7 +398,7 @@ fn of_attached(attached: &AttachedMode, payoff: Option<&ModePayoff>, answered: A
     match verdict {
         EarlierVerdict::Better(better) if *better == mode => NextStep::Keep { measured },
         EarlierVerdict::Better(better) => {
-            NextStep::Attach { mode: *better, measured, steered: *steered || attached.steers }
+            NextStep::Attach { mode: *better, measured, steered: *steered || attached.steers || can_steer }
         }
         // `base` leaves the settings that were kept.
         EarlierVerdict::Keep(kept) if *kept == mode || mode == DeliveryMode::default() => NextStep::Keep { measured },
@@ -403,12 +411,12 @@ fn of_attached(attached: &AttachedMode, payoff: Option<&ModePayoff>, answered: A
 }
 
 /// The next step for a server without problems that is not attached, with this present setting.
-fn of_unattached(present: Option<DeliveryMode>, answered: Answered<'_>) -> NextStep {
+fn of_unattached(present: Option<DeliveryMode>, can_steer: bool, answered: Answered<'_>) -> NextStep {
     let EarlierAnswer { measured, verdict, steered, .. } = match answered {
         Answered::By(answer) => answer.clone(),
         Answered::Missing(step) => return step,
     };
-    let base = DeliveryMode::default();
+    let (base, steered) = (DeliveryMode::default(), steered || can_steer);
     match verdict {
         EarlierVerdict::Better(mode) if present != Some(mode) => NextStep::Attach { mode, steered, measured },
         // The mode that was kept was attached then.
@@ -432,7 +440,9 @@ fn by_answers<'a>(
     let holds = |answer: &&EarlierAnswer| {
         let was_mixed = answer.measured.problem.as_deref() == Some(EPOLL_MIXES_NAPIS);
         let is_mixed = mixes && !answer.steered && !matches!(answer.verdict, EarlierVerdict::Better(_));
-        !is_mixed && !(was_mixed && (can_steer || !mixes))
+        // The command of such a result does not steer.
+        let is_open = matches!(answer.verdict, EarlierVerdict::Undecided { unsteered: false, .. });
+        !is_mixed && !(was_mixed && (can_steer || !mixes)) && !(is_open && can_steer && !answer.steered)
     };
     let answers: Vec<&EarlierAnswer> = answers.filter(holds).collect();
     let at_this_load = || answers.iter().copied().filter(|answer| answer.measured.decides_at(load));

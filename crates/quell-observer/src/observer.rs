@@ -78,6 +78,8 @@ pub struct Observer {
     packets_before: BTreeMap<NapiId, u64>,
     read_at: Instant,
     read: Readings,
+    /// Run time of the programs at the beginning, until there are two snapshots.
+    begun: (Instant, BTreeMap<ProgramKey, u64>),
 }
 
 impl Observer {
@@ -102,7 +104,9 @@ impl Observer {
             packets_before: BTreeMap::new(),
             read_at: now,
             read: Readings::default(),
+            begun: (now, BTreeMap::new()),
         };
+        this.begun = (Instant::now(), this.run_of_programs());
         this.select();
         (this.read_at, this.read) = (Instant::now(), this.readings());
         this.packets = packets(&this.read.counters);
@@ -230,6 +234,26 @@ impl Observer {
         Some(self.read.counters.get(&napi)?.since(earlier.counters.get(&napi)))
     }
 
+    /// Run time of the programs of reports: those that receive from instances of the snapshot, and attached ones.
+    fn run_of_programs(&self) -> BTreeMap<ProgramKey, u64> {
+        let index = self.snapshot.index();
+        let receives = |files: &Files| !napis_of_files(&self.snapshot, &index, files).is_empty();
+        let of = |process: &Process| {
+            let key = (process.pid, process.start_time_ticks);
+            let is_reported = self.conditions.contains_key(&key) || process.files.known().is_some_and(receives);
+            Some((key, is_reported.then(|| run_ns(key))??))
+        };
+        self.snapshot.processes.iter().filter_map(of).collect()
+    }
+
+    /// Run time of a program since the beginning, and the time since then.
+    fn ran_since_begin(&self, program: ProgramKey) -> Option<(u64, u64)> {
+        let (at, ran) = &self.begun;
+        let ran_ns = run_ns(program)?.checked_sub(*ran.get(&program)?)?;
+        let elapsed_ns = u64::try_from(at.elapsed().as_nanos()).ok().filter(|&elapsed| elapsed > 0)?;
+        Some((ran_ns, elapsed_ns))
+    }
+
     fn programs(
         &self,
         queues: &[ObservedQueue],
@@ -271,7 +295,10 @@ impl Observer {
                 condition.is_none_or(|condition| !condition.skipped.contains(&not_set))
             };
             let of_program = napis.iter().filter(is_set).filter_map(|napi| by_napi.get(napi).copied());
-            let ran = self.before.as_ref().and_then(|before| ran_between(process, &self.snapshot, before));
+            let ran = match &self.before {
+                Some(before) => ran_between(process, &self.snapshot, before),
+                None => self.ran_since_begin(identity),
+            };
             let pids = BTreeSet::from([process.pid]);
             let mut cause = |napi| {
                 let found = || {

@@ -19,6 +19,8 @@ const OF_ROOT: &str = "/var/lib/quell/results";
 const VARIABLE: &str = "QUELL_RESULTS_DIR";
 /// Extension of result files, with the dot.
 const EXTENSION: &str = ".json";
+/// Of a file with a line of JSON per report, which the store never has.
+const LINES_EXTENSION: &str = ".jsonl";
 /// Size limit of a result; the snapshot of a host with 100,000 sockets fits.
 pub const RESULT_MAX: u64 = 256 << 20;
 /// Smallest similarity of an ID to an unknown one that is worth mentioning.
@@ -266,7 +268,7 @@ impl ResultStore {
 /// Whether an argument of `quell results show` is the path of a file, not an ID.
 #[must_use]
 pub fn is_path(argument: &str) -> bool {
-    argument.contains('/') || argument.ends_with(EXTENSION)
+    argument.contains('/') || argument.ends_with(EXTENSION) || argument.ends_with(LINES_EXTENSION)
 }
 
 /// ID of a file with this name. `None` if it is no name of a result: an ID can be pasted into a shell and printed.
@@ -378,7 +380,7 @@ mod tests {
         let store = ResultStore::at("/results".into());
         let argument = |file: &str| store.argument_for(Path::new(file));
         assert_eq!(argument("/results/bench-1.json"), "bench-1");
-        for path in ["/elsewhere/bench-1.json", "bench-1.json", "/dev/null"] {
+        for path in ["/elsewhere/bench-1.json", "bench-1.json", "minute.jsonl", "/dev/null"] {
             assert_eq!((argument(path).as_str(), is_path(path)), (path, true));
         }
         assert!(is_path(&argument("result")));

@@ -391,7 +391,9 @@ impl Attachment {
         Ok(())
     }
 
-    pub(super) fn steers(&self) -> bool {
+    /// Whether it steers connections.
+    #[must_use]
+    pub fn steers(&self) -> bool {
         self.transaction.history().is_some_and(History::steers)
     }
 

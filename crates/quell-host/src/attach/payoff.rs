@@ -59,6 +59,23 @@ pub enum DoesItPay {
 }
 
 impl DoesItPay {
+    /// Names of all answers, the most serious first.
+    pub const NAMES: [&str; 6] =
+        ["not-in-effect", "leaves-queues-unpolled", "costs", "changes-nothing", "measure-to-know", "cannot-tell"];
+
+    /// Its name, as in JSON and metrics.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::NotInEffect => "not-in-effect",
+            Self::LeavesQueuesUnpolled { .. } => "leaves-queues-unpolled",
+            Self::Costs { .. } => "costs",
+            Self::ChangesNothing => "changes-nothing",
+            Self::MeasureToKnow => "measure-to-know",
+            Self::CannotTell => "cannot-tell",
+        }
+    }
+
     /// Whether the counters show that the mode does not pay.
     #[must_use]
     pub fn is_no(&self) -> bool {
@@ -147,6 +164,24 @@ mod tests {
 
     fn payoff(mode: &str, queues: &[(EffectOnQueue, ModeVerdict)], fix: Option<&str>) -> ModePayoff {
         ModePayoff::of(mode.parse().unwrap(), queues, fix.map(Fix::advice).as_ref())
+    }
+
+    #[test]
+    fn names_of_answers_are_those_of_json() {
+        let answers = [
+            DoesItPay::NotInEffect,
+            DoesItPay::LeavesQueuesUnpolled { fix: "steer".to_owned(), command: None },
+            DoesItPay::Costs { instead: DeliveryMode::default() },
+            DoesItPay::ChangesNothing,
+            DoesItPay::MeasureToKnow,
+            DoesItPay::CannotTell,
+        ];
+        assert_eq!(answers.each_ref().map(DoesItPay::name), DoesItPay::NAMES);
+        for answer in &answers {
+            let json = serde_json::to_value(answer).unwrap();
+            let name = json.as_str().or_else(|| json.as_object()?.keys().next().map(String::as_str));
+            assert_eq!(name, Some(answer.name()));
+        }
     }
 
     #[test]

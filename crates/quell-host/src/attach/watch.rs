@@ -1,7 +1,8 @@
 //! Watches the queues of a followed attachment with one sampler: frees stalled queues, and finds out when the mode stops
-//! or starts being in effect.
+//! or starts being in effect, and whether it pays.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem::{Discriminant, discriminant};
 use std::time::Duration;
 
 use quell_change::journal::StallRecord;
@@ -13,9 +14,12 @@ use super::attached::AttachedMode;
 use super::attachment::Attachment;
 use super::effect::{ModeVerdict, PollCounting, judge};
 use super::no_poll::{NoPollCause, no_poll_cause_now};
+use super::payoff::{DoesItPay, ModePayoff};
 use super::plan::{EpollsSetBy, QueueStep};
 use super::stall::{StallWatch, Stalled, SuspendedQueue};
 use super::stall_log::StallLog;
+use crate::findings::{one_queue_if_attached, unpolled_queues};
+use crate::snapshot::Snapshot;
 
 const PERIOD: Duration = Duration::from_secs(5);
 
@@ -36,19 +40,30 @@ pub struct WatchEvents {
     pub has_searched: bool,
     pub must_end: bool,
     pub effects: Vec<EffectChange>,
+    /// Whether the mode pays, if this has changed.
+    pub payoff: Option<ModePayoff>,
 }
 
 impl AttachmentWatch {
+    /// A watch that reports whether the mode pays once this differs from an answer that was reported before.
+    #[must_use]
+    pub fn after(reported: Option<&ModePayoff>) -> Self {
+        let mut watch = Self::default();
+        watch.effects.pays = reported.map(|payoff| discriminant(&payoff.pays));
+        watch
+    }
+
     /// Checks the present queues of `attachment` once, and frees stalled ones. To be called every
-    /// [`LOOKED_EVERY`](super::stall::LOOKED_EVERY). Every 5 s it also judges whether the mode is in effect. While an
-    /// experiment switches the programs, it does nothing.
+    /// [`LOOKED_EVERY`](super::stall::LOOKED_EVERY). Every 5 s it also judges whether the mode is in effect, and, with a
+    /// recent snapshot of the programs, whether it pays. While an experiment switches the programs, it does nothing.
     ///
     /// # Errors
     /// When polls cannot be counted. Without counts, a stalled queue looks like an idle one.
-    pub fn look(&mut self, attachment: &Attachment) -> Result<WatchEvents, SamplerError> {
+    pub fn look(&mut self, attachment: &Attachment, snapshot: Option<&Snapshot>) -> Result<WatchEvents, SamplerError> {
         let queues: Vec<QueueStep> = attachment.queues().cloned().collect();
         if queues.is_empty() || attachment.is_measured() {
-            *self = Self::default();
+            *self =
+                Self { effects: EffectWatch { pays: self.effects.pays, ..EffectWatch::default() }, ..Self::default() };
             return Ok(WatchEvents::default());
         }
         let napis = queues.iter().map(|step| step.napi);
@@ -65,9 +80,9 @@ impl AttachmentWatch {
         let has_searched = self.log.as_mut().is_some_and(|log| log.add(&look, &programs));
         let cause = self.log.as_ref().and_then(|log| Some(log.cause()?.map(ToOwned::to_owned)));
         let must_end = self.log.as_ref().is_some_and(StallLog::must_end) && !attachment.accepts_stalls();
-        let effects = self.effects.look(attachment, queues, &programs, &sampler)?;
+        let (effects, payoff) = self.effects.look(attachment, queues, (&programs, snapshot), &sampler)?;
         self.sampler = Some(sampler);
-        Ok(WatchEvents { stalled: look.freed, cause, has_searched, must_end, effects })
+        Ok(WatchEvents { stalled: look.freed, cause, has_searched, must_end, effects, payoff })
     }
 
     pub fn record_revert(&mut self) -> Option<StallRecord> {
@@ -79,6 +94,8 @@ impl AttachmentWatch {
 struct EffectWatch {
     counting: Option<PollCounting>,
     last: LastVerdicts,
+    /// Whether the mode paid when this was reported last.
+    pays: Option<Discriminant<DoesItPay>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,33 +129,37 @@ impl EffectWatch {
         &mut self,
         attachment: &Attachment,
         queues: Vec<QueueStep>,
-        programs: &BTreeSet<Pid>,
+        (programs, snapshot): (&BTreeSet<Pid>, Option<&Snapshot>),
         sampler: &Sampler,
-    ) -> Result<Vec<EffectChange>, SamplerError> {
+    ) -> Result<(Vec<EffectChange>, Option<ModePayoff>), SamplerError> {
         let request = attachment.request();
         let of = |steps: &[QueueStep]| steps.iter().map(|step| step.napi).collect::<Vec<_>>();
         let counting = match &mut self.counting {
             Some(counting) if of(&counting.queues) == of(&queues) => counting,
             _ => {
                 self.counting = Some(PollCounting::begin(queues, programs, sampler.read()?));
-                return Ok(Vec::new());
+                return Ok((Vec::new(), None));
             }
         };
         if counting.began.elapsed() < PERIOD {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), None));
         }
-        let mut changes = Vec::new();
+        let launched = request.epolls == EpollsSetBy::Program;
+        let attached = AttachedMode { mode: request.mode, launched, steers: attachment.steers(), pins: false };
+        let (mut changes, mut judged) = (Vec::new(), Vec::new());
         for seen in counting.next(programs, sampler.read()?) {
-            // The cause needs a snapshot, so it is looked for only if the verdict is reported.
-            let unknown = || NoPollCause::Unknown { seen: String::new() };
-            if is_measured_now(attachment) || !self.last.is_news(seen.napi, &judge(&request.mode, &seen, unknown)) {
+            if is_measured_now(attachment) {
                 continue;
             }
-            let verdict = judge(&request.mode, &seen, || {
-                let launched = request.epolls == EpollsSetBy::Program;
-                let attached = AttachedMode { mode: request.mode, launched, steers: attachment.steers(), pins: false };
-                no_poll_cause_now(None, programs, seen.napi).if_attached(&attached)
-            });
+            // The cause needs a snapshot, so it is looked for only if the verdict is reported.
+            let first = judge(&request.mode, &seen, || NoPollCause::Unknown { seen: String::new() });
+            let is_news = self.last.is_news(seen.napi, &first);
+            judged.push((seen, first));
+            if !is_news {
+                continue;
+            }
+            let verdict =
+                judge(&request.mode, &seen, || no_poll_cause_now(None, programs, seen.napi).if_attached(&attached));
             match &verdict {
                 ModeVerdict::InEffect(why) => info!(napi = seen.napi.get(), %why, "the mode is in effect again"),
                 ModeVerdict::NotInEffect(why) | ModeVerdict::CannotTell(why) => {
@@ -149,7 +170,18 @@ impl EffectWatch {
             let (device, rx_queues) = (step.device.clone(), step.queues.clone());
             changes.push(EffectChange { device, rx_queues, napi: seen.napi, verdict });
         }
-        Ok(changes)
+        let payoff = snapshot.filter(|_| !judged.is_empty()).map(|snapshot| {
+            let fix = unpolled_queues(snapshot).into_iter().find(|(pid, _)| programs.contains(pid));
+            let fix = fix.map(|(_, fix)| one_queue_if_attached(fix, &attached));
+            ModePayoff::of(request.mode, &judged, fix.as_ref())
+        });
+        Ok((changes, payoff.filter(|payoff| self.is_news(payoff))))
+    }
+
+    /// Records whether the mode pays. Returns whether it has to be reported.
+    fn is_news(&mut self, payoff: &ModePayoff) -> bool {
+        let pays = discriminant(&payoff.pays);
+        payoff.pays != DoesItPay::CannotTell && self.pays.replace(pays) != Some(pays)
     }
 }
 
@@ -173,6 +205,21 @@ mod tests {
         assert!(!is_news(ModeVerdict::CannotTell));
         assert!(!is_news(ModeVerdict::NotInEffect));
         assert!(is_news(ModeVerdict::InEffect));
+    }
+
+    #[test]
+    fn an_answer_whether_the_mode_pays_is_news_once_it_differs_from_the_one_before() {
+        let mode = "suspend200".parse().unwrap();
+        let payoff = |pays| ModePayoff { pays, ..ModePayoff::of(mode, &[], None) };
+        let unpolled = || DoesItPay::LeavesQueuesUnpolled { fix: "steer".to_owned(), command: None };
+        let costs = |instead: &str| DoesItPay::Costs { instead: instead.parse().unwrap() };
+        let mut watch = AttachmentWatch::after(Some(&payoff(unpolled()))).effects;
+        assert!(!watch.is_news(&payoff(unpolled())), "attach has said it");
+        assert!(watch.is_news(&payoff(costs("defer200"))), "the clients have reconnected");
+        assert!(!watch.is_news(&payoff(costs("defer500"))));
+        assert!(!watch.is_news(&payoff(DoesItPay::CannotTell)));
+        assert!(!watch.is_news(&payoff(costs("defer200"))));
+        assert!(AttachmentWatch::after(None).effects.is_news(&payoff(unpolled())));
     }
 
     #[test]

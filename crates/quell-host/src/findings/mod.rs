@@ -37,10 +37,10 @@ pub use fix::{Fix, FixText};
 pub use markdown::markdown;
 pub use node::Node;
 pub use sharing::{EPOLL_MIXES_NAPIS, unpolled_queues};
-pub(crate) use sorting::has_reuseport_group;
 pub use sorting::{
     LackingCpus, are_attached, are_placed, are_steered, cpus_lacking_for_pollers, name_mode, one_queue_if_attached,
 };
+pub(crate) use sorting::{can_come_to_mix, has_reuseport_group};
 
 pub const SCHEMA: &str = "quell-findings/1";
 

@@ -6,7 +6,7 @@ use quell_linux::netdev::NapiThreading;
 use quell_linux::{CpuList, NapiId};
 
 use super::fix::Fix;
-use super::sorting::{has_reuseport_group, to_steer};
+use super::sorting::{can_come_to_mix, has_reuseport_group, to_steer};
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Device, SnapshotNapi, Thread};
@@ -38,15 +38,17 @@ fn floating(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         let [(thread, _)] = epoll.waiters[..] else { return None };
         let cpus = thread.affinity.known().filter(|cpus| cpus.len() > 1)?;
         let at = epoll.by_napi.keys().find_map(|&id| packet_cpu(query, id));
+        let steered = |first: &str| Fix::Mode {
+            first: first.to_owned(),
+            command: to_steer(query, epoll.process),
+            otherwise: None,
+        };
         let fix = match at {
             _ if epoll.by_napi.len() > 1 => match has_reuseport_group(query, epoll.process) {
-                true => Fix::Mode {
-                    first: "pin it when it polls one queue:".to_owned(),
-                    command: to_steer(query, epoll.process),
-                    otherwise: None,
-                },
+                true => steered("pin it when it polls one queue:"),
                 false => Fix::advice("pin it when it polls one queue (epoll-mixes-napis)"),
             },
+            _ if can_come_to_mix(query, epoll.process) => steered("pin it to the CPU of its queue:"),
             Some(cpu) => Fix::pin(thread.tid, &only(cpu)),
             None => Fix::advice(format!("pin it to one CPU: taskset -cp CPU {}", thread.tid)),
         };

@@ -10,6 +10,7 @@ use super::placement::FLOATING_WORKER;
 use super::sharing::{EPOLL_MIXES_NAPIS, SHARED_BY_WORKERS};
 use super::{Finding, Fix, Node};
 use crate::attach::{AttachedMode, ModeCommand};
+use crate::snapshot::arrival::receiving_napis;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Process, Protocol, Snapshot, SnapshotSocket, SocketState};
 
@@ -187,12 +188,32 @@ pub fn one_queue_if_attached(fix: Fix, attached: &AttachedMode) -> Fix {
 /// Whether the process holds a socket of a reuseport group with several TCP listeners, which may be those of other
 /// processes.
 pub(crate) fn has_reuseport_group(query: &SnapshotQuery<'_>, process: &Process) -> bool {
-    let mut listeners: BTreeMap<_, usize> = BTreeMap::new();
-    let key = |socket: &SnapshotSocket| (socket.namespace, socket.local, socket.bound_to, socket.uid);
+    !reuseport_groups(query, process).is_empty()
+}
+
+/// Whether the next connections of the process can mix queues although its epolls have one each now: several epolls watch
+/// the sockets of its reuseport group, and its devices have several queues.
+pub(crate) fn can_come_to_mix(query: &SnapshotQuery<'_>, process: &Process) -> bool {
+    let has_several_queues = || {
+        let files = process.files.known();
+        let napis = files.into_iter().flat_map(|files| query.napis_of(files));
+        napis.filter_map(|id| query.napi(id)).any(|(device, _)| receiving_napis(device).len() > 1)
+    };
+    let is_spread = |group: &BTreeSet<u64>| {
+        let watching = query.epolls().filter(|epoll| epoll.sockets().any(|inode| group.contains(&inode)));
+        watching.count() > 1
+    };
+    reuseport_groups(query, process).iter().any(is_spread) && has_several_queues()
+}
+
+/// Inodes of each reuseport group with several TCP listeners of which the process holds one.
+fn reuseport_groups(query: &SnapshotQuery<'_>, process: &Process) -> Vec<BTreeSet<u64>> {
+    let mut groups: BTreeMap<_, BTreeSet<u64>> = BTreeMap::new();
     for socket in query.now.sockets.iter().filter(|socket| listens(socket)) {
-        *listeners.entry(key(socket)).or_default() += 1;
+        let key = (socket.namespace, socket.local, socket.bound_to, socket.uid);
+        groups.entry(key).or_default().insert(socket.inode);
     }
     let held = process.files.known().into_iter().flat_map(|files| &files.sockets);
-    let mut sockets = held.filter_map(|held| query.socket(held.inode));
-    sockets.any(|socket| listens(socket) && listeners.get(&key(socket)).is_some_and(|count| *count > 1))
+    let held: BTreeSet<u64> = held.map(|held| held.inode).collect();
+    groups.into_values().filter(|group| group.len() > 1 && !group.is_disjoint(&held)).collect()
 }

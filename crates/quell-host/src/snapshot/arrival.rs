@@ -64,8 +64,8 @@ fn has_received(device: &Device) -> bool {
 }
 
 /// NAPI instances of the receive queues; all instances of the device if the kernel does not report which these are.
-fn receiving_napis(device: &Device) -> Vec<NapiId> {
-    let of_queues: Vec<NapiId> = device.rx_queues.known_elements().filter_map(|queue| queue.napi_id()).collect();
+pub(crate) fn receiving_napis(device: &Device) -> BTreeSet<NapiId> {
+    let of_queues: BTreeSet<NapiId> = device.rx_queues.known_elements().filter_map(|queue| queue.napi_id()).collect();
     match of_queues.is_empty() {
         true => device.napis.known_elements().map(|napi| napi.id).collect(),
         false => of_queues,

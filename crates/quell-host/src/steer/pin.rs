@@ -190,7 +190,8 @@ impl fmt::Display for WhyNotPinned {
                 write!(
                     f,
                     "its queue is unknown, because the filter selects the worker of new connections only, and it has \
-                     none ({connections} from before): let the clients reconnect; `quell attach --follow` then pins it"
+                     none ({connections} from before): let the clients reconnect (restart them, or `nginx -s reload`); \
+                     `quell attach --follow` then pins it"
                 )
             }
             Self::Datagrams => f.write_str(

@@ -310,7 +310,7 @@ fn a_queue_that_a_ready_file_keeps_suspended_is_freed_and_reported() {
     let dir = tempfile::tempdir().unwrap();
     let (mut program, attachment) = own(&lab, dir.path(), Trigger::Level);
     let mut watch = AttachmentWatch::default();
-    if let Err(error) = watch.look(&attachment) {
+    if let Err(error) = watch.look(&attachment, None) {
         skip(Lacks::KernelFeature, &error);
         return;
     }
@@ -321,7 +321,7 @@ fn a_queue_that_a_ready_file_keeps_suspended_is_freed_and_reported() {
     let deadline = Instant::now() + ARRIVES_WITHIN;
     let stalled = loop {
         program.epoll.wait(Some(Duration::from_millis(1))).unwrap();
-        if let Some(stalled) = watch.look(&attachment).unwrap().stalled.pop() {
+        if let Some(stalled) = watch.look(&attachment, None).unwrap().stalled.pop() {
             break stalled;
         }
         assert!(Instant::now() < deadline, "the stall was not detected");
@@ -341,7 +341,7 @@ fn an_idle_queue_whose_interrupt_is_enabled_is_left_alone() {
     let program = UdpProgram::start(&lab, Trigger::Level);
     let attachment = attach(dir.path(), Pid::of_this_process(), "suspend20");
     let mut watch = AttachmentWatch::default();
-    if let Err(error) = watch.look(&attachment) {
+    if let Err(error) = watch.look(&attachment, None) {
         skip(Lacks::KernelFeature, &error);
         return;
     }
@@ -354,7 +354,7 @@ fn an_idle_queue_whose_interrupt_is_enabled_is_left_alone() {
         let (before, began) = (sampler.read().unwrap(), Instant::now());
         // The program uses CPU time in the meantime.
         while began.elapsed() < OBSERVED {
-            watch.look(&attachment).unwrap();
+            watch.look(&attachment, None).unwrap();
         }
         let seen = sampler.read().unwrap()[&lab.napis[0]].since(before.get(&lab.napis[0]));
         if seen.packets == 0 && seen.masked_ns == 0 {

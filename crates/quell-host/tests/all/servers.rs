@@ -244,6 +244,44 @@ fn connections_of_several_queues_in_one_epoll_are_fixed_or_steered_before_they_a
     assert_eq!(only(&healthy(), &mixed(None)).next, NextStep::Measure { steered: false });
 }
 
+/// Each epoll has the connections of one queue at present, and a listening socket of a reuseport group of its own.
+fn sorted_for_now() -> Value {
+    let mut host = mixing(true);
+    set(&mut host, "/sockets/1/napi", json!(8193));
+    for (epoll, inode) in [(1, 100), (2, 99)] {
+        let listener = json!({"fd": 30 + epoll, "events": 1, "file": {"socket": {"inode": inode}}});
+        set(&mut host, &format!("/processes/0/files/epolls/{epoll}/targets/-"), listener);
+    }
+    host
+}
+
+#[test]
+fn a_reuseport_group_on_several_queues_is_steered_although_no_epoll_mixes_queues_now() {
+    let next = |measured| only(&sorted_for_now(), &Facts { measured, ..Facts::default() }).next;
+    assert_eq!(next(Vec::new()), NextStep::Measure { steered: true });
+    let better = next(vec![answer(Some("suspend200"))]);
+    assert!(matches!(better, NextStep::Attach { steered: true, .. }), "{better:?}");
+    assert_eq!(next(vec![undecided(false)]), NextStep::Measure { steered: true }, "its command does not steer");
+    let mut one_queue = sorted_for_now();
+    for socket in 1..5 {
+        set(&mut one_queue, &format!("/sockets/{socket}/napi"), json!(8193));
+    }
+    let same = one_queue["devices"][0]["rx-queues"][0]["napi"].clone();
+    set(&mut one_queue, "/devices/0/rx-queues/1/napi", same);
+    assert_eq!(only(&one_queue, &Facts::default()).next, NextStep::Measure { steered: false });
+    let steered = Facts { attached: vec![(4242, attached("base", true))], ..Facts::default() };
+    assert_eq!(only(&sorted_for_now(), &steered).next, NextStep::Check);
+    let mut floating = sorted_for_now();
+    set(&mut floating, "/processes/0/threads/1/affinity", json!("0-3"));
+    let fixes: Vec<String> = examine(&snapshot(&floating), None)
+        .findings
+        .iter()
+        .filter(|finding| finding.id == "floating-worker")
+        .flat_map(|finding| finding.fix.iter().map(ToString::to_string))
+        .collect();
+    assert_eq!(fixes, ["pin it to the CPU of its queue: `quell attach MODE 4242 --steer --pin --follow`"]);
+}
+
 #[test]
 fn an_answer_decides_at_the_load_at_which_it_was_measured_only() {
     let next = |measured: Vec<EarlierAnswer>, packets_per_s| {

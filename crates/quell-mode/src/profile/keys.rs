@@ -152,7 +152,8 @@ pub(super) const QUEUES: ProfileTable = ProfileTable {
         key(
             "mode",
             "a delivery mode",
-            "Delivery mode whose NAPI settings apply. [modes.md](modes.md) lists the modes.",
+            "Delivery mode whose NAPI settings apply. [modes.md](modes.md) lists the modes. A mode without NAPI threads removes \
+             them, and with them their CPUs; `quell attach`, `bench` and `tune` keep them. `defer200,threaded=1` does too.",
             "'suspend20,defer-hard-irqs=10'",
         ),
         key("coalescing", "table", "Interrupt coalescing of these queues.", "{ rx-usecs = 8 }"),

@@ -112,6 +112,10 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
     }
 }
 
+/// How connections from before an attachment get to their workers. A reload would end a measurement.
+pub(crate) const RECONNECT_TO_ATTACHED: &str =
+    "only new connections are steered: restart the clients, or reload the server (`nginx -s reload`)";
+
 /// What a measurement without clients compares.
 pub(crate) const CPU_ONLY: &str = " (CPU time; --latency COMMAND adds what clients see)";
 

@@ -125,10 +125,11 @@ pub(crate) fn impossible(plan: &ProfilePlan) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-pub(crate) fn drift(drift: &Drift) -> String {
+/// `present` introduces the value that others have set: `now`, or `was` after it was set again.
+pub(crate) fn drift(drift: &Drift, present: &str) -> String {
     let device = drift.device.as_ref().map(|device| format!("{device} ")).unwrap_or_default();
     let queue = drift.queue.map(|queue| format!("queue {queue} ")).unwrap_or_default();
-    let now = drift.now.as_deref().map_or_else(|| "not found".to_owned(), |now| format!("now {now}"));
+    let now = drift.now.as_deref().map_or_else(|| "not found".to_owned(), |now| format!("{present} {now}"));
     format!("{device}{queue}{}: {}, {now}", drift.setting, drift.made)
 }
 

@@ -1,5 +1,7 @@
 //! The servers of a host as a table, one line each, and the conclusion: what to do first.
 
+use std::mem::discriminant;
+
 use quell_change::journal::EndRecord;
 use quell_cli::number::short;
 use quell_host::attach::mode_command::placement_options;
@@ -11,7 +13,7 @@ use quell_result::store::utc;
 
 use super::conclusion;
 use super::number::ABSENT;
-use super::payoff::{self, ProgramArguments};
+use super::payoff::{self, ProgramArguments, RECONNECT_TO_ATTACHED};
 use super::terminal::Terminal;
 use quell_cli::table::{lines, new_table, set_gap};
 
@@ -207,7 +209,13 @@ fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
         NextStep::Decide { command, .. } => Some(visible::name(command).into_owned()),
         // Its plan shows whether the problem still exists.
         NextStep::Attach { mode, .. } | NextStep::Return { mode, .. } if server.attached.is_some() => {
-            Some(ProgramArguments::of_pids(&[pid]).attached(attached(server)).replace(mode))
+            let is_steered = matches!(server.next, NextStep::Attach { steered: true, .. });
+            let placed = |old: AttachedMode| AttachedMode {
+                steers: old.steers || is_steered,
+                pins: old.pins || is_steered,
+                ..old
+            };
+            Some(ProgramArguments::of_pids(&[pid]).attached(attached(server).map(placed)).replace(mode))
         }
         NextStep::Attach { mode, steered, measured } => Some(match measured.problem {
             Some(_) => format!("quell attach {mode} {pid}{} --dry-run", placement_options(*steered, *steered)),
@@ -277,8 +285,9 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) ->
         return conclusion::line(text, Some("quell bench"));
     };
     let (name, pid) = (visible::name(&first.name), first.pid);
+    let alike = also(servers, first);
     let reconnect = |steered: &bool| match steered {
-        true => "; clients have to reconnect to be steered to one queue per worker",
+        true => "; clients have to reconnect to be steered to one queue per worker: restart them once it runs",
         false => "",
     };
     let text = match &first.next {
@@ -296,9 +305,13 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) ->
             let instead = first.attached.map(|old| format!(" instead of {old}")).unwrap_or_default();
             format!("use {mode}{instead} for {name} {pid}: no mode was better than {mode}, {}", as_measured(measured))
         }
-        NextStep::Attach { mode, measured, .. } => {
+        NextStep::Attach { mode, measured, steered } => {
             let instead = first.attached.map(|old| format!(" instead of {old}")).unwrap_or_default();
-            format!("use {mode}{instead} for {name} {pid}, which was better, {}", as_measured(measured))
+            let reconnect = match *steered && !first.steered {
+                true => format!("; {RECONNECT_TO_ATTACHED}"),
+                false => String::new(),
+            };
+            format!("use {mode}{instead} for {name} {pid}, which was better, {}{reconnect}", as_measured(measured))
         }
         NextStep::Check => match pays(first) {
             Some((text, _)) => format!("{name} {pid}: {text}"),
@@ -322,7 +335,30 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) ->
         matches!(next, NextStep::Fix { .. } | NextStep::Check | NextStep::Keep { .. } | NextStep::AwaitClients)
     };
     let root = if !changes_nothing(&first.next) && !is_root { " (as root)" } else { "" };
-    conclusion::line(&format!("{text}{root}"), command(first, fixes).as_deref())
+    conclusion::line(&format!("{text}{root}{alike}"), command(first, fixes).as_deref())
+}
+
+/// The other servers whose next step is of the same kind: `; likewise redis-server 812, 813`.
+fn also(servers: &[HostServer], first: &HostServer) -> String {
+    let kind = |server: &HostServer| {
+        let finding = match server.next {
+            NextStep::Fix { finding } => Some(finding),
+            _ => None,
+        };
+        let pays = server.payoff.as_ref().map(|payoff| discriminant(&payoff.pays));
+        (discriminant(&server.next), finding, pays)
+    };
+    let alike = servers.iter().filter(|server| server.waits == ServerWait::Epoll && server.pid != first.pid);
+    let alike: Vec<String> = alike
+        .filter(|server| kind(server) == kind(first))
+        .map(|server| format!("{} {}", visible::name(&server.name), server.pid))
+        .collect();
+    let more = alike.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    match alike.is_empty() {
+        true => String::new(),
+        false => format!("; likewise {}{more}", alike[..alike.len().min(NAMED)].join(", ")),
+    }
 }
 
 #[cfg(test)]
@@ -406,6 +442,19 @@ mod tests {
         assert!(conclusion(&all[..1], false, Fixes::Above).contains("(as root)"));
         assert!(conclusion(&[], true, Fixes::Above).ends_with("\n  quell bench\n"));
         assert!(conclusion(&[], false, Fixes::Above).contains("run this as root"));
+    }
+
+    #[test]
+    fn the_conclusion_names_every_server_with_the_same_step() {
+        let measure = || NextStep::Measure { steered: false };
+        let keep = NextStep::Keep { measured: measured(None) };
+        let mut all = [server("nginx", measure()), server("haproxy", measure()), server("envoy", keep)];
+        for (other, pid) in all.iter_mut().skip(1).zip(1_000_000..) {
+            other.pid = Pid::new(pid).unwrap_or_else(|| unreachable!());
+        }
+        let text = conclusion(&all, true, Fixes::Above).replace("\n  ", " ");
+        assert!(text.contains("for nginx ") && text.contains("; likewise haproxy 1000000"), "{text}");
+        assert!(!text.contains("envoy"), "{text}");
     }
 
     #[test]
@@ -495,7 +544,11 @@ mod tests {
         );
         let parsed = crate::cli::command().try_get_matches_from(command.split(' '));
         assert!(parsed.is_ok(), "{command}: {parsed:?}");
-        let plain = HostServer { steered: false, pinned: false, ..server };
+        let unplaced = HostServer { steered: false, pinned: false, ..server };
+        assert_eq!(super::command(&unplaced, Fixes::Above), Some(command), "it was measured with steering");
+        let next =
+            NextStep::Attach { mode: quell_mode::DeliveryMode::default(), steered: false, measured: measured(None) };
+        let plain = HostServer { next, ..unplaced };
         assert!(super::command(&plain, Fixes::Above).is_some_and(|command| command.starts_with("quell detach")));
     }
 

@@ -425,7 +425,7 @@ impl fmt::Display for AppliedReport {
             let command = command.map_or_else(String::new, |command| format!(":\n    {command}"));
             writeln!(f, "  {text}{command}")?;
         }
-        self.drifted.iter().try_for_each(|drift| writeln!(f, "  drifted: {}", plan_tree::drift(drift)))
+        self.drifted.iter().try_for_each(|drift| writeln!(f, "  drifted: {}", plan_tree::drift(drift, "now")))
     }
 }
 

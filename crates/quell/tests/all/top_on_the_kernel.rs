@@ -64,6 +64,8 @@ fn each_report_has_the_polls_of_the_queue_and_the_program_on_it() {
         let without = sample["wait"]["interrupt-packets"].as_u64().unwrap();
         assert!(packets > 0 && with_wait + without == packets, "{report}");
         assert!(sample["polls"]["interrupt"].as_u64().unwrap() > 0, "{report}");
+        let mut programs = report["programs"].as_array().unwrap().iter();
+        assert!(programs.all(|program| program["cpus"].as_f64().is_some()), "also in the first report: {report}");
     }
     let programs = all[2]["programs"].as_array().unwrap();
     let program = programs.iter().find(|program| program["pid"] == pid).unwrap_or_else(|| panic!("{}", all[2]));
@@ -85,7 +87,7 @@ fn the_text_has_a_line_for_each_queue_and_program() {
 fn a_recording_has_every_report_and_is_shown_and_drawn_with_what_changed() {
     let Some(lab) = TestLab::raise("top-record", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
-    let [file, page] = ["top.json", "top.html"].map(|name| dir.path().join(name).to_str().unwrap().to_owned());
+    let [file, page] = ["top.jsonl", "top.html"].map(|name| dir.path().join(name).to_str().unwrap().to_owned());
     let pid = std::process::id().to_string();
     let record = || {
         let mut command = top(&[&pid, "--netns", &lab.server_name, "-j", "--record", &file]);

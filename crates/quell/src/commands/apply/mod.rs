@@ -278,7 +278,7 @@ fn reassert<'a>(applied: impl IntoIterator<Item = (&'a Path, &'a History)>, json
     } else {
         let line = |drift: &Drift| {
             let what = if drift.now.is_some() { "set again" } else { "not set again" };
-            format!("{what}: {}\n", plan_tree::drift(drift))
+            format!("{what}: {}\n", plan_tree::drift(drift, "was"))
         };
         output::prose(&drifted.iter().map(line).collect::<String>())?;
     }

@@ -39,10 +39,11 @@ const SHARE_OF_CPU: u32 = 50;
 pub(super) fn follow(
     mut attachment: Attachment,
     mut placement: Placement,
+    watch: QueueWatch,
     interruption: &Interruption,
 ) -> Result<(), Failure> {
     report_ready(&attachment);
-    let kept_up = keep_up(&mut attachment, &mut placement, interruption);
+    let kept_up = keep_up(&mut attachment, &mut placement, watch, interruption);
     placement::unverified(&placement).iter().for_each(|line| output::say(line));
     notify(service_manager::stopping());
     if matches!(kept_up, Ok(Over::Normally(_))) && interruption.flag().has(HAND_OVER) {
@@ -80,9 +81,10 @@ enum Over {
 fn keep_up(
     attachment: &mut Attachment,
     placement: &mut Placement,
+    mut watch: QueueWatch,
     interruption: &Interruption,
 ) -> Result<Over, AttachError> {
-    let (mut watch, mut forecast) = (QueueWatch::default(), StallForecast::default());
+    let (mut forecast, mut seen) = (StallForecast::default(), None);
     let mut next_pass = Instant::now() + PERIOD;
     loop {
         // The CPU time includes finding the running processes.
@@ -94,7 +96,7 @@ fn keep_up(
             if woken == Woken::Signalled {
                 return Ok(Over::Normally("stopped by a signal"));
             }
-            let QueueEvents { lines, must_end } = watch.look(attachment);
+            let QueueEvents { lines, must_end } = watch.look(attachment, seen.as_ref());
             lines.iter().for_each(|line| output::say(line));
             if let Some(why) = must_end {
                 return Ok(Over::RevertedAfterStall(why));
@@ -121,6 +123,7 @@ fn keep_up(
         placed.iter().flat_map(placement::pass).for_each(|line| output::say(&line));
         let forecast = pass.snapshot.iter().flat_map(|seen| forecast.look(attachment, seen, !pass.made.is_empty()));
         forecast.for_each(|line| output::say(&line));
+        seen = pass.snapshot;
         let pass_used = Duration::from_nanos(clock::process_cpu_ns().saturating_sub(used_before_ns));
         next_pass = Instant::now() + pause_after(pass_used);
     }

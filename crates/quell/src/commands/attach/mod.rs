@@ -44,6 +44,7 @@ use tracing::{debug, info};
 
 use args::AttachProgramsArgs;
 
+use self::watch::QueueWatch;
 use super::placement_args::PlacementArgs;
 use super::stalls;
 use crate::exit::{Exit, Failure};
@@ -191,7 +192,8 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     };
     // A closed pipe must not undo the mode.
     if let Some(attachment) = kept {
-        follow::follow(attachment, placement, &interruption)?;
+        let watch = QueueWatch::after(report.payoff.as_ref(), args.placement.pins());
+        follow::follow(attachment, placement, watch, &interruption)?;
         return printed;
     }
     printed.map_err(|failure| Failure { text: format!("{}; the mode stays applied", failure.text), ..failure })

@@ -1,12 +1,15 @@
 //! Reports the events that [`quell_host::attach::watch`] observes on the queues of a followed or launched program.
 
 use quell_change::journal::StallRecord;
-use quell_host::attach::Attachment;
 use quell_host::attach::effect::ModeVerdict;
+use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::stall::Stalled;
 use quell_host::attach::watch::{AttachmentWatch, EffectChange};
+use quell_host::attach::{AttachedMode, Attachment};
+use quell_host::snapshot::Snapshot;
 use quell_linux::visible::counted;
 
+use crate::render::payoff::{self, ProgramArguments};
 use crate::render::status::stall_cause;
 
 /// Watches the queues of an attachment. Without the privilege to count polls it does nothing, and reports this once.
@@ -14,6 +17,8 @@ use crate::render::status::stall_cause;
 pub(crate) struct QueueWatch {
     watch: AttachmentWatch,
     blind: bool,
+    /// Whether workers are pinned, for the commands of conclusions.
+    pins: bool,
 }
 
 #[derive(Default)]
@@ -23,8 +28,14 @@ pub(crate) struct QueueEvents {
 }
 
 impl QueueWatch {
-    /// Frees stalled queues, and reports events since the last call.
-    pub(crate) fn look(&mut self, attachment: &mut Attachment) -> QueueEvents {
+    /// A watch that concludes whether the mode pays once this differs from `reported`.
+    pub(crate) fn after(reported: Option<&ModePayoff>, pins: bool) -> Self {
+        Self { watch: AttachmentWatch::after(reported), blind: false, pins }
+    }
+
+    /// Frees stalled queues, and reports events since the last call. Concludes whether the mode pays if there is a recent
+    /// snapshot of the programs.
+    pub(crate) fn look(&mut self, attachment: &mut Attachment, snapshot: Option<&Snapshot>) -> QueueEvents {
         if let Some(why) = attachment.poller_failure() {
             let why = format!("{} was reverted because nobody polls its queues: {why}", attachment.request().mode);
             return QueueEvents { must_end: Some(why), ..QueueEvents::default() };
@@ -32,7 +43,7 @@ impl QueueWatch {
         if self.blind {
             return QueueEvents::default();
         }
-        match self.watch.look(attachment) {
+        match self.watch.look(attachment, snapshot) {
             Ok(events) => {
                 let cause = match &events.cause {
                     Some(known) => stall_cause(known.as_deref()),
@@ -40,7 +51,8 @@ impl QueueWatch {
                 };
                 let freed = events.stalled.iter().map(|stalled| freed(stalled, &cause));
                 let searched = events.has_searched.then(|| format!("stalled queue: {cause}"));
-                let lines = freed.chain(searched).chain(events.effects.iter().map(effect)).collect();
+                let concluded = events.payoff.iter().map(|payoff| conclusion(payoff, attachment, self.pins));
+                let lines = freed.chain(searched).chain(events.effects.iter().map(effect)).chain(concluded).collect();
                 let record = if events.must_end { self.watch.record_revert() } else { None };
                 QueueEvents { lines, must_end: record.as_ref().map(reverted_after_stall) }
             }
@@ -69,6 +81,15 @@ fn reverted_after_stall(record: &StallRecord) -> String {
         record.stalls,
         stall_cause(record.cause.as_deref())
     )
+}
+
+/// The conclusion on one line, as in a journal.
+fn conclusion(payoff: &ModePayoff, attachment: &Attachment, pins: bool) -> String {
+    let attached = AttachedMode { mode: payoff.mode, launched: false, steers: attachment.steers(), pins };
+    let programs = ProgramArguments::of_selection(attachment.targets().selection()).attached(Some(attached));
+    let (text, command) = payoff::advice(payoff, &programs);
+    let command = command.map(|command| format!(": {command}")).unwrap_or_default();
+    format!("conclusion: {text}{command}")
 }
 
 fn effect(change: &EffectChange) -> String {

@@ -13,11 +13,12 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use quell_host::attach::effect::ModeVerdict;
+use quell_host::attach::payoff::DoesItPay;
 use quell_linux::visible;
 use quell_result::top::{ObservedProgram, ObservedXdp, SkippedPart};
 use quell_sampler::{QueuePoller, Unsampled};
 
-use super::totals::{DeviceKey, DeviceTotals, QueueKey, QueueTotals, Totals};
+use super::totals::{DeviceKey, DeviceTotals, NamespaceNames, QueueKey, QueueTotals, Totals};
 
 #[derive(Debug, Default)]
 pub(super) struct Exposition {
@@ -77,16 +78,23 @@ enum Samples {
 #[derive(Debug)]
 struct Snapshot(Vec<Metric>);
 
-fn device_labels(key: &DeviceKey) -> Labels {
+fn device_labels(key: &DeviceKey, names: &NamespaceNames) -> Labels {
     let mut labels = vec![("device", key.device.clone())];
-    labels.extend(key.namespace.map(|inode| ("netns", inode.to_string())));
+    labels.extend(namespace_labels(key.namespace, names));
     labels
 }
 
-fn queue_labels(key: &QueueKey) -> Labels {
+fn queue_labels(key: &QueueKey, names: &NamespaceNames) -> Labels {
     let mut labels = vec![("device", key.device.clone()), ("queue", key.queue.clone())];
-    labels.extend(key.namespace.map(|inode| ("netns", inode.to_string())));
+    labels.extend(namespace_labels(key.namespace, names));
     labels
+}
+
+/// Inode of a namespace, and its name if it has one.
+fn namespace_labels(namespace: Option<u64>, names: &NamespaceNames) -> impl Iterator<Item = (&'static str, String)> {
+    let inode = namespace.map(|inode| ("netns", inode.to_string()));
+    let name = namespace.and_then(|inode| names.get(&inode)).map(|name| ("netns_name", name.clone()));
+    inode.into_iter().chain(name)
 }
 
 fn program_labels(program: &ObservedProgram) -> Labels {
@@ -108,7 +116,11 @@ fn seconds(ns: u64) -> f64 {
 impl Snapshot {
     fn of(totals: &Totals) -> Self {
         let queues = |of: &dyn Fn(&QueueTotals) -> Option<u64>| -> Vec<(Labels, u64)> {
-            totals.queues.iter().filter_map(|(key, queue)| Some((queue_labels(key), of(queue)?))).collect()
+            totals
+                .queues
+                .iter()
+                .filter_map(|(key, queue)| Some((queue_labels(key, &totals.namespaces), of(queue)?)))
+                .collect()
         };
         let counter = |name, help, of: &dyn Fn(&QueueTotals) -> Option<u64>| Metric {
             name,
@@ -165,7 +177,7 @@ impl Snapshot {
             ),
         ];
         let napi = |(key, queue): (&QueueKey, &QueueTotals)| {
-            Some((with(queue_labels(key), "napi_id", queue.napi?.to_string()), 1.0))
+            Some((with(queue_labels(key, &totals.namespaces), "napi_id", queue.napi?.to_string()), 1.0))
         };
         metrics.push(gauge(
             "queue_info",
@@ -185,6 +197,12 @@ impl Snapshot {
             "left_behind_journals",
             "Journals of killed runs that wait to be restored",
             left_behind.into_iter().collect(),
+        ));
+        let reverted = totals.journals.reverted.map(|count| (Vec::new(), count as f64));
+        metrics.push(gauge(
+            "stalled_modes_reverted",
+            "Modes that Quell reverted since boot because their queues stalled; `quell revert` forgets them",
+            reverted.into_iter().collect(),
         ));
         let unsampled = |(why, count): (&Unsampled, &u32)| {
             let reason = match why {
@@ -212,7 +230,10 @@ fn gauge(name: &'static str, help: &'static str, samples: Vec<(Labels, f64)>) ->
 
 fn devices(totals: &Totals) -> [Metric; 3] {
     let metric = |name, help, of: fn(&DeviceTotals) -> Option<u64>| {
-        let samples = totals.devices.iter().filter_map(|(key, device)| Some((device_labels(key), of(device)?)));
+        let samples = totals
+            .devices
+            .iter()
+            .filter_map(|(key, device)| Some((device_labels(key, &totals.namespaces), of(device)?)));
         Metric { name, help, unit: None, samples: Samples::Counter(samples.collect()) }
     };
     [
@@ -224,6 +245,18 @@ fn devices(totals: &Totals) -> [Metric; 3] {
         }),
         metric("device_tx_dropped", "Packets that the device dropped on transmit", |device| device.tx_dropped),
     ]
+}
+
+/// Whether the mode of a program pays, as a state set: 1 for the verdict, 0 for the others.
+fn pays(programs: &[ObservedProgram]) -> Metric {
+    let mut samples = Vec::new();
+    for program in programs {
+        let Some(payoff) = &program.payoff else { continue };
+        let verdict = payoff.pays.name();
+        let state = |name| (with(program_labels(program), "verdict", name), if name == verdict { 1.0 } else { 0.0 });
+        samples.extend(DoesItPay::NAMES.map(state));
+    }
+    gauge("program_mode_pays", "Whether that mode pays: 1 for the verdict; absent if it is not judged", samples)
 }
 
 /// Number of parts of the mode of a program that are not applied, by the reason.
@@ -251,13 +284,13 @@ fn polls(totals: &Totals) -> Metric {
                 QueuePoller::Thread => "napi_thread",
                 other => other.field(),
             };
-            (with(queue_labels(key), "poller", label), poller.polls(&sample.polls))
+            (with(queue_labels(key, &totals.namespaces), "poller", label), poller.polls(&sample.polls))
         }));
     }
     Metric { name: "queue_polls", help: "NAPI polls by who polled", unit: None, samples: Samples::Counter(samples) }
 }
 
-fn programs(programs: &[ObservedProgram]) -> [Metric; 7] {
+fn programs(programs: &[ObservedProgram]) -> [Metric; 8] {
     let of_xdp = |name, help, of: fn(&ObservedXdp) -> u64| {
         let sample = |program: &ObservedProgram| Some((program_labels(program), of(program.xdp.as_ref()?)));
         Metric { name, help, unit: None, samples: Samples::Counter(programs.iter().filter_map(sample).collect()) }
@@ -285,6 +318,7 @@ fn programs(programs: &[ObservedProgram]) -> [Metric; 7] {
             "Whether that mode is in effect; absent if it cannot be judged",
             samples(&in_effect),
         ),
+        pays(programs),
         gauge(
             "program_drifted_settings",
             "Settings of that mode that others changed",
@@ -336,7 +370,9 @@ fn encode_all<N: Copy, M: EncodeMetric>(
 mod tests {
     use std::collections::BTreeSet;
 
+    use quell_host::attach::payoff::ModePayoff;
     use quell_linux::{NapiId, Pid};
+    use quell_mode::DeliveryMode;
     use quell_result::top::SkipReason;
 
     use super::super::totals::tests::report;
@@ -357,7 +393,10 @@ mod tests {
             cpu_ns: Some(1_230_000_000),
             mode: Some("suspend200".to_owned()),
             effect: Some(ModeVerdict::NotInEffect("no busy poll".to_owned())),
-            payoff: None,
+            payoff: Some(ModePayoff {
+                pays: DoesItPay::Costs { instead: DeliveryMode::default() },
+                ..ModePayoff::of("suspend200".parse().unwrap(), &[], None)
+            }),
             drifted: Some(2),
             skipped: Some(vec![
                 SkippedPart { napi: NapiId::from_kernel(8_194), reason: SkipReason::QueueNotSet },
@@ -379,6 +418,20 @@ mod tests {
         let text = exposition(Some(10)).open_metrics;
         let series = text.lines().filter(|line| line.contains("device=\"eth0\",queue="));
         assert_eq!(series.count(), 15 + 1, "with queue_info, which is the only one with the NAPI ID\n{text}");
+    }
+
+    #[test]
+    fn a_namespace_has_its_inode_and_its_name_if_it_has_one() {
+        let mut totals = Totals::new(1);
+        totals.add(&report(8_193, Some(10)));
+        let packets = |totals: &Totals| {
+            let text = encode(totals).text;
+            text.lines().find(|line| line.starts_with("quell_queue_packets_total{")).map(str::to_owned)
+        };
+        let labels = "quell_queue_packets_total{device=\"eth0\",queue=\"3\",netns=\"7\"";
+        assert_eq!(packets(&totals), Some(format!("{labels}}} 10")));
+        totals.namespaces.insert(7, "shop".to_owned());
+        assert_eq!(packets(&totals), Some(format!("{labels},netns_name=\"shop\"}} 10")));
     }
 
     #[test]
@@ -411,9 +464,14 @@ mod tests {
         let mut totals = Totals::new(7);
         assert!(!encode(&totals).text.contains("quell_left_behind_journals{}"));
         totals.journals.left_behind = Some(2);
+        totals.journals.reverted = Some(1);
         totals.journals.drifted = [("a.toml".to_owned(), 3)].into();
         let text = encode(&totals).text;
-        for line in ["quell_left_behind_journals{} 2.0", "quell_profile_drifted_settings{profile=\"a.toml\"} 3.0"] {
+        for line in [
+            "quell_left_behind_journals{} 2.0",
+            "quell_stalled_modes_reverted{} 1.0",
+            "quell_profile_drifted_settings{profile=\"a.toml\"} 3.0",
+        ] {
             assert!(text.lines().any(|shown| shown == line), "{line}\n{text}");
         }
     }
@@ -429,6 +487,8 @@ mod tests {
         assert_eq!(value("quell_program_skipped_parts{", "reason=\"queue-not-set\"}"), "2.0");
         assert_eq!(value("quell_program_skipped_parts{", "reason=\"not-suspended\"}"), "1.0");
         assert_eq!(value("quell_program_drifted_settings{", ""), "2.0");
+        assert_eq!(value("quell_program_mode_pays{", "verdict=\"costs\"}"), "1.0");
+        assert_eq!(value("quell_program_mode_pays{", "verdict=\"not-in-effect\"}"), "0.0");
         assert_eq!(value("quell_program_xdp_dropped_total{", ""), "7");
         assert_eq!(value("quell_program_xdp_fill_ring_empty_total{", ""), "5");
     }

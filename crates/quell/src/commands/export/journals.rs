@@ -9,6 +9,8 @@ use quell_change::persistent::{self, PersistState, Persistent};
 use quell_change::recovery;
 use quell_linux::clock;
 
+use crate::journals::boot_id;
+
 /// The journals are read after this many times the CPU time of the previous reading: at most 0.5 % of one CPU.
 const PAUSE_PER_CPU_TIME: u32 = 200;
 
@@ -18,6 +20,8 @@ pub(super) struct JournalState {
     pub(super) drifted: BTreeMap<String, usize>,
     /// Number of journals of killed runs that wait to be restored.
     pub(super) left_behind: Option<usize>,
+    /// Number of modes that were reverted because their queues stalled.
+    pub(super) reverted: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -37,7 +41,11 @@ impl JournalReader {
             return None;
         }
         let before_ns = clock::process_cpu_ns();
-        let state = JournalState { drifted: drifted(&self.journal), left_behind: left_behind(&self.journal) };
+        let state = JournalState {
+            drifted: drifted(&self.journal),
+            left_behind: left_behind(&self.journal),
+            reverted: reverted_after_stall(&self.journal),
+        };
         self.next = Instant::now() + Duration::from_nanos(clock::process_cpu_ns() - before_ns) * PAUSE_PER_CPU_TIME;
         Some(state)
     }
@@ -66,6 +74,11 @@ fn left_behind(journal: &Journal) -> Option<usize> {
     }
     let left = recovery::left_behind(journal).ok()?;
     Some(left.iter().filter(|history| !history.only_waits()).count())
+}
+
+fn reverted_after_stall(journal: &Journal) -> Option<usize> {
+    let stalls = journal.stall_records(&boot_id().ok()?).ok()?;
+    Some(stalls.iter().filter(|record| record.reverted).count())
 }
 
 #[cfg(test)]

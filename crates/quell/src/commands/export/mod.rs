@@ -22,7 +22,7 @@ use tempfile::NamedTempFile;
 use self::encode::{Exposition, encode};
 use self::journals::JournalReader;
 use self::server::AllowedHosts;
-use self::totals::Totals;
+use self::totals::{Totals, namespace_names};
 use super::snapshot_scope::{ScopeArgs, not_taken};
 use crate::exit::{Exit, Failure};
 use crate::journals::journal;
@@ -94,6 +94,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<(), Failure> {
         if let Some(state) = journals.read() {
             totals.journals = state;
         }
+        totals.namespaces = namespace_names();
         let exposition = encode(&totals);
         match &textfile {
             Some(textfile) => textfile.write(&exposition.text)?,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use quell_linux::NapiId;
+use quell_linux::netns::{Namespace, NamespaceName};
 use quell_result::top::{IntervalReport, ObservedDevice, ObservedProgram, ObservedQueue};
 use quell_sampler::{QueueSample, Unsampled};
 
@@ -62,6 +63,18 @@ pub(super) struct Totals {
     pub(super) polls_unknown: Option<String>,
     pub(super) hidden_processes: usize,
     pub(super) journals: JournalState,
+    /// Names of network namespaces, by inode.
+    pub(super) namespaces: NamespaceNames,
+}
+
+/// Names in `/run/netns` by the inode of the namespace.
+pub(super) type NamespaceNames = BTreeMap<u64, String>;
+
+/// The present names. Those that cannot be read are left out.
+pub(super) fn namespace_names() -> NamespaceNames {
+    let names = Namespace::list_named().unwrap_or_default();
+    let by_inode = |name: NamespaceName| Some((Namespace::open_named(&name).ok()?.inode(), name.to_string()));
+    names.into_iter().filter_map(by_inode).collect()
 }
 
 impl Totals {
@@ -76,6 +89,7 @@ impl Totals {
             polls_unknown: None,
             hidden_processes: 0,
             journals: JournalState::default(),
+            namespaces: NamespaceNames::new(),
         }
     }
 

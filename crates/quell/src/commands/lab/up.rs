@@ -47,7 +47,9 @@ pub(super) fn up(args: &UpArgs) -> Result<(), Failure> {
     lab.keep().map_err(Failure::refused)?;
     output::data(&format!(
         "{NAME}-server  {SERVER_DEVICE} {server}, {}\n{NAME}-client  {client}\n\
-         run a server in it:  ip netns exec {NAME}-server COMMAND\n",
+         run a server in it:  ip netns exec {NAME}-server COMMAND\n\
+         send requests to it: ip netns exec {NAME}-client quell load {server}:PORT --rate 5K --seconds 60\n\
+         remove the lab:      quell lab down\n",
         counted(args.queues, "queue")
     ))
 }

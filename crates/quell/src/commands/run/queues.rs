@@ -123,7 +123,7 @@ impl Queues {
     /// Frees stalled queues. If they stall too often, the mode is reverted, and the command continues without it.
     pub(super) fn watch(&mut self) {
         let Some(attachment) = &mut self.attachment else { return };
-        let QueueEvents { lines, must_end } = self.watch.look(attachment);
+        let QueueEvents { lines, must_end } = self.watch.look(attachment, None);
         self.print_all(lines);
         let Some(why) = must_end else { return };
         if let Some(attachment) = self.attachment.take() {

@@ -42,7 +42,7 @@ pub(crate) struct TopArgs {
     /// Print one JSON object per report, each on a line.
     #[arg(short, long)]
     json: bool,
-    /// Also write all reports to this file, for `quell report` and `quell results show`.
+    /// Also write all reports to this file (minute.jsonl), a line of JSON each, for `quell report` and `quell results show`.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quell_host::plan::selects_device;
 use quell_linux::visible;
-use quell_mode::{DeliveryMode, ProgramWait, Requirement};
+use quell_mode::{DeliveryMode, ProgramWait, Requirement, Threaded};
 use quell_result::experiment::SubjectFacts;
 use quell_result::facts::QueueFacts;
 
@@ -12,7 +12,8 @@ use quell_report::words::placement_options;
 
 /// Text of the profile. `report` is the result as text, `show` the command that prints it again.
 pub(super) fn text(report: &str, subject: &SubjectFacts, mode: DeliveryMode, show: &str) -> String {
-    let queues = queues(subject, mode);
+    let on_queues = mode_of_queues(subject, mode);
+    let queues = if on_queues.is_some() { queues(subject, mode) } else { BTreeMap::new() };
     let evidence = format!(
         "Found by `quell tune`.\n{}\n\
          All evidence: {show}\n\
@@ -22,11 +23,12 @@ pub(super) fn text(report: &str, subject: &SubjectFacts, mode: DeliveryMode, sho
     );
     let comments = evidence.lines().map(|line| format!("# {}", visible::name(line)));
     let comments: Vec<String> = comments.map(|line| line.trim_end().to_owned()).collect();
+    let on_queues = on_queues.unwrap_or(mode);
     let devices = queues.iter().enumerate().map(|(at, (device, queues))| {
         let label = format!("device.found{}", at + 1);
         let queues: Vec<String> = queues.iter().map(ToString::to_string).collect();
         format!(
-            "\n[{label}]\nname = {}\n\n[{label}.queues.found]\nqueues = [{}]\nmode = \"{mode}\"\n",
+            "\n[{label}]\nname = {}\n\n[{label}.queues.found]\nqueues = [{}]\nmode = \"{on_queues}\"\n",
             selects_device(device),
             queues.join(", ")
         )
@@ -43,6 +45,19 @@ fn found_elsewhere(subject: &SubjectFacts) -> Option<&'static str> {
         SubjectFacts::Veth { .. } => Some("found in a private lab, under a load that Quell generated"),
         SubjectFacts::Guest(_) => Some("found in an emulated guest, whose times mean nothing"),
         SubjectFacts::Model(_) => Some("found on the model of another host; nothing was measured"),
+    }
+}
+
+/// The mode as the queues had it: a mode without NAPI threads was measured with those of the administrator, which `quell
+/// apply` removes unless the mode of the queue has them. `None` if no mode says so.
+fn mode_of_queues(subject: &SubjectFacts, mode: DeliveryMode) -> Option<DeliveryMode> {
+    let base = match subject {
+        SubjectFacts::Programs(facts) => facts.base_is.unwrap_or_default(),
+        _ => DeliveryMode::default(),
+    };
+    match (base.napi().threaded, mode.napi().threaded) {
+        (Threaded::Off, _) | (_, Threaded::Thread | Threaded::BusyPoll) => Some(mode),
+        (threads, Threaded::Off) => format!("{mode},threaded={}", threads.kernel_value()).parse().ok(),
     }
 }
 
@@ -72,7 +87,8 @@ fn usage(mode: DeliveryMode, queues: &BTreeMap<&str, BTreeSet<u32>>, placement: 
         (false, true) => format!("To use it: quell attach --profile THIS_FILE{placement} PID, or {run}"),
         (false, false) => format!(
             "To use it: quell attach --profile THIS_FILE{placement} PID, or {run}\n\
-             quell apply THIS_FILE sets only the queues below, for all programs. It sets no epoll of a program."
+             quell apply THIS_FILE sets only the queues below, for all programs. It sets no epoll of a program, and removes\n\
+             NAPI threads where the mode below has no threaded=1; attach, bench and tune keep them."
         ),
     }
 }
@@ -173,6 +189,22 @@ mod tests {
         assert_eq!(profile.program.unwrap().found_elsewhere, None);
         assert_eq!(device.queues[0].mode.as_ref().map(|mode| mode.value), Some(mode), "{text}");
         assert!(text.contains("quell apply THIS_FILE sets only the queues below"), "{text}");
+    }
+
+    #[test]
+    fn the_queues_keep_the_napi_threads_with_which_the_mode_was_measured() {
+        let on_queues = |mode: &str, base: &str| {
+            let SubjectFacts::Programs(mut facts) = on_queues(vec![queue("eth0", &[0])]) else { unreachable!() };
+            facts.base_is = Some(base.parse().unwrap());
+            let text = text("", &SubjectFacts::Programs(facts), mode.parse().unwrap(), "found.json");
+            let profile = Profile::parse(&[Source::new("found.toml", text)]).unwrap_or_else(|why| panic!("{why}"));
+            assert_eq!(profile.program.unwrap().mode.map(|mode| mode.value.to_string()).as_deref(), Some(mode));
+            profile.devices.first().and_then(|device| Some(device.queues[0].mode.as_ref()?.value.to_string()))
+        };
+        assert_eq!(on_queues("defer200", "threaded").as_deref(), Some("defer200,threaded=1"));
+        assert_eq!(on_queues("threaded", "threaded").as_deref(), Some("threaded"));
+        assert_eq!(on_queues("defer200", "defer20").as_deref(), Some("defer200"));
+        assert_eq!(on_queues("defer200", "threadedbusy"), None, "no mode has both");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::render::conclusion;
-use crate::render::payoff::{self, ProgramArguments};
+use crate::render::payoff::{self, ProgramArguments, RECONNECT_TO_ATTACHED};
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -73,8 +73,8 @@ pub(crate) fn conclusion(payoff: Option<&ModePayoff>, selection: &Selection, att
     };
     let (text, command) = payoff::advice(payoff, &programs);
     let reconnect = match attached.steers && payoff.pays == DoesItPay::ChangesNothing {
-        true => "only new connections are steered: let the clients reconnect; ",
-        false => "",
+        true => format!("{RECONNECT_TO_ATTACHED}; "),
+        false => String::new(),
     };
     conclusion::line(&format!("{reconnect}{text}"), command.as_deref())
 }

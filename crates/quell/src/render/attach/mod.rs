@@ -16,7 +16,7 @@ use quell_host::attach::plan::{EpollStep, Limitation, QueueStep};
 use quell_host::attach::{AttachPlan, AttachRequest, Attachment, RingStep, SocketsStep, Targets};
 use quell_host::findings::{Finding, FixText, LackingCpus, Severity};
 use quell_linux::visible::{agree, counted, noun};
-use quell_linux::{CpuList, Pid};
+use quell_linux::{CpuList, NapiId, Pid};
 use quell_mode::PartialNapiSettings;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -89,7 +89,7 @@ impl fmt::Display for Report<'_> {
             writeln!(f, "  {threads} of Quell {}: {each}, at any load", agree(&polled, "polls", "poll"))?;
             self.lacking_cpus.iter().try_for_each(|lacking| f.write_str(&lacking_cpus(lacking)))?;
         }
-        self.plan.limitations.iter().try_for_each(|limitation| writeln!(f, "  {}", in_words(limitation)))?;
+        limitation_lines(&self.plan.limitations).iter().try_for_each(|line| writeln!(f, "  {line}"))?;
         if !self.plan.impossible.is_empty() {
             writeln!(f, "not possible here:\n{}", impossible(self.plan))?;
         }
@@ -247,6 +247,27 @@ fn ring_line(step: &RingStep) -> String {
     format!("{process} {pid}  io_uring {fd} → busy-poll {} µs, prefer {prefer}, if permitted", new.busy_poll_us)
 }
 
+/// One line per limitation; queues that keep their thread share one.
+fn limitation_lines(limitations: &[Limitation]) -> Vec<String> {
+    let thread = |limitation: &Limitation| match limitation {
+        Limitation::NapiThreadRemains { napi } => Some(*napi),
+        _ => None,
+    };
+    let others = limitations.iter().filter(|limitation| thread(limitation).is_none()).map(in_words);
+    let threaded: Vec<NapiId> = limitations.iter().filter_map(thread).collect();
+    let threaded = (!threaded.is_empty()).then(|| threads_remain(&threaded));
+    others.chain(threaded).collect()
+}
+
+fn threads_remain(napis: &[NapiId]) -> String {
+    let ids = ranges(napis.iter().map(|napi| napi.get()));
+    let how = match napis.len() {
+        1 => "stays threaded: a kernel thread, not a softirq, polls it",
+        _ => "stay threaded: kernel threads, not softirqs, poll them",
+    };
+    format!("NAPI {ids}: {how} after interrupts and timers")
+}
+
 fn in_words(limitation: &Limitation) -> String {
     match limitation {
         Limitation::EpollWaitUnlimited { at_most_ms } => format!(
@@ -283,9 +304,7 @@ fn in_words(limitation: &Limitation) -> String {
             format!("limited: process {pid} has {sockets} on unknown queues, which are not set: {why}")
         }
         Limitation::UnknownQueue { napi } => format!("NAPI {napi}: not changed, as it belongs to no visible device"),
-        Limitation::NapiThreadRemains { napi } => {
-            format!("NAPI {napi}: stays threaded: a kernel thread, not a softirq, polls it after interrupts and timers")
-        }
+        Limitation::NapiThreadRemains { napi } => threads_remain(&[*napi]),
         _ => "unknown limitation".to_owned(),
     }
 }
@@ -399,5 +418,8 @@ mod tests {
             let said = in_words(&limitation);
             assert!(said.contains(&text.replace("{pid}", &pid.to_string())), "{said}");
         }
+        let threaded = |id| Limitation::NapiThreadRemains { napi: NapiId::from_kernel(id).unwrap() };
+        let lines = limitation_lines(&[threaded(8_193), Limitation::UnknownQueue { napi }, threaded(8_194)]);
+        assert!(lines[1].starts_with("NAPI 8193-8194: stay threaded") && lines.len() == 2, "{lines:?}");
     }
 }
