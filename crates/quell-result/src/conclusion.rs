@@ -3,7 +3,9 @@
 
 use std::cmp::Reverse;
 
-use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, RatioEstimate, SwitchbackAnalysis, WhyUndecided};
+use quell_experiment::{
+    ContrastResult, ContrastVerdict, Criterion, Goal, RatioEstimate, SwitchbackAnalysis, WhyUndecided,
+};
 use quell_host::servers::{EarlierAnswer, EarlierMeasurement, EarlierVerdict, NamedProcess};
 use quell_linux::Pid;
 use quell_linux::kernel::Kernel;
@@ -28,6 +30,8 @@ pub enum Conclusion {
         saves: Vec<QuantityChange>,
         /// What it costs at these loads.
         costs: Vec<QuantityChange>,
+        /// What it may cost at these loads: nothing decided it.
+        undecided: Vec<UndecidedCost>,
         /// Whether it holds limits that the other one does not.
         holds_limits: bool,
         /// Loads at which it pays and costs; absent if it costs too much at none.
@@ -99,6 +103,18 @@ pub struct QuantityChange {
     pub high: f64,
     /// Loads at which this was decided. Empty if Quell does not offer the load.
     pub loads: Vec<OfferedLoad>,
+    /// Whether these are all loads that the conclusion is about.
+    pub is_everywhere: bool,
+}
+
+/// A quantity that looks worse under a mode, or was not compared, at one load.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UndecidedCost {
+    pub quantity: Quantity,
+    /// Ratio to the reference. Absent without an estimate.
+    pub ratio: Option<f64>,
+    /// Absent if the result has one load.
+    pub load: Option<OfferedLoad>,
 }
 
 /// Loads at which a mode pays, and loads at which it costs too much.
@@ -167,6 +183,8 @@ struct AtLoad {
     load: Option<OfferedLoad>,
     better: Vec<(Quantity, f64)>,
     worse: Vec<(Quantity, f64)>,
+    /// What looks worse, or has no estimate, without a verdict.
+    undecided: Vec<(Quantity, Option<f64>)>,
     is_unsettled: bool,
 }
 
@@ -176,14 +194,24 @@ impl AtLoad {
         contrasts: impl Iterator<Item = &'a ContrastResult>,
         quantity: impl Fn(&Criterion) -> Quantity,
     ) -> Self {
-        let mut at_load = Self { load, better: Vec::new(), worse: Vec::new(), is_unsettled: false };
+        let mut at_load =
+            Self { load, better: Vec::new(), worse: Vec::new(), undecided: Vec::new(), is_unsettled: false };
         for contrast in contrasts {
             let changes = match contrast.verdict {
                 ContrastVerdict::Better => &mut at_load.better,
                 ContrastVerdict::Worse => &mut at_load.worse,
                 ContrastVerdict::NoDifferenceLargerThan { .. } => continue,
                 ContrastVerdict::Undecided { reason } => {
-                    at_load.is_unsettled |= is_worth_time(reason);
+                    let is_open = is_worth_time(reason);
+                    at_load.is_unsettled |= is_open;
+                    let ratio = contrast.estimate.map(|estimate| estimate.ratio);
+                    let is_worse = match contrast.criterion.goal() {
+                        Goal::Lowest => ratio.is_none_or(|ratio| ratio > 1.0),
+                        Goal::Highest => ratio.is_none_or(|ratio| ratio < 1.0),
+                    };
+                    if is_worse && (is_open || ratio.is_some()) {
+                        at_load.undecided.push((quantity(&contrast.criterion), ratio));
+                    }
                     continue;
                 }
             };
@@ -261,6 +289,22 @@ impl Standing {
         merged(self.0.iter().filter(|at| of(at)).map(|at| (at.load, &at.worse)))
     }
 
+    /// By quantity, in the order of the loads.
+    fn undecided(&self, of: fn(&AtLoad) -> bool) -> Vec<UndecidedCost> {
+        let load_of = |at: &AtLoad| at.load.filter(|_| self.0.len() > 1);
+        let of_load = self
+            .0
+            .iter()
+            .filter(|at| of(at))
+            .flat_map(|at| at.undecided.iter().map(move |(of, ratio)| (of.clone(), *ratio, load_of(at))));
+        let mut costs: Vec<UndecidedCost> = Vec::new();
+        for (quantity, ratio, load) in of_load {
+            let last = costs.iter().rposition(|cost| cost.quantity == quantity);
+            costs.insert(last.map_or(costs.len(), |last| last + 1), UndecidedCost { quantity, ratio, load });
+        }
+        costs
+    }
+
     /// The conclusion to use the mode, at the loads at which it pays.
     fn to_use(
         &self,
@@ -276,14 +320,16 @@ impl Standing {
         let of: fn(&AtLoad) -> bool = if is_split { AtLoad::pays } else { |_| true };
         let split =
             is_split.then(|| LoadSplit::new(&loads(AtLoad::pays), &loads(AtLoad::costs), self.costs(AtLoad::costs)));
-        let (saves, costs) = (self.saves(of), self.costs(of));
-        Conclusion::Use { mode, instead_of, saves, costs, holds_limits, split, without_clients }
+        let (saves, costs, undecided) = (self.saves(of), self.costs(of), self.undecided(of));
+        Conclusion::Use { mode, instead_of, saves, costs, undecided, holds_limits, split, without_clients }
     }
 }
 
 fn merged<'a>(at_loads: impl Iterator<Item = (Option<OfferedLoad>, &'a Vec<(Quantity, f64)>)>) -> Vec<QuantityChange> {
     let mut changes: Vec<QuantityChange> = Vec::new();
-    for (load, (quantity, ratio)) in at_loads.flat_map(|(load, of)| of.iter().map(move |one| (load, one))) {
+    let at_loads: Vec<_> = at_loads.collect();
+    let count = at_loads.len();
+    for (load, (quantity, ratio)) in at_loads.into_iter().flat_map(|(load, of)| of.iter().map(move |one| (load, one))) {
         match changes.iter_mut().find(|change| change.quantity == *quantity) {
             Some(known) => {
                 (known.low, known.high) = (known.low.min(*ratio), known.high.max(*ratio));
@@ -294,8 +340,12 @@ fn merged<'a>(at_loads: impl Iterator<Item = (Option<OfferedLoad>, &'a Vec<(Quan
                 low: *ratio,
                 high: *ratio,
                 loads: load.into_iter().collect(),
+                is_everywhere: false,
             }),
         }
+    }
+    for change in &mut changes {
+        change.is_everywhere = change.loads.is_empty() || change.loads.len() == count;
     }
     changes
 }
