@@ -58,8 +58,8 @@ pub(super) fn advise(args: &TuneArgs, targets: Option<&Targets>) -> Result<(), F
     let modes = Progress::during("ranking modes on the model", ranking)?;
     if args.subject.json {
         let (host, goal) = (spec.setup.host.name.clone(), plan.goal.to_string());
-        let (schema, loads, present) = (AdviceReport::SCHEMA, plan.loads, plan.present);
-        return output::json(&AdviceReport { schema, host, goal, loads, present, modes });
+        let (schema, loads, present, base_is) = (AdviceReport::SCHEMA, plan.loads, plan.present, plan.base_is);
+        return output::json(&AdviceReport { schema, host, goal, loads, present, base_is, modes });
     }
     let steer = if seen.as_ref().is_some_and(|seen| seen.steering_helps) { " --steer --pin" } else { "" };
     let seen = seen.map(|seen| seen.to_string()).unwrap_or_default();
@@ -78,6 +78,9 @@ pub(in crate::commands) struct AdviceReport {
     loads: Vec<String>,
     /// Present setting of the programs; `base` without programs.
     present: DeliveryMode,
+    /// Mode that `base` leaves set, because it changes no NAPI threads. Absent if it is `base` itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    base_is: Option<DeliveryMode>,
     /// Modes by rank, the best one first.
     modes: Vec<RankedMode>,
 }
