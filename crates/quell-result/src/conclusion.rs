@@ -181,6 +181,8 @@ const GAIN_PER_COST: f64 = 2.0;
 #[derive(Debug)]
 struct AtLoad {
     load: Option<OfferedLoad>,
+    /// The load as it was asked for, which tables have as its name.
+    named: Option<OfferedLoad>,
     better: Vec<(Quantity, f64)>,
     worse: Vec<(Quantity, f64)>,
     /// What looks worse, or has no estimate, without a verdict.
@@ -194,8 +196,14 @@ impl AtLoad {
         contrasts: impl Iterator<Item = &'a ContrastResult>,
         quantity: impl Fn(&Criterion) -> Quantity,
     ) -> Self {
-        let mut at_load =
-            Self { load, better: Vec::new(), worse: Vec::new(), undecided: Vec::new(), is_unsettled: false };
+        let mut at_load = Self {
+            load,
+            named: load,
+            better: Vec::new(),
+            worse: Vec::new(),
+            undecided: Vec::new(),
+            is_unsettled: false,
+        };
         for contrast in contrasts {
             let changes = match contrast.verdict {
                 ContrastVerdict::Better => &mut at_load.better,
@@ -282,16 +290,16 @@ impl Standing {
     }
 
     fn saves(&self, of: fn(&AtLoad) -> bool) -> Vec<QuantityChange> {
-        merged(self.0.iter().filter(|at| of(at)).map(|at| (at.load, &at.better)))
+        merged(self.0.iter().filter(|at| of(at)).map(|at| (at.named, &at.better)))
     }
 
     fn costs(&self, of: fn(&AtLoad) -> bool) -> Vec<QuantityChange> {
-        merged(self.0.iter().filter(|at| of(at)).map(|at| (at.load, &at.worse)))
+        merged(self.0.iter().filter(|at| of(at)).map(|at| (at.named, &at.worse)))
     }
 
     /// By quantity, in the order of the loads.
     fn undecided(&self, of: fn(&AtLoad) -> bool) -> Vec<UndecidedCost> {
-        let load_of = |at: &AtLoad| at.load.filter(|_| self.0.len() > 1);
+        let load_of = |at: &AtLoad| at.named.filter(|_| self.0.len() > 1);
         let of_load = self
             .0
             .iter()
@@ -385,7 +393,8 @@ impl ExperimentResult {
             let of_load = |(experiment, analysis): (&LoadExperiment, &SwitchbackAnalysis)| {
                 let load = experiment.offered();
                 let contrasts = analysis.contrasts.iter().filter(|contrast| contrast.treatment == name);
-                AtLoad::new(load, contrasts, |of| Quantity::Criterion(of.clone()))
+                let at_load = AtLoad::new(load, contrasts, |of| Quantity::Criterion(of.clone()));
+                AtLoad { named: experiment.load.or(load), ..at_load }
             };
             Standing(self.experiments.iter().zip(&analyses).map(of_load).collect())
         };
