@@ -152,7 +152,7 @@ fn a_simulation_is_not_said_to_be_measured_and_a_change_without_an_interval_says
     let mut short = generated();
     let ResultDocument::Experiment(result) = &mut short.document else { unreachable!() };
     for experiment in &mut result.experiments {
-        experiment.record.slices.retain(|slice| slice.block < 3);
+        experiment.record.slices.retain(|slice| slice.block < 7);
     }
     let page = page::page(&[short]).unwrap();
     assert!(page.contains("Simulated in ") && !page.contains("Measured in "));
