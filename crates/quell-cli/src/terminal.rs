@@ -74,10 +74,11 @@ impl Terminal {
     }
 }
 
-/// Wraps between words only: names contain hyphens.
+/// Wraps between words only: names contain hyphens. A number stays with its `%`.
 fn fill(columns: usize, text: &str, first: &str, rest: &str) -> String {
     let options = textwrap::Options::new(columns).initial_indent(first).subsequent_indent(rest);
-    textwrap::fill(text, options.word_splitter(WordSplitter::NoHyphenation))
+    let joined = text.replace(" %", "\u{a0}%");
+    textwrap::fill(&joined, options.word_splitter(WordSplitter::NoHyphenation)).replace("\u{a0}%", " %")
 }
 
 #[cfg(test)]
@@ -92,5 +93,11 @@ mod tests {
         let wrapped = "short\n  a line of words with defer-hard-irqs\n    and gro-flush-timeout\n  quell bench --pid 812 --modes base,suspend20,fullbusy\n";
         assert_eq!(NARROW.wrap(text), wrapped);
         assert_eq!(Terminal { columns: None, ..NARROW }.wrap(text), text, "a pipe");
+    }
+
+    #[test]
+    fn a_number_stays_with_its_percent_sign() {
+        let text = "use suspend200: better: p50 by some −42 %";
+        assert_eq!(NARROW.fill(text, "", "  "), "use suspend200: better: p50 by some\n  −42 %");
     }
 }

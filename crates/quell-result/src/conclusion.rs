@@ -3,17 +3,15 @@
 
 use std::cmp::Reverse;
 
-use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, RatioEstimate, SwitchbackAnalysis, WhyUndecided};
-use quell_host::servers::{EarlierAnswer, EarlierMeasurement, EarlierVerdict, NamedProcess};
-use quell_linux::Pid;
-use quell_linux::kernel::Kernel;
+use quell_experiment::{
+    ContrastResult, ContrastVerdict, Criterion, Goal, RatioEstimate, SwitchbackAnalysis, WhyUndecided,
+};
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
 use quell_tune::{Confirmation, TuneAnswer, TuneEnd, TuneMetric};
 
-use crate::ResultDocument;
-use crate::experiment::{ExperimentResult, LoadExperiment, SubjectFacts, median};
-use crate::facts::{ProblemFacts, ProcessFacts, SteeredFacts};
+use crate::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
+use crate::facts::SteeredFacts;
 use crate::figures;
 use crate::tune::TuneFile;
 
@@ -28,6 +26,8 @@ pub enum Conclusion {
         saves: Vec<QuantityChange>,
         /// What it costs at these loads.
         costs: Vec<QuantityChange>,
+        /// What it may cost at these loads: nothing decided it.
+        undecided: Vec<UndecidedCost>,
         /// Whether it holds limits that the other one does not.
         holds_limits: bool,
         /// Loads at which it pays and costs; absent if it costs too much at none.
@@ -99,6 +99,18 @@ pub struct QuantityChange {
     pub high: f64,
     /// Loads at which this was decided. Empty if Quell does not offer the load.
     pub loads: Vec<OfferedLoad>,
+    /// Whether these are all loads that the conclusion is about.
+    pub is_everywhere: bool,
+}
+
+/// A quantity that looks worse under a mode, or was not compared, at one load.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UndecidedCost {
+    pub quantity: Quantity,
+    /// Ratio to the reference. Absent without an estimate.
+    pub ratio: Option<f64>,
+    /// Absent if the result has one load.
+    pub load: Option<OfferedLoad>,
 }
 
 /// Loads at which a mode pays, and loads at which it costs too much.
@@ -139,7 +151,7 @@ impl LoadSplit {
 }
 
 /// Whether a load is known to be below another one: a share and a rate cannot be compared.
-fn is_below(a: OfferedLoad, b: OfferedLoad) -> bool {
+pub(crate) fn is_below(a: OfferedLoad, b: OfferedLoad) -> bool {
     match (a, b) {
         (OfferedLoad::Rate(a), OfferedLoad::Rate(b)) | (OfferedLoad::Percent(a), OfferedLoad::Percent(b)) => a < b,
         (OfferedLoad::Rate(_) | OfferedLoad::Percent(_), OfferedLoad::Max) => true,
@@ -165,8 +177,12 @@ const GAIN_PER_COST: f64 = 2.0;
 #[derive(Debug)]
 struct AtLoad {
     load: Option<OfferedLoad>,
+    /// The load as it was asked for, which tables have as its name.
+    named: Option<OfferedLoad>,
     better: Vec<(Quantity, f64)>,
     worse: Vec<(Quantity, f64)>,
+    /// What looks worse, or has no estimate, without a verdict.
+    undecided: Vec<(Quantity, Option<f64>)>,
     is_unsettled: bool,
 }
 
@@ -176,14 +192,30 @@ impl AtLoad {
         contrasts: impl Iterator<Item = &'a ContrastResult>,
         quantity: impl Fn(&Criterion) -> Quantity,
     ) -> Self {
-        let mut at_load = Self { load, better: Vec::new(), worse: Vec::new(), is_unsettled: false };
+        let mut at_load = Self {
+            load,
+            named: load,
+            better: Vec::new(),
+            worse: Vec::new(),
+            undecided: Vec::new(),
+            is_unsettled: false,
+        };
         for contrast in contrasts {
             let changes = match contrast.verdict {
                 ContrastVerdict::Better => &mut at_load.better,
                 ContrastVerdict::Worse => &mut at_load.worse,
                 ContrastVerdict::NoDifferenceLargerThan { .. } => continue,
                 ContrastVerdict::Undecided { reason } => {
-                    at_load.is_unsettled |= is_worth_time(reason);
+                    let is_open = is_worth_time(reason);
+                    at_load.is_unsettled |= is_open;
+                    let ratio = contrast.estimate.map(|estimate| estimate.ratio);
+                    let is_worse = match contrast.criterion.goal() {
+                        Goal::Lowest => ratio.is_none_or(|ratio| ratio > 1.0),
+                        Goal::Highest => ratio.is_none_or(|ratio| ratio < 1.0),
+                    };
+                    if is_worse && (is_open || ratio.is_some()) {
+                        at_load.undecided.push((quantity(&contrast.criterion), ratio));
+                    }
                     continue;
                 }
             };
@@ -254,11 +286,27 @@ impl Standing {
     }
 
     fn saves(&self, of: fn(&AtLoad) -> bool) -> Vec<QuantityChange> {
-        merged(self.0.iter().filter(|at| of(at)).map(|at| (at.load, &at.better)))
+        merged(self.0.iter().filter(|at| of(at)).map(|at| (at.named, &at.better)))
     }
 
     fn costs(&self, of: fn(&AtLoad) -> bool) -> Vec<QuantityChange> {
-        merged(self.0.iter().filter(|at| of(at)).map(|at| (at.load, &at.worse)))
+        merged(self.0.iter().filter(|at| of(at)).map(|at| (at.named, &at.worse)))
+    }
+
+    /// By quantity, in the order of the loads.
+    fn undecided(&self, of: fn(&AtLoad) -> bool) -> Vec<UndecidedCost> {
+        let load_of = |at: &AtLoad| at.named.filter(|_| self.0.len() > 1);
+        let of_load = self
+            .0
+            .iter()
+            .filter(|at| of(at))
+            .flat_map(|at| at.undecided.iter().map(move |(of, ratio)| (of.clone(), *ratio, load_of(at))));
+        let mut costs: Vec<UndecidedCost> = Vec::new();
+        for (quantity, ratio, load) in of_load {
+            let last = costs.iter().rposition(|cost| cost.quantity == quantity);
+            costs.insert(last.map_or(costs.len(), |last| last + 1), UndecidedCost { quantity, ratio, load });
+        }
+        costs
     }
 
     /// The conclusion to use the mode, at the loads at which it pays.
@@ -276,14 +324,16 @@ impl Standing {
         let of: fn(&AtLoad) -> bool = if is_split { AtLoad::pays } else { |_| true };
         let split =
             is_split.then(|| LoadSplit::new(&loads(AtLoad::pays), &loads(AtLoad::costs), self.costs(AtLoad::costs)));
-        let (saves, costs) = (self.saves(of), self.costs(of));
-        Conclusion::Use { mode, instead_of, saves, costs, holds_limits, split, without_clients }
+        let (saves, costs, undecided) = (self.saves(of), self.costs(of), self.undecided(of));
+        Conclusion::Use { mode, instead_of, saves, costs, undecided, holds_limits, split, without_clients }
     }
 }
 
 fn merged<'a>(at_loads: impl Iterator<Item = (Option<OfferedLoad>, &'a Vec<(Quantity, f64)>)>) -> Vec<QuantityChange> {
     let mut changes: Vec<QuantityChange> = Vec::new();
-    for (load, (quantity, ratio)) in at_loads.flat_map(|(load, of)| of.iter().map(move |one| (load, one))) {
+    let at_loads: Vec<_> = at_loads.collect();
+    let count = at_loads.len();
+    for (load, (quantity, ratio)) in at_loads.into_iter().flat_map(|(load, of)| of.iter().map(move |one| (load, one))) {
         match changes.iter_mut().find(|change| change.quantity == *quantity) {
             Some(known) => {
                 (known.low, known.high) = (known.low.min(*ratio), known.high.max(*ratio));
@@ -294,8 +344,12 @@ fn merged<'a>(at_loads: impl Iterator<Item = (Option<OfferedLoad>, &'a Vec<(Quan
                 low: *ratio,
                 high: *ratio,
                 loads: load.into_iter().collect(),
+                is_everywhere: false,
             }),
         }
+    }
+    for change in &mut changes {
+        change.is_everywhere = change.loads.is_empty() || change.loads.len() == count;
     }
     changes
 }
@@ -335,7 +389,8 @@ impl ExperimentResult {
             let of_load = |(experiment, analysis): (&LoadExperiment, &SwitchbackAnalysis)| {
                 let load = experiment.offered();
                 let contrasts = analysis.contrasts.iter().filter(|contrast| contrast.treatment == name);
-                AtLoad::new(load, contrasts, |of| Quantity::Criterion(of.clone()))
+                let at_load = AtLoad::new(load, contrasts, |of| Quantity::Criterion(of.clone()));
+                AtLoad { named: experiment.load.or(load), ..at_load }
             };
             Standing(self.experiments.iter().zip(&analyses).map(of_load).collect())
         };
@@ -400,7 +455,7 @@ impl ExperimentResult {
 
 impl SubjectFacts {
     /// The mode that the programs have where a result names `mode` as the present one.
-    fn present(&self, mode: DeliveryMode) -> DeliveryMode {
+    pub(crate) fn present(&self, mode: DeliveryMode) -> DeliveryMode {
         match self {
             Self::Programs(programs) if mode == DeliveryMode::default() => programs.base_is.unwrap_or(mode),
             _ => mode,
@@ -416,25 +471,7 @@ impl SubjectFacts {
     }
 }
 
-impl ExperimentResult {
-    /// Packets per second from the queues under the reference, by load. Absent if they were not counted.
-    fn packet_rates(&self) -> Vec<(Option<OfferedLoad>, Option<f64>)> {
-        let rate = |of: &LoadExperiment| (of.offered(), of.median(&of.record.design.reference.name, figures::PACKETS));
-        self.experiments.iter().map(rate).collect()
-    }
-}
-
 impl TuneFile {
-    /// Packets per second from the queues, by load. Absent if they were not counted.
-    fn packet_rates(&self) -> Vec<(Option<OfferedLoad>, Option<f64>)> {
-        let rate = |(index, load): (usize, &String)| {
-            let slices = self.search.slices.iter().filter(|slice| slice.load == index);
-            let rates = slices.filter_map(|slice| slice.observation.metric(figures::PACKETS)).collect();
-            (load.parse().ok(), median(rates))
-        };
-        self.search.plan.loads.iter().enumerate().map(rate).collect()
-    }
-
     /// What follows for the reader.
     #[must_use]
     pub fn conclusion(&self) -> Conclusion {
@@ -471,82 +508,5 @@ impl TuneFile {
                 Conclusion::MeasureLonger { because: WhyLonger::Search(end), budget_ms }
             }
         }
-    }
-}
-
-impl LoadRange {
-    fn contains(&self, load: OfferedLoad) -> bool {
-        match self {
-            Self::From(least) => !is_below(load, *least),
-            Self::UpTo(most) => !is_below(*most, load),
-            Self::At(loads) => loads.contains(&load),
-        }
-    }
-}
-
-impl ResultDocument {
-    /// Running processes that were measured on this kernel, with their names, and the answer for them at each load.
-    /// `name` is that of the result. `advice` is the sentence and the command with which it ends: the answer of a result
-    /// that decides nothing. Absent without either.
-    #[must_use]
-    pub fn answers_for_programs(
-        &self,
-        name: &str,
-        advice: Option<(String, String)>,
-    ) -> Option<(Vec<NamedProcess>, Vec<EarlierAnswer>)> {
-        let (host, subject, started_unix_s) = match self {
-            Self::Experiment(result) => (&result.host, &result.subject, result.started_unix_s),
-            Self::Tune(file) => (&file.host, &file.subject, file.started_unix_s),
-            _ => return None,
-        };
-        let SubjectFacts::Programs(programs) = subject else { return None };
-        if host.kernel_release != Kernel::running().release {
-            return None;
-        }
-        let (conclusion, present, compared, loads) = match self {
-            Self::Experiment(result) => {
-                let design = &result.experiments.first()?.record.design;
-                let treatments = design.treatments.iter().map(|treatment| treatment.setting);
-                let compared = treatments.chain([design.reference.setting]).collect();
-                (result.conclusion()?, subject.present(design.reference.setting), compared, result.packet_rates())
-            }
-            Self::Tune(file) => {
-                let tried = file.search.arms.iter().filter(|arm| arm.slices > 0).map(|arm| arm.mode);
-                (file.conclusion(), subject.present(file.search.plan.present), tried.collect(), file.packet_rates())
-            }
-            _ => return None,
-        };
-        let compared: Vec<DeliveryMode> = compared;
-        let at_load = |(load, packets_per_s): (Option<OfferedLoad>, Option<f64>)| {
-            let verdict = match &conclusion {
-                Conclusion::Use { mode, split, .. } => {
-                    match split.as_ref().zip(load).is_none_or(|(split, load)| split.pays.contains(load)) {
-                        true => EarlierVerdict::Better(*mode),
-                        false => EarlierVerdict::Keep(present),
-                    }
-                }
-                Conclusion::Keep { mode, .. } => EarlierVerdict::Keep(*mode),
-                Conclusion::MeasureLonger { because, .. } => {
-                    let (advice, command) = advice.clone()?;
-                    let unsteered = *because == WhyLonger::NotSteered;
-                    EarlierVerdict::Undecided { advice, command, unsteered }
-                }
-            };
-            let is_relevant = |problem: &&ProblemFacts| match &verdict {
-                EarlierVerdict::Better(mode) => problem.modes.contains(mode),
-                _ => true,
-            };
-            let measured = EarlierMeasurement {
-                result: name.to_owned(),
-                started_unix_s,
-                packets_per_s: packets_per_s.map(|rate| rate.round() as u64),
-                problem: programs.problems.iter().find(is_relevant).map(|problem| problem.id.clone()),
-            };
-            let steered = programs.placement.as_ref().is_some_and(|it| !it.steered.is_empty());
-            Some(EarlierAnswer { measured, verdict, compared: compared.clone(), steered })
-        };
-        let answers: Vec<EarlierAnswer> = loads.into_iter().filter_map(at_load).collect();
-        let process = |process: &ProcessFacts| Some((Pid::from_kernel(process.pid)?, process.name.clone()));
-        Some((programs.processes.iter().filter_map(process).collect(), answers))
     }
 }

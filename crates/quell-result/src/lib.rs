@@ -14,6 +14,7 @@ pub mod figures;
 pub mod guest_checks;
 pub mod list;
 pub mod load;
+mod program_answers;
 pub mod published;
 pub mod published_xdp;
 pub mod simulation;

@@ -20,7 +20,7 @@ impl Extent {
     #[must_use]
     pub fn modes(self) -> &'static [&'static str] {
         match self {
-            Self::Quick => &["base", "napibusy", "suspend50"],
+            Self::Quick => &["base", "suspend200", "defer200"],
             Self::Standard => &["base", "defer200", "fullbusy", "suspend50", "suspend200"],
             Self::Full => &[
                 "base",

@@ -1,7 +1,7 @@
 //! What the model of a host expects of each mode. It costs no measuring time.
 
 use quell_experiment::{LatencyCounts, SliceObservation};
-use quell_mode::{DeliveryMode, Requirement};
+use quell_mode::{DeliveryMode, Requirement, Threaded};
 use quell_sim::sweep::{Point, Setup, in_parallel};
 use quell_sim::{Load, RunError};
 use schemars::JsonSchema;
@@ -23,6 +23,8 @@ pub struct ModelPrior {
     pub loads: Vec<Load>,
     /// Setting that the server has now. Relative limits refer to it.
     pub present: DeliveryMode,
+    /// Mode that the queues keep under modes without NAPI threads, as [`TunePlan::base_is`].
+    pub base_is: Option<DeliveryMode>,
     /// Modes that are ranked.
     pub space: TuneSpace,
     pub seed: u64,
@@ -87,7 +89,7 @@ impl ModelPrior {
     pub fn rank(&self, goal: &TuneGoal, threads: usize) -> Result<Vec<RankedMode>, RunError> {
         let at_each_load = |mode: DeliveryMode| (0..self.loads.len()).map(move |load| self.slice(mode, load));
         let base: Vec<SliceObservation> = at_each_load(DeliveryMode::default()).collect::<Result<_, _>>()?;
-        let mut modes = self.space.coarse();
+        let mut modes: Vec<DeliveryMode> = self.space.coarse().into_iter().filter(|mode| !self.is_base(mode)).collect();
         let present = match self.present == DeliveryMode::default() {
             true => base.clone(),
             false => at_each_load(self.present).collect::<Result<_, _>>()?,
@@ -99,14 +101,28 @@ impl ModelPrior {
         let mut ranked = rank(&modes);
         sort(&mut ranked);
         let best: Vec<DeliveryMode> = ranked.iter().take(REFINED).map(|ranked| ranked.mode).collect();
-        let neighbours = self.space.neighbours(&best).into_iter().filter(|mode| !modes.contains(mode));
+        let is_new = |mode: &DeliveryMode| !modes.contains(mode) && !self.is_base(mode);
+        let neighbours = self.space.neighbours(&best).into_iter().filter(is_new);
         ranked.extend(rank(&neighbours.collect::<Vec<_>>()));
         sort(&mut ranked);
         Ok(ranked)
     }
 
     fn slice(&self, mode: DeliveryMode, load: usize) -> Result<SliceObservation, RunError> {
-        observe_model(&self.setup, &Point { mode, load: self.loads[load], seed: self.seed })
+        observe_model(&self.setup, &Point { mode: self.as_set(mode), load: self.loads[load], seed: self.seed })
+    }
+
+    /// Settings under a mode: one without NAPI threads leaves those of the queues as they are.
+    fn as_set(&self, mode: DeliveryMode) -> DeliveryMode {
+        let left = self.base_is.filter(|_| mode.napi().threaded == Threaded::Off && mode.poller().is_none());
+        let with_threads =
+            |left: DeliveryMode| format!("{mode},threaded={}", left.napi().threaded.kernel_value()).parse().ok();
+        left.and_then(with_threads).unwrap_or(mode)
+    }
+
+    /// Whether a mode is another name for what `base` leaves set.
+    fn is_base(&self, mode: &DeliveryMode) -> bool {
+        self.base_is.is_some_and(|base| base == *mode)
     }
 
     fn rank_each(

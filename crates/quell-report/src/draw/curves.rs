@@ -17,8 +17,10 @@ const HEIGHT: f64 = 258.0;
 const PLOT: Plot = Plot { left: 50.0, right: WIDTH - 132.0, top: 10.0, bottom: HEIGHT - 36.0 };
 /// Number of requests above the last point of a curve.
 const BEYOND_MIN: f64 = 5.0;
-/// Width of a digit at an axis.
-const LETTER: f64 = 7.5;
+/// Widths of a digit and of a point at an axis, and the least gap between two numbers.
+const DIGIT: f64 = 7.6;
+const POINT: f64 = 3.8;
+const GAP: f64 = 4.0;
 /// Quantiles that a judge can print.
 const PRINTED: [f64; 6] = [0.5, 0.9, 0.95, 0.99, 0.999, 0.9999];
 
@@ -83,14 +85,12 @@ pub(crate) fn chart(title: &str, curves: &[LatencyCurve], limits: &[LimitLine]) 
     let x = Nines::to(last, PLOT.left, PLOT.right);
     let marked: Vec<(f64, &str)> = x.marked().collect();
     let mut marks = value_axis(PLOT, &y);
-    let mut free_from = PLOT.left - 12.0;
+    let named = named(&marked, &x);
     for (quantile, name) in &marked {
         let at = x.at(*quantile);
         marks = marks.add(line((at, PLOT.top), (at, PLOT.bottom), "grid"));
-        let half = name.len() as f64 * LETTER / 2.0;
-        if at - half >= free_from {
+        if named.contains(name) {
             marks = marks.add(below_axis(at, PLOT.bottom, name));
-            free_from = at + half + LETTER;
         }
     }
     marks = marks.add(line((PLOT.left, PLOT.bottom), (PLOT.right, PLOT.bottom), "axis")).add(axis_name(
@@ -142,6 +142,20 @@ pub(crate) fn chart(title: &str, curves: &[LatencyCurve], limits: &[LimitLine]) 
     })
 }
 
+/// The marked quantiles whose names have room: those before the first one that has none, so that no name is missing
+/// between others.
+fn named<'a>(marked: &[(f64, &'a str)], x: &Nines) -> Vec<&'a str> {
+    let mut free_from = f64::NEG_INFINITY;
+    let has_room = |&&(quantile, name): &&(f64, &str)| {
+        let width: f64 = name.chars().map(|letter| if letter == '.' { POINT } else { DIGIT }).sum();
+        let from = x.at(quantile) - width / 2.0;
+        let has_room = from >= free_from;
+        free_from = from + width + GAP;
+        has_room
+    };
+    marked.iter().take_while(has_room).map(|(_, name)| *name).collect()
+}
+
 fn value(point: &LatencyCurvePoint, has_band: bool) -> String {
     let [ns, low, high] = [point.ns, point.low_ns, point.high_ns].map(|ns| short(ns as f64 / 1e3));
     if has_band { format!("{ns} µs ({low} to {high})") } else { format!("{ns} µs") }
@@ -157,4 +171,20 @@ fn table(curves: &[LatencyCurve], marked: &[(f64, &str)]) -> Grid {
         grid.rows.push(std::iter::once(shown(&curve.style.name)).chain(marked.iter().map(of)).collect());
     }
     grid
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_percentile_is_left_out_between_others() {
+        for last in [0.999, 0.9999, 0.99999, 0.999_996, 0.999_999] {
+            let x = Nines::to(last, PLOT.left, PLOT.right);
+            let marked: Vec<(f64, &str)> = x.marked().collect();
+            let named = named(&marked, &x);
+            assert!(named.iter().zip(&marked).all(|(name, (_, other))| name == other), "{last}: {named:?}");
+            assert!(last > 0.99999 || named.len() == marked.len(), "{last}: {named:?}");
+        }
+    }
 }

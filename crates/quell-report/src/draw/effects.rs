@@ -145,8 +145,13 @@ fn ends(estimate: RatioEstimate) -> Option<(f64, f64)> {
 }
 
 fn interval(estimate: &RatioEstimate) -> String {
-    let [low, high] = words::change_range(estimate.low, estimate.high.unwrap_or(f64::INFINITY));
-    format!("{low} to {high}")
+    ends(*estimate).map_or_else(
+        || "no interval".to_owned(),
+        |(low, high)| {
+            let [low, high] = words::change_range(low, high);
+            format!("{low} to {high}")
+        },
+    )
 }
 
 fn table_row(part: &Part<'_>, name: &str, row: &EffectRow<'_>) -> Vec<String> {

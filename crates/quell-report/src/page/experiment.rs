@@ -164,13 +164,18 @@ fn answer(result: &ExperimentResult, parts: &[Part<'_>], level: u8) -> Markup {
                 p.warning { b { "Disturbed: " } (why) "." }
             }
             @if let Some(why) = result.failure() { p.warning { b { "Ended early: " } (shown(why)) } }
-            p.scope { (scope(parts)) }
+            p.scope { (scope(result, parts)) }
         }
     }
 }
 
 /// How much was measured, and the noise.
-fn scope(parts: &[Part<'_>]) -> String {
+fn scope(result: &ExperimentResult, parts: &[Part<'_>]) -> String {
+    let done = match (&result.subject, &result.not_a_measurement) {
+        (SubjectFacts::Model(_), _) => "Simulated",
+        (_, Some(_)) => "Observed",
+        _ => "Measured",
+    };
     let slices: usize = parts.iter().map(|part| part.experiment.record.slices.len()).sum();
     let blocks: u32 = parts.iter().map(|part| part.analysis.blocks).sum();
     let dropped: u32 = parts.iter().map(|part| part.analysis.blocks_dropped).sum();
@@ -182,21 +187,24 @@ fn scope(parts: &[Part<'_>]) -> String {
     let noise = noise.map_or_else(String::new, |factor| {
         format!(". Identical runs differed by at most {}", words::change(factor).trim_start_matches('+'))
     });
-    format!("Measured in {} of {}{left_out}{noise}.", counted(slices, "slice"), counted(blocks, "block"))
+    format!("{done} in {} of {}{left_out}{noise}.", counted(slices, "slice"), counted(blocks, "block"))
 }
 
 /// A conclusion: headline, gains and costs, the next command.
 pub(crate) fn said(conclusion: &Conclusion, subject: &SubjectFacts, advice: Option<Advice>, level: u8) -> Markup {
-    let (saves, costs): (&[QuantityChange], &[QuantityChange]) = match conclusion {
-        Conclusion::Use { saves, costs, .. } => (saves, costs),
-        _ => (&[], &[]),
+    let (saves, costs, undecided): (&[_], &[_], &[_]) = match conclusion {
+        Conclusion::Use { saves, costs, undecided, .. } => (saves, costs, undecided),
+        _ => (&[], &[], &[]),
     };
+    let undecided = words::undecided_costs(undecided);
     let sentence = match conclusion {
         Conclusion::Use { holds_limits: true, instead_of, .. } => {
             Some(format!("It holds the limits, and {instead_of} does not."))
         }
         Conclusion::Use { without_clients: true, .. } => Some("Latency was not measured (--latency).".to_owned()),
-        Conclusion::Use { costs, .. } if costs.is_empty() => Some("No cost was measured.".to_owned()),
+        Conclusion::Use { costs, .. } if costs.is_empty() && undecided.is_empty() => {
+            Some("No cost was measured.".to_owned())
+        }
         Conclusion::Use { .. } => None,
         _ => advice.as_ref().map(|advice| capitalised(&advice.text) + "."),
     };
@@ -209,6 +217,7 @@ pub(crate) fn said(conclusion: &Conclusion, subject: &SubjectFacts, advice: Opti
                 }
             }
         }
+        @if !undecided.is_empty() { p.lede { "Undecided, and can cost: " (undecided) "." } }
         @if let Some(sentence) = sentence { p.lede { (facts::shown_long(&sentence)) } }
         @if let Some(command) = advice.and_then(|advice| advice.command) {
             p.next { (next(conclusion, subject)) }
@@ -233,7 +242,7 @@ fn tile(change: &QuantityChange, word: &str) -> Markup {
     html! {
         li class=(word) {
             b { @if low == high { (low) } @else { (low) span.to { " to " } (high) } }
-            span { (shown(&words::quantity(&change.quantity))) " " em { (word) } }
+            span { (shown(&words::quantity(&change.quantity))) " " em { (word) (words::loads_of_change(change)) } }
         }
     }
 }

@@ -11,6 +11,7 @@ mod recording;
 mod several;
 mod simulation;
 mod tune;
+mod xsk;
 
 use maud::{Markup, PreEscaped, html};
 use quell_linux::visible::counted;
@@ -83,6 +84,7 @@ fn of_document(source: &ReportSource, level: u8) -> Result<Body, ReportError> {
         ResultDocument::PublishedXdp(run) => published::xdp_body(source, run, level),
         ResultDocument::Simulation(run) => simulation::body(source, &run.setup, &run.rows, level),
         ResultDocument::Sweep(sweep) => simulation::body(source, &sweep.header.setup, &sweep.rows, level),
+        ResultDocument::Xsk(run) => xsk::body(source, run, level),
         ResultDocument::Recording(recording) => recording::body(source, recording, level),
         ResultDocument::Load(run) => load::body(source, run, level),
         ResultDocument::Clients(run) => load::of_clients(source, run, level),

@@ -15,6 +15,7 @@ use super::{Body, ReportError, ReportSource, parts};
 use crate::draw::loads::{self, Bar, BarChart, LoadPoint, over_throughput};
 use crate::draw::{Chart, Grid, shown};
 use crate::palette::ModeStyle;
+use crate::words;
 
 /// Quantity that is drawn: column, name, what it is, unit.
 type Drawn = (Column, &'static str, &'static str, &'static str);
@@ -62,6 +63,7 @@ pub(crate) fn body(
                     (short(setup.measured_ns as f64 / 1e6)) " ms after " (short(setup.warm_up_ns as f64 / 1e6))
                     " ms of warm-up. Nothing was measured."
                 }
+                @if let Some(why) = words::pollers_share_cpus(setup, rows) { p.warning { (why) "." } }
                 @let answers = answers(rows, &styles);
                 @match &answers[..] {
                     [] => {},

@@ -15,7 +15,9 @@ use quell_experiment::{ContrastVerdict, Criterion, WhyUndecided};
 use quell_linux::NapiId;
 use quell_linux::visible::{self, counted};
 use quell_load::OfferedLoad;
-use quell_result::conclusion::{Conclusion, LoadRange, LoadSplit, Quantity, QuantityChange, WhyKeep, WhyLonger};
+use quell_result::conclusion::{
+    Conclusion, LoadRange, LoadSplit, Quantity, QuantityChange, UndecidedCost, WhyKeep, WhyLonger,
+};
 use quell_result::experiment::LoadExperiment;
 use quell_result::figures::{self, Work};
 use quell_sampler::QueuePoller;
@@ -26,9 +28,9 @@ pub use command::{repeat_experiment, repeat_search};
 pub use published::{PublishedText, published};
 pub use published_xdp::published_xdp;
 pub use recording::{RecordedChange, RecordingSummary, recording_summary};
-pub use rivals::{refuted, rivals};
+pub use rivals::{of_limit, refuted, rivals};
 pub use settings::{settings_restored, settings_tables};
-pub use subject::{base_is, command_line, host, placement, problems, short_subject, subject};
+pub use subject::{base_is, command_line, host, placement, pollers_share_cpus, problems, short_subject, subject};
 
 /// A table with a heading, for pages and terminals.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,26 +144,28 @@ pub fn verdict(verdict: &ContrastVerdict) -> String {
 #[must_use]
 pub fn conclusion(conclusion: &Conclusion, left_alone: &[String]) -> String {
     match conclusion {
-        Conclusion::Use { mode, instead_of, saves, costs, holds_limits, split, without_clients } => {
+        Conclusion::Use { mode, instead_of, saves, costs, undecided, holds_limits, split, without_clients } => {
             let unmeasured = if *without_clients { LATENCY_UNMEASURED } else { "" };
-            let worse = if costs.is_empty() { String::new() } else { format!("; worse: {}", changes(costs, saves)) };
+            let listed = |what: &str, list: String| if list.is_empty() { list } else { format!("{what}{list}") };
+            let everywhere = if split.is_some() { "" } else { ALL_LOADS };
+            let worse = listed("; worse: ", changes(costs, everywhere));
+            let open = listed("; undecided: ", undecided_costs(undecided));
             if let Some(LoadSplit { pays, costs, there }) = split {
-                let (saved, there) = (changes(saves, &[]), changes(there, &[]));
+                let (saved, there) = (changes(saves, everywhere), changes(there, everywhere));
                 return format!(
-                    "use {mode} {}: {saved}{worse}; {} keep {instead_of} ({there}){unmeasured}",
+                    "use {mode} {}: {saved}{worse}{open}; {} keep {instead_of} ({there}){unmeasured}",
                     range(pays),
                     range(costs)
                 );
             }
-            let better = if saves.is_empty() { String::new() } else { format!(": better: {}", changes(saves, costs)) };
-            let no_cost = match costs.is_empty() {
-                true if *without_clients => LATENCY_UNMEASURED,
-                true => "; no cost was measured",
-                false => unmeasured,
+            let better = listed(": better: ", changes(saves, everywhere));
+            let no_cost = match costs.is_empty() && undecided.is_empty() {
+                true if !without_clients => "; no cost was measured",
+                _ => unmeasured,
             };
             let limits =
                 if *holds_limits { format!("; holds the limits, {instead_of} does not") } else { String::new() };
-            format!("use {mode} instead of {instead_of}{better}{worse}{no_cost}{limits}")
+            format!("use {mode} instead of {instead_of}{better}{worse}{open}{no_cost}{limits}")
         }
         Conclusion::Keep { mode, because, without_clients } => {
             let unmeasured = if *without_clients { LATENCY_UNMEASURED } else { "" };
@@ -212,7 +216,8 @@ fn why_keep(because: &WhyKeep) -> String {
             format!("because every other mode is worse by {}", by.join(" or "))
         }
         WhyKeep::TradeOff { mode, saves, costs } => {
-            format!("unless {} under {} is worth {}", changes(saves, costs), visible::name(mode), changes(costs, saves))
+            let (saved, cost) = (changes(saves, ALL_LOADS), changes(costs, ALL_LOADS));
+            format!("unless {saved} under {} is worth {cost}", visible::name(mode))
         }
         WhyKeep::NotBeaten => "because the search found no better mode".to_owned(),
     }
@@ -241,41 +246,67 @@ pub fn quantity(quantity: &Quantity) -> String {
     }
 }
 
-/// Lists changes. A quantity that changes in `opposite`, too, has its loads.
-fn changes(changes: &[QuantityChange], opposite: &[QuantityChange]) -> String {
+const ALL_LOADS: &str = " at all loads";
+
+/// Lists changes with their loads. `everywhere` is said of those that were decided at each of several loads.
+fn changes(changes: &[QuantityChange], everywhere: &str) -> String {
     let one = |change: &QuantityChange| {
         let name = quantity(&change.quantity);
         let [low, high] = change_range(change.low, change.high);
-        let change_text = if low == high { format!("{name} {low}") } else { format!("{name} {low} to {high}") };
-        match opposite.iter().any(|other| other.quantity == change.quantity) && !change.loads.is_empty() {
-            true => format!("{change_text} {}", range(&LoadRange::At(change.loads.clone()))),
-            false => change_text,
-        }
+        let range = if low == high { low } else { format!("{low} to {high}") };
+        format!("{name} {range}{}", loads_of(change, everywhere))
     };
     changes.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-fn range(range: &LoadRange) -> String {
-    match range {
-        LoadRange::From(OfferedLoad::Max) | LoadRange::UpTo(OfferedLoad::Max) => at(OfferedLoad::Max),
-        LoadRange::From(load) => format!("from {} on", load_name(*load)),
-        LoadRange::UpTo(load) => format!("up to {}", load_name(*load)),
-        LoadRange::At(loads) => loads.iter().copied().map(at).collect::<Vec<_>>().join(" and "),
+/// The loads of a change, after a space. Empty if the result has one load.
+#[must_use]
+pub(crate) fn loads_of_change(change: &QuantityChange) -> String {
+    loads_of(change, ALL_LOADS)
+}
+
+fn loads_of(change: &QuantityChange, everywhere: &str) -> String {
+    match (change.is_everywhere, change.loads.len()) {
+        (true, 0 | 1) => String::new(),
+        (true, _) => everywhere.to_owned(),
+        (false, _) => format!(" {}", range(&LoadRange::At(change.loads.clone()))),
     }
 }
 
-fn at(load: OfferedLoad) -> String {
-    match load {
-        OfferedLoad::Max => "in a closed loop".to_owned(),
-        load => format!("at {}", load_name(load)),
+/// Lists what may cost something, each quantity once. Empty without any.
+#[must_use]
+pub(crate) fn undecided_costs(costs: &[UndecidedCost]) -> String {
+    let one = |cost: &UndecidedCost| {
+        let ratio = cost.ratio.map_or_else(String::new, |ratio| format!(" {}", change(ratio)));
+        ratio + &cost.load.map_or_else(String::new, |load| format!(" {}", range(&LoadRange::At(vec![load]))))
+    };
+    let of_quantity = costs.chunk_by(|one, other| one.quantity == other.quantity).map(|costs| {
+        let at_loads = costs.iter().map(one).collect::<Vec<_>>().join(" and");
+        format!("{}{at_loads}", quantity(&costs[0].quantity))
+    });
+    of_quantity.collect::<Vec<_>>().join(", ")
+}
+
+fn range(range: &LoadRange) -> String {
+    match range {
+        LoadRange::From(OfferedLoad::Max) | LoadRange::UpTo(OfferedLoad::Max) => "at max".to_owned(),
+        LoadRange::From(load) => format!("from {} on", load_name(*load)),
+        LoadRange::UpTo(load) => format!("up to {}", load_name(*load)),
+        LoadRange::At(loads) => {
+            let names: Vec<String> = loads.iter().copied().map(load_name).collect();
+            match names.split_last() {
+                Some((last, [])) => format!("at {last}"),
+                Some((last, others)) => format!("at {} and {last}", others.join(", ")),
+                None => String::new(),
+            }
+        }
     }
 }
 
 fn load_name(load: OfferedLoad) -> String {
     match load {
         OfferedLoad::Rate(per_s) => format!("{} requests/s", number::short(per_s)),
-        OfferedLoad::Percent(percent) => format!("{} % of the maximum", number::plain(percent)),
-        OfferedLoad::Max => "the maximum".to_owned(),
+        load => load.to_string(),
     }
 }
 
@@ -369,14 +400,15 @@ mod tests {
 
     fn cpu(ratio: f64, load: OfferedLoad) -> QuantityChange {
         let quantity = Quantity::Metric(quell_tune::TuneMetric::Cpu);
-        QuantityChange { quantity, low: ratio, high: ratio, loads: vec![load] }
+        QuantityChange { quantity, low: ratio, high: ratio, loads: vec![load], is_everywhere: true }
     }
 
     fn used(saves: QuantityChange, costs: Option<QuantityChange>, split: Option<LoadSplit>) -> String {
         let (mode, instead_of) = ("suspend20".parse().unwrap(), "base".parse().unwrap());
-        let (saves, costs) = (vec![saves], costs.into_iter().collect());
+        let (saves, costs, undecided) = (vec![saves], costs.into_iter().collect(), Vec::new());
+        let (holds_limits, without_clients) = (false, false);
         conclusion(
-            &Conclusion::Use { mode, instead_of, saves, costs, holds_limits: false, split, without_clients: false },
+            &Conclusion::Use { mode, instead_of, saves, costs, undecided, holds_limits, split, without_clients },
             &[],
         )
     }
@@ -393,9 +425,9 @@ mod tests {
         let equal = WhyKeep::NothingToGain { margin: 0.05, busy: None };
         assert!(kept(equal.clone(), true).ends_with("5 %; latency was not measured (--latency)"));
         assert!(kept(equal, false).ends_with("5 %"));
-        let (saves, costs) = (vec![cpu(0.7, OfferedLoad::Max)], Vec::new());
-        let (instead_of, holds_limits, split) = (mode, false, None);
-        let used = Conclusion::Use { mode, instead_of, saves, costs, holds_limits, split, without_clients: true };
+        let (saves, costs, undecided) = (vec![cpu(0.7, OfferedLoad::Max)], Vec::new(), Vec::new());
+        let (instead_of, holds_limits, split, without_clients) = (mode, false, None, true);
+        let used = Conclusion::Use { mode, instead_of, saves, costs, undecided, holds_limits, split, without_clients };
         assert!(conclusion(&used, &[]).ends_with("cpu −30 %; latency was not measured (--latency)"));
     }
 
@@ -410,16 +442,37 @@ mod tests {
         let named = of(LoadRange::At(vec![OfferedLoad::Percent(50.0), OfferedLoad::Max]), LoadRange::At(vec![low]));
         assert_eq!(
             used(cpu(0.7, high), None, Some(named)),
-            "use suspend20 at 50 % of the maximum and in a closed loop: cpu −30 %; at 20,000 requests/s keep base (cpu \
-             +15 %)"
+            "use suspend20 at 50% and max: cpu −30 %; at 20,000 requests/s keep base (cpu +15 %)"
         );
     }
 
     #[test]
-    fn a_quantity_that_changes_both_ways_has_its_loads() {
+    fn figures_have_their_loads_where_there_are_several_and_what_may_cost_is_listed() {
         let [low, high] = [20e3, 200e3].map(OfferedLoad::Rate);
+        let at_one = |ratio, load| QuantityChange { is_everywhere: false, ..cpu(ratio, load) };
+        let p50 = Quantity::Criterion(Criterion::Latency { quantile: 0.5 });
+        let loads = vec![OfferedLoad::Percent(50.0), OfferedLoad::Max];
+        let everywhere =
+            QuantityChange { quantity: p50, low: 0.58, high: 0.7, loads: loads.clone(), is_everywhere: true };
+        let open = |quantity: &Quantity, ratio, load| UndecidedCost { quantity: quantity.clone(), ratio, load };
+        let (cpu_at_max, p99) = (at_one(0.77, OfferedLoad::Max), Criterion::Latency { quantile: 0.99 });
+        let undecided = vec![
+            open(&cpu_at_max.quantity, Some(1.025), Some(loads[0])),
+            open(&Quantity::Criterion(p99), None, Some(loads[1])),
+        ];
+        let (saves, costs, holds_limits, split, without_clients) =
+            (vec![everywhere, cpu_at_max], Vec::new(), false, None, false);
+        let (mode, instead_of) = ("suspend50".parse().unwrap(), "base".parse().unwrap());
         assert_eq!(
-            used(cpu(0.7, high), Some(cpu(1.05, low)), None),
+            conclusion(
+                &Conclusion::Use { mode, instead_of, saves, costs, undecided, holds_limits, split, without_clients },
+                &[]
+            ),
+            "use suspend50 instead of base: better: p50 −42 % to −30 % at all loads, cpu −23 % at max; undecided: cpu \
+             +2.5 % at 50%, p99 at max"
+        );
+        assert_eq!(
+            used(at_one(0.7, high), Some(at_one(1.05, low)), None),
             "use suspend20 instead of base: better: cpu −30 % at 200,000 requests/s; worse: cpu +5.0 % at 20,000 \
              requests/s"
         );

@@ -1,5 +1,6 @@
 //! Why modes are not the answer of a search that look better than it, or led it.
 
+use quell_cli::number::{ABSENT, short};
 use quell_linux::visible::{self, agree, counted};
 use quell_mode::DeliveryMode;
 use quell_tune::{Confirmation, Rival, TuneAnswer, TuneResult, WhyNotChosen};
@@ -77,7 +78,20 @@ fn open_rival(result: &TuneResult, rival: &Rival, answer: DeliveryMode) -> Strin
     };
     let metric = result.plan.goal.objective.to_string();
     let metric = visible::name(&metric);
-    format!("{} looks better than {answer}, {metric} {change}: {what}; {remedy}", rival.mode)
+    let ratio = result.arms.iter().find(|arm| arm.mode == rival.mode).and_then(|arm| arm.limit_ratio);
+    let exceeds = ratio.filter(|ratio| ratio.is_finite() && *ratio > 1.0);
+    let limit = exceeds.map_or_else(String::new, |ratio| format!(" (at {} of the limit)", of_limit(ratio)));
+    format!("{} looks better than {answer}, {metric} {change}{limit}: {what}; {remedy}", rival.mode)
+}
+
+/// Share of a limit, as a factor from 2 on; a dash if it is unknown.
+#[must_use]
+pub fn of_limit(ratio: f64) -> String {
+    match ratio {
+        ratio if !ratio.is_finite() => ABSENT.to_owned(),
+        ratio if ratio >= 2.0 => format!("×{}", short(ratio)),
+        ratio => format!("{:.0} %", ratio * 100.0),
+    }
 }
 
 fn closed_reason(why: &WhyNotChosen) -> String {
@@ -94,7 +108,7 @@ fn closed_reason(why: &WhyNotChosen) -> String {
 mod tests {
     use super::*;
     use quell_experiment::RatioEstimate;
-    use quell_tune::{ArmState, TuneEnd, TunePlan, TuneSpace};
+    use quell_tune::{ArmReport, ArmState, TuneEnd, TunePlan, TuneSpace};
 
     #[test]
     fn every_mode_that_looks_better_than_the_answer_has_its_reason() {
@@ -105,12 +119,19 @@ mod tests {
         let goal = "least cpu".parse().unwrap();
         let result = TuneResult {
             plan: TunePlan::new(goal, DeliveryMode::default(), TuneSpace::default(), 1),
-            arms: Vec::new(),
+            arms: vec![ArmReport {
+                mode: mode("suspend160"),
+                state: ArmState::Alive,
+                slices: 5,
+                ratio: Vec::new(),
+                limit_ratio: Some(1.28),
+            }],
             slices: Vec::new(),
             confirmations: Vec::new(),
             answer: TuneAnswer::Better { mode: mode("napibusy"), gain: Vec::new(), against_base: Vec::new() },
             rivals: vec![
                 rival("suspend40", Some(interval), WhyNotChosen::Undecided { budget_ms: Some(100_000) }),
+                rival("suspend160", Some(interval), WhyNotChosen::NotCompared { budget_ms: Some(100_000) }),
                 rival("defer640", None, misses()),
                 rival("defer160", None, misses()),
             ],
@@ -123,6 +144,8 @@ mod tests {
             [
                 "suspend40 looks better than napibusy, cpu −12 % (−27 to +3.0): not decided in 60 s; --budget 100s \
                  probably decides it",
+                "suspend160 looks better than napibusy, cpu −12 % (−27 to +3.0) (at 128 % of the limit): not compared \
+                 on fresh slices in 60 s; --budget 100s probably decides it",
                 "looks better, but misses p99<=300us: defer640; defer160"
             ]
         );

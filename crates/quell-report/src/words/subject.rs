@@ -9,6 +9,8 @@ use quell_result::experiment::SubjectFacts;
 use quell_result::facts::{
     CommandFacts, HostFacts, ModelFacts, PlacementFacts, ProblemFacts, ProgramsFacts, RemoteClientsFacts, SteeredFacts,
 };
+use quell_result::simulation::SimulationSetup;
+use quell_sim::sweep::SweepRow;
 
 /// Words of a command as a shell reads them, on one line.
 #[must_use]
@@ -89,6 +91,17 @@ fn of_model(model: &ModelFacts) -> Vec<String> {
         if model.irqs_apart { ", a CPU per worker and per queue" } else { "" },
     );
     vec![format!("model of {profile}: {description}"), server]
+}
+
+/// A warning about simulated modes whose polling threads share the CPUs of the workers. `None` without such a mode.
+#[must_use]
+pub fn pollers_share_cpus(setup: &SimulationSetup, rows: &[SweepRow]) -> Option<String> {
+    let shares = |row: &&SweepRow| row.mode.poller().is_some() && !setup.irqs_apart;
+    let mode = rows.iter().find(shares)?.mode;
+    Some(format!(
+        "{mode}: each polling thread shares the CPU of a worker here, and takes all that the worker leaves. Use this mode \
+         only where a CPU per queue is free, which --irqs-apart simulates under every mode"
+    ))
 }
 
 /// What `base` is on queues with NAPI threads.

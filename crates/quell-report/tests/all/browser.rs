@@ -42,6 +42,7 @@ fn pages() -> Vec<(&'static str, String)> {
         ("one-load", page(&simulated(&[("base", 50e3, 1), ("suspend20", 50e3, 1), ("suspend20", 50e3, 2)]))),
         ("load", page(&all[5])),
         ("clients", page(&all[7])),
+        ("xsk", page(&all[8])),
         ("recording", page(&all[6])),
         ("recorded-markup", page(&with_text(&all[6], "\"></script><img src=x onerror=alert(1)>"))),
         ("explanation", page::explanation(&explained())),

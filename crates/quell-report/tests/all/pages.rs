@@ -138,6 +138,28 @@ fn rows_of_one_load_have_bars_and_an_answer_and_seeds_their_median() {
 }
 
 #[test]
+fn ways_to_poll_af_xdp_sockets_have_bars_of_latency_and_cpu_time_at_each_rate() {
+    let page = page::page(&[source("xsk", &documents()[8])]).unwrap();
+    assert_eq!(page.matches("<svg class=\"chart\"").count(), 3);
+    for rate in ["at 83.3 µs", "at 83.3/38 µs"] {
+        assert_eq!(page.matches(&format!(">\n{rate}\n<")).count(), 3, "{rate}");
+    }
+    assert!(page.contains("threaded-busy-poll") && page.contains("Nothing was measured."));
+}
+
+#[test]
+fn a_simulation_is_not_said_to_be_measured_and_a_change_without_an_interval_says_so() {
+    let mut short = generated();
+    let ResultDocument::Experiment(result) = &mut short.document else { unreachable!() };
+    for experiment in &mut result.experiments {
+        experiment.record.slices.retain(|slice| slice.block < 7);
+    }
+    let page = page::page(&[short]).unwrap();
+    assert!(page.contains("Simulated in ") && !page.contains("Measured in "));
+    assert!(!page.contains('∞') && page.contains("<td>no interval</td>"));
+}
+
+#[test]
 fn a_load_from_many_clients_has_each_of_them_and_why_it_is_invalid() {
     let page = page::page(&[source("clients", &documents()[7])]).unwrap();
     for text in ["rank 0 (client0), measures only", "rank 1 (client1)", "INVALID: client1 is saturated"] {

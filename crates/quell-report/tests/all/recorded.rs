@@ -6,12 +6,13 @@ use quell_experiment::{
     Criterion, ExperimentDesign, Goal, LatencyCounts, SliceFlag, SliceObservation, Switchback, Treatment,
 };
 use quell_report::page::ReportSource;
-use quell_result::ResultDocument;
 use quell_result::experiment::{EndOfExperiment, ExperimentResult, LoadExperiment, SubjectFacts};
 use quell_result::facts::{HostFacts, ModelFacts};
+use quell_result::simulation::{XskRow, XskSimulationRun};
+use quell_result::{Document as _, ResultDocument};
 use quell_sim::explain;
 use quell_sim::sweep::{Point, Setup};
-use quell_sim::{HostProfile, Load};
+use quell_sim::{HostProfile, Load, XskPolling, XskRoundTrips};
 use serde_json::{Value, json};
 
 const EXPERIMENT: &str = include_str!("../../../quell/tests/fixtures/result.json");
@@ -29,7 +30,7 @@ pub(crate) fn documents() -> Vec<Value> {
         "transport": "tcp", "shape": "epoll", "load": "200000", "threads": 1, "result": experiment.clone(),
     });
     let published = json!({ "schema": "quell-published/1", "experiment": "a", "parts": [part] });
-    vec![experiment, value(GUEST), value(TUNE), published, simulation(), load(), recording(), clients()]
+    vec![experiment, value(GUEST), value(TUNE), published, simulation(), load(), recording(), clients(), xsk()]
 }
 
 /// A minute in which a program is attached, and its queue stalls once.
@@ -98,6 +99,30 @@ pub(crate) fn simulated(points: &[(&str, f64, u64)]) -> Value {
     };
     let rows = points.iter().map(row).collect();
     serde_json::to_value(quell_result::simulation::SimulationRun::new(&setup, rows)).unwrap()
+}
+
+/// Two ways to poll AF_XDP sockets, each at two rates.
+fn xsk() -> Value {
+    let host = HostProfile::shipped("af-xdp-2025").unwrap();
+    let (warm_up_ns, measured_ns) = (1_000_000, 10_000_000);
+    let row = |(mode, period_ns, delay_ns)| {
+        let run = XskRoundTrips {
+            host: host.clone(),
+            polling: mode,
+            period_ns: period_ns as f64,
+            delay_ns,
+            warm_up_ns,
+            measured_ns,
+        };
+        XskRow { mode, period_ns, delay_ns, figures: run.simulate().unwrap().figures() }
+    };
+    let points = [XskPolling::Interrupts, XskPolling::ThreadedBusyPoll]
+        .into_iter()
+        .flat_map(|mode| [(mode, 83_300, 0), (mode, 83_300, 38_000)]);
+    let rows = points.map(row).collect();
+    let schema = XskSimulationRun::SCHEMA.to_owned();
+    let run = XskSimulationRun { schema, host: host.name.clone(), warm_up_ns, measured_ns, rows };
+    serde_json::to_value(run).unwrap()
 }
 
 fn load() -> Value {

@@ -229,6 +229,23 @@ fn a_quantity_that_is_better_at_one_load_and_a_little_worse_at_another_has_its_l
 }
 
 #[test]
+fn what_was_decided_at_one_load_only_is_not_said_of_all_and_an_undecided_cost_is_listed() {
+    let mut result = experiment(&[("suspend20", 10.5, 0.1)], 0.2);
+    let mut high = experiment(&[("suspend20", 7.0, 0.1)], 0.01).experiments.remove(0);
+    let [half, max] = [OfferedLoad::Percent(50.0), OfferedLoad::Max];
+    (result.experiments[0].load, high.load) = (Some(half), Some(max));
+    result.experiments[0].offered_per_s = Some(20_000.0);
+    result.experiments.push(high);
+    let conclusion = result.conclusion().unwrap();
+    let Conclusion::Use { saves, costs, undecided, .. } = &conclusion else { panic!("{conclusion:?}") };
+    let [irqs, cpu] = &saves[..] else { panic!("{saves:?}") };
+    assert!(irqs.is_everywhere && !cpu.is_everywhere && cpu.loads == [max] && costs.is_empty(), "{saves:?}");
+    let [open] = &undecided[..] else { panic!("{undecided:?}") };
+    assert_eq!((&open.quantity, open.load), (&cpu.quantity, Some(half)));
+    assert!(open.ratio.is_some_and(|ratio| ratio > 1.0), "{open:?}");
+}
+
+#[test]
 fn a_mode_that_costs_much_is_not_recommended_for_what_it_saves() {
     let conclusion = concluded(&[("fullbusy", 35.0, 0.01)], 0.01);
     let Conclusion::Keep { mode: kept, because: WhyKeep::TradeOff { mode: other, saves, costs }, .. } = conclusion

@@ -41,8 +41,9 @@ impl ModelSpec {
         metrics::of_model().check(plan)?;
         let setup = self.slice(plan.slice_ms, plan.settle_ms);
         let (loads, present, seed) = (self.rates(&setup, plan.seed)?, plan.present, plan.seed);
+        let base_is = plan.base_is;
         let space = plan.space.clone().unwrap_or_default();
-        let ranked = ModelPrior { setup, loads, present, space, seed }.rank(&plan.goal, self.threads);
+        let ranked = ModelPrior { setup, loads, present, base_is, space, seed }.rank(&plan.goal, self.threads);
         let reference =
             |error: RunError| ComparisonError::Reference { mode: present.to_string(), why: error.to_string() };
         Ok(ranked.map_err(reference)?)

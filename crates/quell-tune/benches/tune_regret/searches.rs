@@ -36,7 +36,7 @@ pub(crate) fn of_model(truth: &Truth, goals: &[TuneGoal; GOALS]) -> [Option<Deli
     let setup = setup(HostProfile::shipped(&truth.shipped).unwrap());
     let loads = vec![Load::Qps(reach(&setup) * truth.load)];
     let (present, space) = (DeliveryMode::default(), space());
-    let prior = ModelPrior { setup, loads, present, space, seed: 77 };
+    let prior = ModelPrior { setup, loads, present, base_is: None, space, seed: 77 };
     goals.each_ref().map(|goal| prior.rank(goal, 1).unwrap().first().map(|one| one.mode))
 }
 

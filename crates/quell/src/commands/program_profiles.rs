@@ -23,14 +23,21 @@ pub(crate) fn read(named: &str) -> Result<ProgramProfile, Failure> {
     let profile = Profile::parse(&[source]);
     let profile = profile.map_err(|error| Failure::usage(format!("{error}\n{}", error.caret())))?;
     let nothing = || Failure::usage(format!("profile {named} has no [program] table"));
-    let program = profile.program.ok_or_else(nothing)?;
-    if let Some(elsewhere) = &program.found_elsewhere {
-        output::say(&format!(
-            "this mode was not measured on this program: {}; compare it here with `quell bench --pid PID`",
-            visible::name(&elsewhere.value)
-        ));
-    }
-    Ok(program)
+    profile.program.ok_or_else(nothing)
+}
+
+/// If the mode of a profile was found elsewhere, says so, and how to compare it on this program: `options` are those of
+/// `quell bench` before `--modes`, `command` the words after.
+pub(crate) fn say_where_found(program: &ProgramProfile, options: &[String], command: &[String]) {
+    let Some((elsewhere, mode)) = program.found_elsewhere.as_ref().zip(program.mode.as_ref()) else { return };
+    let modes = format!("base,{}", mode.value);
+    let words = ["quell", "bench"].into_iter().chain(options.iter().map(String::as_str));
+    let words = words.chain(["--modes", &modes]).chain(command.iter().map(String::as_str));
+    output::say(&format!(
+        "this mode was not measured on this program: {}; compare it here:\n  {}",
+        visible::name(&elsewhere.value),
+        visible::name(&shell_words::join(words))
+    ));
 }
 
 fn source(named: &str) -> Result<Source, Failure> {

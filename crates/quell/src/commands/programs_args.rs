@@ -48,6 +48,27 @@ impl ProgramsArgs {
         !self.pid.is_empty() || self.name.is_some() || self.unit.is_some() || self.cgroup.is_some()
     }
 
+    /// The options that select the programs of these arguments or options, for a command that the user can paste.
+    pub(crate) fn options<'a>(&'a self, words: impl Iterator<Item = &'a ProgramWord>) -> Vec<String> {
+        let Self { pid, name, unit, cgroup } = self;
+        let mut pids: Vec<String> = pid.iter().map(ToString::to_string).collect();
+        let mut name = name.clone();
+        for word in words {
+            match word {
+                ProgramWord::Pid(pid) => pids.push(pid.to_string()),
+                ProgramWord::Name(word) => name = Some(word.clone()),
+            }
+        }
+        let (option, value) = match (name, unit, cgroup) {
+            (Some(name), ..) => ("--name", name),
+            (None, Some(unit), _) => ("--unit", unit.clone()),
+            (None, None, Some(path)) => ("--cgroup", path.clone()),
+            (None, None, None) if pids.is_empty() => ("--pid", "PID".to_owned()),
+            (None, None, None) => ("--pid", pids.join(",")),
+        };
+        vec![option.to_owned(), value]
+    }
+
     /// The programs of these arguments, or of the options. `None` if neither is given.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! Simulated rows as a table with the columns of the published one.
 
 use quell_linux::visible::{self, agree, counted};
+use quell_report::words;
 use quell_result::simulation::SimulationSetup;
 use quell_sim::sweep::SweepRow;
 use quell_sim::{Column, Load};
@@ -50,7 +51,9 @@ fn of_groups(setup: &SimulationSetup, rows: &[SweepRow], groups: &[&[SweepRow]],
         format!("{}\n\n{}", grid(setup, groups, SEEN_BY_CLIENT), grid(setup, groups, DONE_BY_KERNEL))
     };
     let header = terminal.fill(&header(setup, rows, groups), "", "");
-    format!("{header}\n\n{tables}\n{}{LEGEND}", notes(setup, rows))
+    let poller = words::pollers_share_cpus(setup, rows);
+    let poller = poller.map_or_else(String::new, |why| format!("\n{}\n", terminal.fill(&why, "", "")));
+    format!("{header}\n\n{tables}\n{}{poller}{LEGEND}", notes(setup, rows))
 }
 
 fn header(setup: &SimulationSetup, rows: &[SweepRow], groups: &[&[SweepRow]]) -> String {
@@ -222,6 +225,17 @@ mod tests {
         let shown = |qps| load(&setup, &row(Load::Qps(100e3), qps, 1));
         assert_eq!([shown(100e3), shown(97e3), shown(90e3)], ["100K", "100K", "100K*"]);
         assert!(notes(&setup, &[row(Load::Qps(100e3), 90e3, 1)]).contains("closed loop"));
+    }
+
+    #[test]
+    fn a_polling_thread_on_the_cpu_of_a_worker_is_said_to_need_its_own() {
+        let terminal = Terminal { columns: None, colour: false };
+        let said = |mode: &str, irqs_apart| {
+            let row = SweepRow { mode: mode.parse().unwrap(), ..row(Load::Qps(50e3), 50e3, 1) };
+            render(&SimulationSetup { irqs_apart, ..setup() }, &[row], terminal)
+                .contains("userbusy: each polling thread shares")
+        };
+        assert_eq!([said("userbusy", false), said("userbusy", true), said("base", false)], [true, false, false]);
     }
 
     #[test]

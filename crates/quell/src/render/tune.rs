@@ -17,7 +17,7 @@ use quell_tune::{
 };
 
 use super::experiment;
-use super::number::{ABSENT, short};
+use super::number::ABSENT;
 use super::terminal::Terminal;
 use quell_cli::table::{align_numbers, new_table};
 
@@ -125,7 +125,7 @@ fn arm_table<'a>(plan: &TunePlan, arms: impl Iterator<Item = &'a ArmReport>, wit
     table.set_header(heading.chain(with_state.then(|| "state".to_owned())));
     for arm in arms {
         let ratio = arm.ratio.iter().map(|ratio| ratio.map_or(ABSENT.to_owned(), |ratio| format!("{ratio:.2}")));
-        let of_limit = arm.limit_ratio.map_or(ABSENT.to_owned(), of_limit);
+        let of_limit = arm.limit_ratio.map_or(ABSENT.to_owned(), words::of_limit);
         let row = [plan.name(arm.mode), arm.slices.to_string()].into_iter().chain(ratio);
         let row = row.chain(limit.is_some().then_some(of_limit));
         table.add_row(row.chain(with_state.then(|| words::arm_state(&arm.state))));
@@ -149,9 +149,9 @@ pub(crate) fn advice(host: &str, plan: &TunePlan, ranked: &[RankedMode], program
     for mode in &shown {
         let objective =
             mode.objective.iter().map(|value| value.map_or(ABSENT.to_owned(), |value| format!("{value:.2}")));
-        let limit = mode.limit_ratio.map(of_limit);
+        let limit = mode.limit_ratio.map(words::of_limit);
         let is_present = mode.mode == plan.present && plan.present != DeliveryMode::default();
-        let name = format!("{}{}", mode.mode, if is_present { " (present)" } else { "" });
+        let name = format!("{}{}", plan.name(mode.mode), if is_present { " (present)" } else { "" });
         table.add_row(std::iter::once(name).chain(objective).chain(limit));
     }
     align_numbers(&mut table, 1);
@@ -177,10 +177,9 @@ pub(crate) fn advice(host: &str, plan: &TunePlan, ranked: &[RankedMode], program
         _ => format!("; the best {ADVISED}{rest} are shown, --json lists all"),
     };
     let skipped = skipped(plan).map_or_else(String::new, |skipped| {
-        let options = textwrap::Options::new(98).subsequent_indent("  ");
-        format!("\n{}", textwrap::fill(&format!("not possible here: {}", visible::name(&skipped)), options))
+        let text = format!("not possible here: {}", visible::name(&skipped));
+        format!("\n{}", Terminal::of_stdout().fill(&text, "", "  "))
     });
-    let options = textwrap::Options::new(98).subsequent_indent("  ");
     let ranked_by = format!(
         "{} ranked by the model of {} for {}{limits}{all}:",
         counted(ranked.len(), "mode"),
@@ -192,7 +191,7 @@ pub(crate) fn advice(host: &str, plan: &TunePlan, ranked: &[RankedMode], program
          The constants of the model are those of that host, not of this machine. Nothing was measured here.\n\
          The order shows what is worth trying first. It does not show what is best on this machine.\n\
          {}\n",
-        textwrap::fill(&ranked_by, options),
+        Terminal::of_stdout().fill(&ranked_by, "", "  "),
         table.trim_fmt(),
         worth_measuring(plan, ranked, programs),
     )
@@ -210,7 +209,7 @@ fn worth_measuring(plan: &TunePlan, ranked: &[RankedMode], programs: &str) -> St
             (false, Some(ratio)) => format!(
                 "By the model, no mode holds the limits at these loads; {}, the present one, is at {} of a limit.",
                 plan.present,
-                of_limit(ratio)
+                words::of_limit(ratio)
             ),
         };
     }
@@ -337,7 +336,7 @@ fn answer(result: &TuneResult, left_alone: &[String]) -> String {
             let misses = of_present.map_or_else(String::new, |ratio| {
                 format!(
                     "  {present} does not hold all limits either: in a typical slice, {} of a limit\n",
-                    of_limit(ratio)
+                    words::of_limit(ratio)
                 )
             });
             let left = abandoned(result);
@@ -365,11 +364,7 @@ fn abandoned(result: &TuneResult) -> String {
 
 /// Why other modes are not the answer.
 fn others(lines: &[String]) -> String {
-    let options = || {
-        let indented = textwrap::Options::new(98).initial_indent("  ").subsequent_indent("    ");
-        indented.word_splitter(textwrap::WordSplitter::NoHyphenation)
-    };
-    lines.iter().map(|line| textwrap::fill(line, options()) + "\n").collect()
+    lines.iter().map(|line| Terminal::of_stdout().fill(line, "  ", "    ") + "\n").collect()
 }
 
 fn estimate(of: &RatioEstimate) -> String {
@@ -384,15 +379,6 @@ fn preferred(result: &TuneResult) -> String {
         return String::new();
     }
     format!("each load alone would prefer (not confirmed): {}\n", of_load.join(", "))
-}
-
-/// Share of a limit, as a factor from 2 on; infinite if it is unknown.
-fn of_limit(ratio: f64) -> String {
-    match ratio {
-        ratio if !ratio.is_finite() => ABSENT.to_owned(),
-        ratio if ratio >= 2.0 => format!("×{}", short(ratio)),
-        ratio => format!("{:.0} %", ratio * 100.0),
-    }
 }
 
 #[cfg(test)]

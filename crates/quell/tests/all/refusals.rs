@@ -156,10 +156,14 @@ fn a_dry_run_has_the_exit_code_of_the_real_run() {
 fn a_mode_that_was_found_elsewhere_is_said_to_be_so_before_it_is_attached_or_run() {
     let found = profile("[program]\nmode = \"suspend20\"\nfound-elsewhere = \"found on the model of another host\"\n");
     let found = found.to_str().unwrap();
-    let attach = says(1, &mut quell(&["attach", "--dry-run", "--profile", found, "2147483646"]));
-    for said in [attach, says(127, &mut quell(&["run", "--profile", found, "--", "/no/such/program"]))] {
+    let attach = says(1, &mut quell(&["attach", "--dry-run", "--profile", found, "--steer", "--pin", "2147483646"]));
+    let run = says(127, &mut quell(&["run", "--profile", found, "--", "/no/such/program", "-p", "80"]));
+    for (said, next) in [
+        (attach, "\n  quell bench --pid 2147483646 --steer --pin --modes base,suspend20\n"),
+        (run, "\n  quell bench --modes base,suspend20 -- /no/such/program -p 80\n"),
+    ] {
         let text = "this mode was not measured on this program: found on the model of another host";
-        assert!(said.contains(text) && said.contains("quell bench --pid PID"), "{said}");
+        assert!(said.contains(text) && said.contains(next), "{said}");
     }
 }
 

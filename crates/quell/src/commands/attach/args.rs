@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::str::FromStr;
 
 use clap::Args;
+use quell_host::attach::placement::Wanted;
 use quell_host::attach::{AttachError, Targets};
 use quell_mode::{DeliveryMode, ParseModeError};
 
@@ -48,7 +49,7 @@ pub(super) struct AttachProgramsArgs {
 
 impl AttachProgramsArgs {
     /// Returns the mode and the processes that the command line selects.
-    pub(super) fn find(&self) -> Result<(DeliveryMode, Targets), Failure> {
+    pub(super) fn find(&self, placement: &Wanted) -> Result<(DeliveryMode, Targets), Failure> {
         let (mode, first) = match (&self.profile, self.first.clone()) {
             (None, Some(ModeOrProgram::Mode(mode))) => (mode, None),
             (None, Some(ModeOrProgram::Program(ProgramWord::Name(_), error))) => return Err(Failure::usage(error)),
@@ -56,8 +57,10 @@ impl AttachProgramsArgs {
             (Some(_), Some(ModeOrProgram::Mode(mode))) => {
                 return Err(Failure::usage(format!("--profile selects the mode, so {mode} cannot be specified too")));
             }
-            (Some(named), Some(ModeOrProgram::Program(word, _))) => (of_profile(named)?, Some(word)),
-            (Some(named), None) => (of_profile(named)?, None),
+            (Some(named), Some(ModeOrProgram::Program(word, _))) => {
+                (self.of_profile(named, Some(&word), placement)?, Some(word))
+            }
+            (Some(named), None) => (self.of_profile(named, None, placement)?, None),
         };
         let words: Vec<ProgramWord> = first.into_iter().chain(self.words.iter().cloned()).collect();
         if words.is_empty() && !self.programs.is_given() {
@@ -69,14 +72,21 @@ impl AttachProgramsArgs {
         let targets = self.programs.selection(&words).and_then(Targets::find);
         Ok((mode, targets.map_err(|error| super::failure(AttachError::Target(error)))?))
     }
-}
 
-/// Reads the mode of a profile. The rest of its program table needs a program that Quell starts.
-fn of_profile(named: &str) -> Result<DeliveryMode, Failure> {
-    let program = program_profiles::read(named)?;
-    if program.max_events.is_some() {
-        output::say("max-events of the profile is left out: it needs a program that `quell run` starts");
+    /// Reads the mode of a profile. The rest of its program table needs a program that Quell starts.
+    fn of_profile(
+        &self,
+        named: &str,
+        first: Option<&ProgramWord>,
+        placement: &Wanted,
+    ) -> Result<DeliveryMode, Failure> {
+        let program = program_profiles::read(named)?;
+        if program.max_events.is_some() {
+            output::say("max-events of the profile is left out: it needs a program that `quell run` starts");
+        }
+        let options = self.programs.options(first.into_iter().chain(&self.words)).into_iter();
+        program_profiles::say_where_found(&program, &options.chain(placement.options()).collect::<Vec<_>>(), &[]);
+        let missing = || Failure::usage(format!("the [program] table of profile {named} has no mode"));
+        Ok(program.mode.ok_or_else(missing)?.value)
     }
-    let missing = || Failure::usage(format!("the [program] table of profile {named} has no mode"));
-    Ok(program.mode.ok_or_else(missing)?.value)
 }

@@ -100,7 +100,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         // Without this, changes left by a killed run would be recorded as the host's own values.
         revert_killed_runs(&journal()).map_err(Failure::refused)?;
     }
-    let (mode, targets) = args.programs.find()?;
+    let (mode, targets) = args.programs.find(&args.placement.wanted())?;
     if !args.all_processes {
         refuse_every_process(&targets, ", or add --all-processes")?;
     }

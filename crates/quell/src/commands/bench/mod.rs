@@ -43,7 +43,7 @@ use crate::render::terminal::Terminal;
 const MARGIN: f64 = 0.05;
 
 /// Modes of programs. They do not increase the CPU use of servers in production.
-const MODES_OF_PROGRAMS: [&str; 4] = ["base", "suspend20", "defer200", "suspend200"];
+const MODES_OF_PROGRAMS: [&str; 4] = ["base", "suspend200", "defer200", "suspend20"];
 /// Modes of a command. `sockpoll` needs the preload library.
 const MODES_OF_COMMANDS: [&str; 5] = ["base", "suspend200", "sockpoll50", "defer200", "fullbusy"];
 /// Number of these modes that `--quick` compares.
@@ -302,6 +302,14 @@ pub(super) fn seed_from_the_clock() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn quick_compares_the_mode_that_the_pages_recommend() {
+        let quick = [&MODES_OF_PROGRAMS[..QUICK_MODES], &MODES_OF_COMMANDS[..QUICK_MODES], Extent::Quick.modes()];
+        for modes in quick {
+            assert!(modes.len() == 3 && modes[0] == "base" && modes.contains(&"suspend200"), "{modes:?}");
+        }
+    }
 
     #[test]
     fn the_offer_of_a_guest_lists_its_missing_requirements() {

@@ -181,6 +181,11 @@ fn prepare(args: &RunArgs) -> Result<Launch, Failure> {
     let variable = |name: &str| std::env::var(name).ok();
     let environment = Said::by_environment(variable).map_err(Failure::usage)?;
     let profile = args.profile.as_deref().map(program_profiles::read).transpose()?;
+    if let Some(program) = &profile {
+        let words = args.command.iter().map(|word| word.to_string_lossy().into_owned());
+        let command: Vec<String> = std::iter::once("--".to_owned()).chain(words).collect();
+        program_profiles::say_where_found(program, &args.placement.wanted().options(), &command);
+    }
     let choice = LaunchChoice::of(said, environment, profile).map_err(Failure::usage)?;
     info!(mode = %choice.mode.value, by = %choice.mode.by, "selected the mode");
     let program = find(&args.command)?;

@@ -172,17 +172,7 @@ impl SubjectArgs {
 
     /// The options that select these programs and place their workers, for a command that the user can paste.
     pub(crate) fn programs_text(&self) -> String {
-        let ProgramsArgs { pid, name, unit, cgroup } = &self.named.programs;
-        let named = match (name, unit, cgroup) {
-            (Some(name), ..) => ["--name".to_owned(), name.clone()],
-            (None, Some(unit), _) => ["--unit".to_owned(), unit.clone()],
-            (None, None, Some(path)) => ["--cgroup".to_owned(), path.clone()],
-            (None, None, None) if pid.is_empty() => ["--pid".to_owned(), "PID".to_owned()],
-            (None, None, None) => {
-                let pids: Vec<String> = pid.iter().map(ToString::to_string).collect();
-                ["--pid".to_owned(), pids.join(",")]
-            }
-        };
+        let named = self.named.programs.options(std::iter::empty());
         let words = named.into_iter().chain(self.placement.wanted().options());
         visible::name(&shell_words::join(words)).into_owned()
     }
@@ -213,6 +203,21 @@ impl SubjectArgs {
                 let places =
                     if first.is_empty() { (*last).to_owned() } else { format!("{} or {last}", first.join(", ")) };
                 Err(Failure::usage(format!("{option} can only be used with {places}")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses options that `quell tune --advise` does not use for programs. Placement says which plan is wanted.
+    ///
+    /// # Errors
+    /// When there is one.
+    pub(crate) fn check_advised(&self) -> Result<(), Failure> {
+        let is_used =
+            |option: &str, places: &[Place]| places.contains(&Place::Sim) || ["--steer", "--pin"].contains(&option);
+        match self.applies().into_iter().find(|(given, option, places)| *given && !is_used(option, places)) {
+            Some((_, option, _)) => {
+                Err(Failure::usage(format!("{option} cannot be used with --advise, which only asks the model")))
             }
             None => Ok(()),
         }

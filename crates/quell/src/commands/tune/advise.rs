@@ -4,8 +4,11 @@ use std::fmt;
 
 use quell_experiment::{SliceFlag, SliceObservation};
 use quell_host::attach::Targets;
+use quell_host::attach::placement::{Wanted, decide};
+use quell_host::steer::NothingSteered;
+use quell_host::switching::SwitchedEpoll;
 use quell_linux::signal::Interruption;
-use quell_linux::visible::counted;
+use quell_linux::visible::{agree, counted};
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
 use quell_result::figures;
@@ -32,7 +35,9 @@ const OBSERVED_MS: u32 = 1_000;
 
 /// Ranks all modes, with the queues, connections and load of programs if there are any.
 pub(super) fn advise(args: &TuneArgs, targets: Option<&Targets>) -> Result<(), Failure> {
-    let seen = targets.map(|targets| Progress::during("observing the programs", || see(targets))).transpose()?;
+    let wanted = args.subject.placement.wanted();
+    let look = |targets| Progress::during("observing the programs", || see(targets, &wanted));
+    let seen = targets.map(look).transpose()?;
     let seen_load = seen.as_ref().and_then(Seen::load).map(|load| vec![load]);
     let default = ModelDefault {
         queues: seen.as_ref().map(|seen| seen.queues),
@@ -43,7 +48,8 @@ pub(super) fn advise(args: &TuneArgs, targets: Option<&Targets>) -> Result<(), F
     let spec = args.subject.of_model(default)?;
     let mut plan = TunePlan {
         loads: spec.loads.iter().map(ToString::to_string).collect(),
-        present: seen.as_ref().and_then(|seen| seen.present).unwrap_or_default(),
+        present: seen.as_ref().and_then(Seen::reference).unwrap_or_default(),
+        base_is: seen.as_ref().and_then(|seen| seen.base_is),
         space: Some(TuneSpace { refused: seen.as_ref().map(|seen| seen.refused.clone()).unwrap_or_default() }),
         ..super::plan(args, Place::Sim)?
     };
@@ -52,11 +58,13 @@ pub(super) fn advise(args: &TuneArgs, targets: Option<&Targets>) -> Result<(), F
     let modes = Progress::during("ranking modes on the model", ranking)?;
     if args.subject.json {
         let (host, goal) = (spec.setup.host.name.clone(), plan.goal.to_string());
-        let (schema, loads, present) = (AdviceReport::SCHEMA, plan.loads, plan.present);
-        return output::json(&AdviceReport { schema, host, goal, loads, present, modes });
+        let (schema, loads, present, base_is) = (AdviceReport::SCHEMA, plan.loads, plan.present, plan.base_is);
+        return output::json(&AdviceReport { schema, host, goal, loads, present, base_is, modes });
     }
+    let steer = if seen.as_ref().is_some_and(|seen| seen.steering_helps) { " --steer --pin" } else { "" };
     let seen = seen.map(|seen| seen.to_string()).unwrap_or_default();
-    output::data(&(seen + &render::advice(&spec.setup.host.name, &plan, &modes, &args.subject.programs_text())))
+    let programs = args.subject.programs_text() + steer;
+    output::data(&(seen + &render::advice(&spec.setup.host.name, &plan, &modes, &programs)))
 }
 
 /// Output of `quell tune --advise --json`.
@@ -70,6 +78,9 @@ pub(in crate::commands) struct AdviceReport {
     loads: Vec<String>,
     /// Present setting of the programs; `base` without programs.
     present: DeliveryMode,
+    /// Mode that `base` leaves set, because it changes no NAPI threads. Absent if it is `base` itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    base_is: Option<DeliveryMode>,
     /// Modes by rank, the best one first.
     modes: Vec<RankedMode>,
 }
@@ -87,6 +98,12 @@ struct Seen {
     connections: u32,
     /// Present setting of the queues and epolls. `None` if it differs between them.
     present: Option<DeliveryMode>,
+    /// Mode that `base` leaves set, as [`TunePlan::base_is`].
+    base_is: Option<DeliveryMode>,
+    /// Number of epolls with connections of several queues, unless connections are to be steered.
+    mixed_epolls: usize,
+    /// Whether connections of several queues arrive at workers that a filter can steer, and none was asked for.
+    steering_helps: bool,
     /// Share of time in which the CPUs of the programs were not idle, 0 to 1. `None` if that was mostly other programs.
     busy: Option<f64>,
     /// Packets per second from these queues.
@@ -99,7 +116,7 @@ struct Seen {
 ///
 /// # Errors
 /// When the programs have no queue, or on a signal.
-fn see(targets: &Targets) -> Result<Seen, Failure> {
+fn see(targets: &Targets, wanted: &Wanted) -> Result<Seen, Failure> {
     refuse_every_process(targets, "")?;
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let flag = interruption.flag();
@@ -107,7 +124,16 @@ fn see(targets: &Targets) -> Result<Seen, Failure> {
     let modes = TuneSpace::default().all();
     let preview = preview(targets, &modes, false, &stopped).map_err(asked::failure)?;
     let refused = refused_here(&preview, &modes, None);
+    let base_is = preview.base_is();
     let Preview { snapshot, plan } = preview;
+    let request = wanted.steer.clone().unwrap_or_default();
+    let groups = decide(&snapshot, &targets.pids(), &request).map_err(|error| asked::failure(error.into()))?;
+    let can_steer = !groups.steerings.is_empty();
+    if wanted.steer.is_some() && !can_steer {
+        return Err(asked::failure(NothingSteered(groups.refused).into()));
+    }
+    let is_mixed = |epoll: &&SwitchedEpoll| wanted.steer.is_none() && epoll.napis.len() > 1;
+    let mixed_epolls = plan.epolls.iter().filter(is_mixed).count();
     let watched = server_side::watched(&snapshot, &targets.pids(), &plan.napis());
     let mut instruments = Instruments::new(plan.napis(), &watched.server_cpus);
     let observed = server_side::observe(&watched, &mut instruments, &Judges::default(), OBSERVED_MS, &stopped);
@@ -121,6 +147,9 @@ fn see(targets: &Targets) -> Result<Seen, Failure> {
         queues,
         connections: sockets.max(queues),
         present: plan.present_setting(),
+        base_is,
+        mixed_epolls,
+        steering_helps: wanted.steer.is_none() && can_steer && queues > 1,
         busy: busy_of_programs(&slice),
         packets_per_s: slice.metric(figures::PACKETS),
         refused,
@@ -136,6 +165,11 @@ fn busy_of_programs(slice: &SliceObservation) -> Option<f64> {
 }
 
 impl Seen {
+    /// The present setting by its name among the ranked modes: what `base` leaves set is `base`.
+    fn reference(&self) -> Option<DeliveryMode> {
+        self.present.map(|present| if self.base_is == Some(present) { DeliveryMode::default() } else { present })
+    }
+
     /// The load as a share of the maximum of `base`: the share of time in which the CPUs were not idle. `None` without
     /// packets.
     fn load(&self) -> Option<OfferedLoad> {
@@ -146,7 +180,7 @@ impl Seen {
 
 impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { queues, connections, present, busy, packets_per_s, .. } = self;
+        let Self { queues, connections, present, busy, packets_per_s, mixed_epolls, steering_helps, .. } = self;
         let present = present.map_or_else(|| "differs between queues or epolls".to_owned(), |mode| mode.to_string());
         let (queues, sockets) = (counted(*queues, "queue"), counted(*connections, "watched socket"));
         write!(f, "seen here: {queues}, {sockets}, present setting {present}")?;
@@ -157,9 +191,28 @@ impl fmt::Display for Seen {
             }
             (Some(packets), None) if *packets > 0.0 => writeln!(
                 f,
-                ", {packets:.0} packets/s\nother programs use most of the CPUs, so --loads does not follow from them"
+                ", {packets:.0} packets/s\nthe load could not be derived from this busy host: other programs use most of \
+                 its CPUs; --loads sets it"
             ),
             _ => writeln!(f, "; no load was seen"),
+        }?;
+        let (epolls, have) = (counted(*mixed_epolls, "epoll"), agree(mixed_epolls, "has", "have"));
+        match (*mixed_epolls > 0, steering_helps) {
+            (false, false) => Ok(()),
+            (false, true) => writeln!(
+                f,
+                "the ranking is for one queue per worker: keep the connections of each queue with a worker (--steer --pin)"
+            ),
+            (true, true) => writeln!(
+                f,
+                "{epolls} {have} connections of several queues; the ranking is for one queue per worker, which --steer \
+                 --pin gives"
+            ),
+            (true, false) => writeln!(
+                f,
+                "{epolls} {have} connections of several queues; the ranking is for one queue per worker, so modes that \
+                 poll by epoll gain less here"
+            ),
         }
     }
 }
@@ -172,6 +225,9 @@ mod tests {
         queues: 2,
         connections: 9,
         present: None,
+        base_is: None,
+        mixed_epolls: 0,
+        steering_helps: false,
         busy: Some(0.304),
         packets_per_s: Some(0.0),
         refused: Vec::new(),
@@ -194,6 +250,25 @@ mod tests {
         assert_eq!(busy(Some(0.1), None), Some(0.8));
         assert_eq!(busy(Some(0.7), None), None, "with NAPI threads");
         assert_eq!(busy(Some(0.0), Some(SliceFlag::ForeignCpu)), None, "without");
+    }
+
+    #[test]
+    fn the_ranking_names_queues_that_are_mixed_and_a_load_that_is_unknown() {
+        let mixed = Seen { mixed_epolls: 2, steering_helps: true, ..IDLE }.to_string();
+        assert!(mixed.contains("2 epolls have connections of several queues"), "{mixed}");
+        assert!(mixed.contains("--steer --pin"), "{mixed}");
+        let foreign = Seen { busy: None, packets_per_s: Some(5.0), ..IDLE }.to_string();
+        assert!(foreign.contains("the load could not be derived from this busy host"), "{foreign}");
+        assert!(foreign.ends_with("--loads sets it\n"), "{foreign}");
+    }
+
+    #[test]
+    fn what_base_leaves_set_is_base() {
+        let threaded = "threaded".parse().ok();
+        let seen = Seen { present: threaded, base_is: threaded, ..IDLE };
+        assert_eq!(seen.reference(), Some(DeliveryMode::default()));
+        let suspend = Seen { present: "suspend20".parse().ok(), base_is: threaded, ..IDLE };
+        assert_eq!(suspend.reference(), suspend.present);
     }
 
     #[test]

@@ -57,8 +57,11 @@ impl TuneArgs {
                 )
             })?,
         };
-        let asked = if self.advise { Place::Sim } else { place };
-        self.subject.check_applies(asked, &self.applies())?;
+        match (self.advise, place) {
+            (true, Place::Programs) => self.subject.check_advised()?,
+            (true, _) => self.subject.check_applies(Place::Sim, &self.applies())?,
+            (false, _) => self.subject.check_applies(place, &self.applies())?,
+        }
         Ok(place)
     }
 

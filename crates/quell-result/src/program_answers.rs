@@ -1,0 +1,111 @@
+//! The answer of a result for the programs that it measured, at each load.
+
+use quell_host::servers::{EarlierAnswer, EarlierMeasurement, EarlierVerdict, NamedProcess};
+use quell_linux::Pid;
+use quell_linux::kernel::Kernel;
+use quell_load::OfferedLoad;
+use quell_mode::DeliveryMode;
+
+use crate::ResultDocument;
+use crate::conclusion::{Conclusion, LoadRange, WhyLonger, is_below};
+use crate::experiment::{ExperimentResult, LoadExperiment, SubjectFacts, median};
+use crate::facts::{ProblemFacts, ProcessFacts};
+use crate::figures;
+use crate::tune::TuneFile;
+
+impl ExperimentResult {
+    /// Packets per second from the queues under the reference, by load. Absent if they were not counted.
+    fn packet_rates(&self) -> Vec<(Option<OfferedLoad>, Option<f64>)> {
+        let rate = |of: &LoadExperiment| (of.offered(), of.median(&of.record.design.reference.name, figures::PACKETS));
+        self.experiments.iter().map(rate).collect()
+    }
+}
+
+impl TuneFile {
+    /// Packets per second from the queues, by load. Absent if they were not counted.
+    fn packet_rates(&self) -> Vec<(Option<OfferedLoad>, Option<f64>)> {
+        let rate = |(index, load): (usize, &String)| {
+            let slices = self.search.slices.iter().filter(|slice| slice.load == index);
+            let rates = slices.filter_map(|slice| slice.observation.metric(figures::PACKETS)).collect();
+            (load.parse().ok(), median(rates))
+        };
+        self.search.plan.loads.iter().enumerate().map(rate).collect()
+    }
+}
+
+impl LoadRange {
+    fn contains(&self, load: OfferedLoad) -> bool {
+        match self {
+            Self::From(least) => !is_below(load, *least),
+            Self::UpTo(most) => !is_below(*most, load),
+            Self::At(loads) => loads.contains(&load),
+        }
+    }
+}
+
+impl ResultDocument {
+    /// Running processes that were measured on this kernel, with their names, and the answer for them at each load.
+    /// `name` is that of the result. `advice` is the sentence and the command with which it ends: the answer of a result
+    /// that decides nothing. Absent without either.
+    #[must_use]
+    pub fn answers_for_programs(
+        &self,
+        name: &str,
+        advice: Option<(String, String)>,
+    ) -> Option<(Vec<NamedProcess>, Vec<EarlierAnswer>)> {
+        let (host, subject, started_unix_s) = match self {
+            Self::Experiment(result) => (&result.host, &result.subject, result.started_unix_s),
+            Self::Tune(file) => (&file.host, &file.subject, file.started_unix_s),
+            _ => return None,
+        };
+        let SubjectFacts::Programs(programs) = subject else { return None };
+        if host.kernel_release != Kernel::running().release {
+            return None;
+        }
+        let (conclusion, present, compared, loads) = match self {
+            Self::Experiment(result) => {
+                let design = &result.experiments.first()?.record.design;
+                let treatments = design.treatments.iter().map(|treatment| treatment.setting);
+                let compared = treatments.chain([design.reference.setting]).collect();
+                (result.conclusion()?, subject.present(design.reference.setting), compared, result.packet_rates())
+            }
+            Self::Tune(file) => {
+                let tried = file.search.arms.iter().filter(|arm| arm.slices > 0).map(|arm| arm.mode);
+                (file.conclusion(), subject.present(file.search.plan.present), tried.collect(), file.packet_rates())
+            }
+            _ => return None,
+        };
+        let compared: Vec<DeliveryMode> = compared;
+        let at_load = |(load, packets_per_s): (Option<OfferedLoad>, Option<f64>)| {
+            let verdict = match &conclusion {
+                Conclusion::Use { mode, split, .. } => {
+                    match split.as_ref().zip(load).is_none_or(|(split, load)| split.pays.contains(load)) {
+                        true => EarlierVerdict::Better(*mode),
+                        false => EarlierVerdict::Keep(present),
+                    }
+                }
+                Conclusion::Keep { mode, .. } => EarlierVerdict::Keep(*mode),
+                Conclusion::MeasureLonger { because, .. } => {
+                    let (advice, command) = advice.clone()?;
+                    let unsteered = *because == WhyLonger::NotSteered;
+                    EarlierVerdict::Undecided { advice, command, unsteered }
+                }
+            };
+            let is_relevant = |problem: &&ProblemFacts| match &verdict {
+                EarlierVerdict::Better(mode) => problem.modes.contains(mode),
+                _ => true,
+            };
+            let measured = EarlierMeasurement {
+                result: name.to_owned(),
+                started_unix_s,
+                packets_per_s: packets_per_s.map(|rate| rate.round() as u64),
+                problem: programs.problems.iter().find(is_relevant).map(|problem| problem.id.clone()),
+            };
+            let steered = programs.placement.as_ref().is_some_and(|it| !it.steered.is_empty());
+            Some(EarlierAnswer { measured, verdict, compared: compared.clone(), steered })
+        };
+        let answers: Vec<EarlierAnswer> = loads.into_iter().filter_map(at_load).collect();
+        let process = |process: &ProcessFacts| Some((Pid::from_kernel(process.pid)?, process.name.clone()));
+        Some((programs.processes.iter().filter_map(process).collect(), answers))
+    }
+}
