@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
-use quell_change::journal::{EndRecord, JournalError, StallRecord, Witness};
+use quell_change::journal::{EndRecord, JournalError, StallRecord, TargetProgram, Witness};
 use quell_change::recovery::Reverted;
 use quell_change::transaction::{ChangeError, ChangeStage};
 use quell_host::attach::attached::refuse_what_is_attached;
@@ -285,7 +285,7 @@ impl LeftJournal {
 
     /// Who ended the attachment of these programs, and why, if it is recorded in time: after the changes are undone.
     fn ended_by(&self, targets: &Targets) -> Option<String> {
-        let is_target = |program| targets.living().any(|target| target.is_same_process(program));
+        let is_target = |program: &TargetProgram| targets.living().any(|target| target.is_same_process(program));
         let is_this = |end: &EndRecord| end.ended_unix_s >= self.left_unix_s && end.programs.iter().any(is_target);
         let until = Instant::now() + RECORDED_WITHIN;
         loop {
