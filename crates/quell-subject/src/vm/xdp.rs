@@ -1,5 +1,5 @@
 //! The published AF_XDP experiment in a guest. Its NIC links queues to NAPI instances, so the sockets of the client can
-//! busy poll, and a third CPU is the poller's. Everything is slower by [`SLOWED_BY`], because emulation is. Only counts
+//! busy poll, and a third CPU is the poller's. Everything is slower by `SLOWED_BY`, because emulation is. Only counts
 //! are kept.
 
 use std::net::SocketAddr;
