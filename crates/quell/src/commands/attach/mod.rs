@@ -36,7 +36,6 @@ use quell_host::behavior;
 use quell_host::findings::{self, Finding, cpus_lacking_for_pollers};
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::steer::{NothingSteered, Steering, mark_steered};
-use quell_linux::clock;
 use quell_linux::pidfd::Signal;
 use quell_linux::signal::Interruption;
 use quell_linux::{NapiId, Pid};
@@ -269,13 +268,14 @@ fn leave(mut attachment: Attachment) -> Result<LeftJournal, Failure> {
     if let Err(error) = watched {
         output::say(&format!("not watched for stalls: {error}"));
     }
-    Ok(LeftJournal { witness, left_unix_s: clock::realtime_ns() / 1_000_000_000 })
+    Ok(LeftJournal { witness, earlier: journal().ends() })
 }
 
 /// Journal of an attachment after it was handed over to the keeper; absent if it was removed at once.
 struct LeftJournal {
     witness: Option<Witness>,
-    left_unix_s: u64,
+    /// Ends that were recorded before.
+    earlier: Vec<EndRecord>,
 }
 
 impl LeftJournal {
@@ -286,7 +286,7 @@ impl LeftJournal {
     /// Who ended the attachment of these programs, and why, if it is recorded in time: after the changes are undone.
     fn ended_by(&self, targets: &Targets) -> Option<String> {
         let is_target = |program: &TargetProgram| targets.living().any(|target| target.is_same_process(program));
-        let is_this = |end: &EndRecord| end.ended_unix_s >= self.left_unix_s && end.programs.iter().any(is_target);
+        let is_this = |end: &EndRecord| !self.earlier.contains(end) && end.programs.iter().any(is_target);
         let until = Instant::now() + RECORDED_WITHIN;
         loop {
             if let Some(end) = journal().ends().into_iter().rfind(is_this) {
