@@ -39,6 +39,7 @@ pub(crate) fn skipped(snapshot: &Snapshot, attached: &Attached, mode: DeliveryMo
         Limitation::UnknownQueue { napi } => Some(of_queue(*napi, SkipReason::UnknownQueue)),
         Limitation::NapiThreadRemains { napi } => Some(of_queue(*napi, SkipReason::NapiThreadRemains)),
         Limitation::NoEpoll { .. } => part(limitation.pid(), SkipReason::NoEpoll),
+        Limitation::XdpCannotBusyPoll { .. } => part(limitation.pid(), SkipReason::CannotBusyPoll),
         Limitation::WatchedByEpoll { .. } => part(limitation.pid(), SkipReason::WatchedByEpoll),
         Limitation::NotSuspended { .. } | Limitation::UnknownRings { .. } | Limitation::UnknownXdpQueues { .. } => {
             part(limitation.pid(), SkipReason::NotSuspended)

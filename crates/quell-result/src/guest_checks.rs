@@ -51,7 +51,7 @@ fn was_starved(slice: &SliceRecord) -> bool {
 
 /// Returns the slices in which the emulator did not wait too long for host CPUs. If an arm has no such slice, all of
 /// its slices are returned.
-pub fn sound_slices(experiment: &LoadExperiment) -> impl Iterator<Item = &SliceRecord> + Clone {
+pub fn sound_slices<S>(experiment: &LoadExperiment<S>) -> impl Iterator<Item = &SliceRecord> + Clone {
     let slices = &experiment.record.slices;
     let sound: BTreeSet<usize> = slices.iter().filter(|slice| !was_starved(slice)).map(|slice| slice.arm).collect();
     slices.iter().filter(move |slice| !was_starved(slice) || !sound.contains(&slice.arm))
@@ -59,7 +59,7 @@ pub fn sound_slices(experiment: &LoadExperiment) -> impl Iterator<Item = &SliceR
 
 /// Returns the largest share of time that the emulator waited in these slices, if it exceeds the limit.
 #[must_use]
-pub fn starved_by(experiment: &LoadExperiment) -> Option<f64> {
+pub fn starved_by<S>(experiment: &LoadExperiment<S>) -> Option<f64> {
     let starved = sound_slices(experiment).filter(|slice| was_starved(slice));
     starved.filter_map(|slice| slice.observation.foreign_cpu).reduce(f64::max)
 }

@@ -197,6 +197,8 @@ pub enum SkipReason {
     EpollNotSet,
     /// The sockets do not busy poll: they were changed, or created after the attachment.
     PollingNotSet,
+    /// An AF_XDP socket has no NAPI ID, so it cannot busy poll.
+    CannotBusyPoll,
     /// A socket receives from a NAPI instance of no visible device.
     UnknownQueue,
     /// The queue keeps its NAPI thread, which the mode does not use.
@@ -221,6 +223,7 @@ impl SkipReason {
             Self::QueueNotSet => "queue-not-set",
             Self::EpollNotSet => "epoll-not-set",
             Self::PollingNotSet => "polling-not-set",
+            Self::CannotBusyPoll => "cannot-busy-poll",
             Self::UnknownQueue => "unknown-queue",
             Self::NapiThreadRemains => "napi-thread-remains",
             Self::NoEpoll => "no-epoll",

@@ -21,6 +21,8 @@ const MODULES: &[&str] = &[
     "tcp_diag",
     "udp_diag",
     "unix_diag",
+    // `xsk_diag` lists AF_XDP sockets.
+    "xsk_diag",
 ];
 
 /// Name of the module in a file (`…/e1000e.ko.xz` contains `e1000e`). Returns `None` if guests do not need the module.

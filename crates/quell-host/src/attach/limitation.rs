@@ -26,6 +26,11 @@ pub enum Limitation {
         xdp_sockets: usize,
         io_urings: usize,
     },
+    /// AF_XDP sockets of the process have no NAPI ID, so busy polling on them polls nothing and is not set.
+    XdpCannotBusyPoll {
+        pid: Pid,
+        xdp_sockets: usize,
+    },
     /// AF_XDP sockets of the process do not busy poll: their frames wait for the timer of the deferred queue.
     XdpFramesWait {
         pid: Pid,
@@ -63,6 +68,7 @@ impl Limitation {
             Self::WatchedByEpoll { pid, .. }
             | Self::NoEpoll { pid }
             | Self::NotSuspended { pid, .. }
+            | Self::XdpCannotBusyPoll { pid, .. }
             | Self::XdpFramesWait { pid, .. }
             | Self::UnknownRings { pid, .. }
             | Self::UnknownXdpQueues { pid, .. } => Some(*pid),

@@ -15,7 +15,7 @@ use tracing::{debug, info};
 
 use super::affected_processes::{AffectedProcess, affected_processes};
 pub use super::limitation::Limitation;
-use super::pollers::{self, RingStep, SocketsStep};
+use super::pollers::{self, RingStep, SocketsStep, of_xdp_sockets, without_napi};
 use super::receivers::{will_poll, without_epoll};
 use super::unassigned_epolls::{self, UnassignedEpoll};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
@@ -327,6 +327,10 @@ impl AttachPlan {
         let (xdp_sockets, io_urings) = (files.xdp_sockets.len(), known.len());
         if suspends && xdp_sockets + io_urings > 0 {
             self.limitations.push(Limitation::NotSuspended { pid, xdp_sockets, io_urings });
+        }
+        let unable = without_napi(files).filter(|_| of_xdp_sockets(mode).is_some()).count();
+        if unable > 0 {
+            self.limitations.push(Limitation::XdpCannotBusyPoll { pid, xdp_sockets: unable });
         }
         let is_deferred = mode.napi().defers() && mode.kind() != ModeKind::UserBusy;
         let waiting = files.xdp_details.iter().filter(|socket| is_deferred && !will_poll(socket, mode)).count();

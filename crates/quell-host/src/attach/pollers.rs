@@ -1,6 +1,8 @@
 //! Plans busy polling of sockets and io_urings. Socket modes cover all sockets of a program. Every polling mode covers
 //! its AF_XDP sockets and its io_urings with sockets. Pure.
 
+use std::collections::BTreeSet;
+
 use quell_change::settings::socket::SocketId;
 use quell_change::settings::values::{SocketPolling, SocketValues};
 use quell_linux::Pid;
@@ -10,7 +12,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::snapshot::query::SnapshotQuery;
-use crate::snapshot::{Files, Process};
+use crate::snapshot::{Files, Process, SnapshotXdpSocket};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -64,8 +66,11 @@ pub(super) fn steps(
         let others = files.sockets.iter().filter(|held| !is_so(held.inode));
         step(false, others.map(|held| SocketId { fd: held.fd, inode: Some(held.inode) }).collect(), new)
     });
-    let of_xdp = of_xdp_sockets(mode)
-        .and_then(|new| step(true, files.xdp_sockets.iter().map(|&fd| SocketId { fd, inode: None }).collect(), new));
+    let of_xdp = of_xdp_sockets(mode).and_then(|new| {
+        let unable: BTreeSet<i32> = without_napi(files).map(|socket| socket.fd).collect();
+        let able = files.xdp_sockets.iter().filter(|fd| !unable.contains(fd));
+        step(true, able.map(|&fd| SocketId { fd, inode: None }).collect(), new)
+    });
     of_inet.into_iter().chain(of_xdp).collect()
 }
 
@@ -96,6 +101,11 @@ pub(super) fn rings(process: &Process, files: &Files, mode: &DeliveryMode) -> Ve
         new,
     };
     files.receiving_rings().map(step).collect()
+}
+
+/// AF_XDP sockets without a NAPI ID, on which busy polling polls nothing.
+pub(super) fn without_napi(files: &Files) -> impl Iterator<Item = &SnapshotXdpSocket> {
+    files.xdp_details.iter().filter(|socket| socket.napi.is_none())
 }
 
 /// Busy polling of AF_XDP sockets. They need `SO_PREFER_BUSY_POLL` (`xsk_no_wakeup` in `net/xdp/xsk.c`).

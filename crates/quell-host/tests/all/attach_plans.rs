@@ -260,6 +260,26 @@ fn the_plan_says_how_long_frames_wait_for_the_timer_if_an_af_xdp_socket_does_not
     assert_eq!(waits(None, "threaded"), None, "nothing is deferred");
 }
 
+/// The program has epolls with connections, too, so that no mode is refused for it.
+#[test]
+fn busy_polling_is_not_set_on_an_af_xdp_socket_without_a_napi_id() {
+    let planned = |napi, mode: &str| {
+        let mut host = untouched();
+        set(&mut host, "/processes/0/files", with_xdp_socket(&bound_to(0), napi)["processes"][0]["files"].take());
+        let plan = plan_of(&host, mode);
+        assert!(plan.impossible.is_empty(), "{mode}: {:?}", plan.impossible);
+        let is_xdp = |step: &AttachStep| matches!(step, AttachStep::Sockets(step) if step.xdp);
+        let is_unable = |one: &Limitation| matches!(one, Limitation::XdpCannotBusyPoll { xdp_sockets: 1, .. });
+        (plan.steps.iter().any(is_xdp), plan.limitations.iter().any(is_unable))
+    };
+    for mode in ["napibusy", "fullbusy", "sockpoll50"] {
+        assert_eq!((planned(Some(8_193), mode), planned(None, mode)), ((true, false), (false, true)), "{mode}");
+    }
+    for mode in ["defer20", "suspend20"] {
+        assert_eq!((planned(Some(8_193), mode), planned(None, mode)), ((false, false), (false, false)), "{mode}");
+    }
+}
+
 #[test]
 fn a_program_with_an_af_xdp_socket_on_a_planned_queue_is_affected() {
     let mut host = with_neighbour(untouched());

@@ -5,6 +5,7 @@ use quell_experiment::SwitchbackAnalysis;
 use quell_linux::visible;
 use quell_result::experiment::LoadExperiment;
 use quell_result::figures::{POLLS, Work};
+use quell_result::guest_checks::starved_by;
 use quell_result::published_xdp::{ANSWERED, PublishedXdpRun, SYSTEM_CALLS, XdpPoint, XdpWay};
 
 use super::published::PublishedText::{self, Statement, Table};
@@ -50,6 +51,12 @@ pub(super) fn of_point(point: &XdpPoint, slowed_by: u32) -> Vec<PublishedText> {
             "NOT AS NAMED: {}: the named poller has {} % of the polls",
             visible::name(&name),
             short(share * 100.0)
+        ))
+    }));
+    out.extend(starved_by(experiment).map(|share| {
+        let share = short(share * 100.0);
+        Statement(format!(
+            "the emulator waited for CPUs of the host for up to {share} % of a slice: responses are missing then"
         ))
     }));
     out.extend(left_out(experiment));

@@ -254,8 +254,10 @@ fn measure(
 fn xdp_design(replay: &XdpReplay) -> ExperimentDesign<XdpWay> {
     let latencies = replay.quantiles.iter().map(|quantile| Criterion::Latency { quantile: *quantile });
     let criteria = if replay.counts_only() { vec![Work::Request.criterion(POLLS)] } else { latencies.collect() };
-    let contrasts = ContrastSet::AllPairs;
-    ExperimentDesign { contrasts, ..design(&replay.ways, criteria, replay.timing, 1) }
+    let design = design(&replay.ways, criteria, replay.timing, 1);
+    // Counts of a disturbed block are valid.
+    let foreign_cpu_range_max = if replay.counts_only() { 1.0 } else { design.foreign_cpu_range_max };
+    ExperimentDesign { contrasts: ContrastSet::AllPairs, foreign_cpu_range_max, ..design }
 }
 
 fn placement(host: &HostFacts, lab: &VethLab, insist: bool) -> XdpPlacement {

@@ -74,7 +74,7 @@ fn drop_mode(experiment: &mut LoadExperiment, mode: &str, reason: String) {
 }
 
 /// Returns the share of time in which the emulator's runnable threads waited for a CPU.
-fn waited_share(begun: Option<Schedstat>, ended: Option<Schedstat>) -> Option<f64> {
+pub(super) fn waited_share(begun: Option<Schedstat>, ended: Option<Schedstat>) -> Option<f64> {
     let (begun, ended) = (begun?, ended?);
     let (ran, waited) = (ended.run_ns.saturating_sub(begun.run_ns), ended.wait_ns.saturating_sub(begun.wait_ns));
     (ran + waited > 0).then(|| waited as f64 / (ran + waited) as f64)

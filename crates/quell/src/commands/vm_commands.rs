@@ -7,6 +7,7 @@ use std::io;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use quell_linux::af_xdp::{self, CopyMode, XdpSocketSpec};
 use quell_linux::kernel;
 use quell_linux::netlink::NetlinkError;
 use quell_linux::netns::Namespace;
@@ -16,8 +17,8 @@ use quell_linux::sock_diag::{InetFamily, InetProtocol, SockDiag};
 use quell_linux::socket_options::incoming_napi_id;
 use quell_linux::sysfs::Sysfs;
 use quell_linux::tcp::TcpConnection;
-use quell_linux::{InterfaceName, NapiId, Pid};
-use quell_sampler::{QueueSample, Sampler};
+use quell_linux::{Ifindex, InterfaceName, NapiId, Pid};
+use quell_sampler::{QueueSample, Sampler, xdp_bindings};
 use quell_vm::nic::{End, GuestNic};
 use serde::Serialize;
 
@@ -26,7 +27,7 @@ use crate::output;
 
 /// The hidden command. Its argument is a JSON array of commands, each an array of words; `{pid}` is the server's PID.
 /// [`READ`] and [`WRITE`] replace the tools that a guest lacks; [`IN_SERVER`] as the first word selects the server's
-/// network namespace. [`SAMPLE`] reads the sampler.
+/// network namespace. [`SAMPLE`] reads the sampler, [`XDP_SOCKETS`] lists AF_XDP sockets.
 pub(crate) const COMMAND: &str = "vm-commands";
 const READ: &str = "read";
 const WRITE: &str = "write";
@@ -34,6 +35,9 @@ const IN_SERVER: &str = "in-server";
 /// `sample HARD_IRQS TIMEOUT_NS`: sets the deferral of the server's device, and prints what the sampler counts in the time
 /// [`SAMPLED`]. It needs no netlink, so it also works on kernels that do not list NAPI instances.
 const SAMPLE: &str = "sample";
+/// `xdp-sockets`: prints the AF_XDP sockets of the server's namespace as XDP_DIAG and the BPF iterator list them, while
+/// this program has one that is bound to the first queue of the server's device.
+const XDP_SOCKETS: &str = "xdp-sockets";
 const SAMPLED: Duration = Duration::from_secs(2);
 
 const SERVER_CPU: u32 = 0;
@@ -72,6 +76,10 @@ pub(crate) fn run(commands: &str) -> Result<(), Failure> {
                     .and_then(|sample| serde_json::to_string(&sample).map_err(io::Error::other));
                 output.map(|output| Done { command, code: Some(0), output, diagnostics: String::new() })
             }
+            Some((first, [])) if first == XDP_SOCKETS => {
+                let output = xdp_sockets(&server).and_then(|listed| Ok(serde_json::to_string(&listed)?));
+                output.map(|output| Done { command, code: Some(0), output, diagnostics: String::new() })
+            }
             _ => execute(command, &words),
         };
         output::json_line(&done.map_err(refused)?)
@@ -108,6 +116,29 @@ fn sample(server: &GuestNic, pid: u32, deferral: &[String]) -> io::Result<BTreeM
     std::thread::sleep(SAMPLED);
     let last = sampler.read().map_err(io::Error::other)?;
     Ok(last.iter().map(|(napi, counters)| (napi.get(), counters.since(first.get(napi)))).collect())
+}
+
+/// Device and queue by inode, from two sources. The first is absent if the kernel has no XDP_DIAG.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct ListedXdpSockets {
+    ifindex: Ifindex,
+    by_diag: Option<BTreeMap<u64, Option<(Ifindex, u32)>>>,
+    by_iterator: BTreeMap<u64, Option<(Ifindex, u32)>>,
+}
+
+fn xdp_sockets(server: &GuestNic) -> io::Result<ListedXdpSockets> {
+    let ifindex = server.ifindex;
+    let (queue, ring_entries, batch) = (0, 64, 1);
+    let spec =
+        XdpSocketSpec { interface: ifindex, queue, ring_entries, batch, copy_mode: CopyMode::Auto, need_wakeup: true };
+    let _bound = in_namespace(&server.namespace, || af_xdp::open(&spec).map_err(io::Error::other))?;
+    let listed =
+        SockDiag::open_in(&server.namespace).and_then(|mut diag| diag.xdp_sockets()).map_err(io::Error::other)?;
+    let by_diag = listed.map(|sockets| sockets.into_iter().map(|socket| (socket.inode.into(), socket.bound)).collect());
+    let bindings = xdp_bindings(kernel::sysfs()).map_err(io::Error::other)?.into_iter();
+    let by_iterator = bindings.map(|(inode, bound)| (inode, bound.map(|bound| (bound.ifindex, bound.queue)))).collect();
+    Ok(ListedXdpSockets { ifindex, by_diag, by_iterator })
 }
 
 fn napis_of(pid: u32) -> io::Result<BTreeSet<NapiId>> {

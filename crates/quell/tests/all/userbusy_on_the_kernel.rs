@@ -3,6 +3,7 @@
 
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -287,6 +288,28 @@ fn a_stopped_poller_loses_no_packet() {
     let end = |_: &Stage, poller: &PidFd, _: &PidFd| poller.signal(Signal::STOP).unwrap();
     let Some(status) = Stage::ends("ub-stop", end) else { return };
     assert!(status.contains("is stopped"), "{status}");
+}
+
+#[test]
+fn the_command_that_attaches_says_why_the_poller_ended_while_it_checks_the_mode() {
+    let Some(stage) = Stage::raise("ub-checks") else { return };
+    let pid = stage.server.pid().to_string();
+    let mut command = command::quell(stage.dir.path(), &["attach", "userbusy", &pid, "--yes", "--seconds", "60"]);
+    let mut attaching = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let is_kept = || {
+        let has_ended = attaching.try_wait().unwrap().is_some();
+        let is_kept = stage.records().iter().any(|record| record["record"] == "maintained-by");
+        if has_ended || is_kept { Ok(is_kept) } else { Err("no keeper yet".to_owned()) }
+    };
+    if wait_until(is_kept) {
+        stage.poller().signal(Signal::STOP).unwrap();
+    }
+    let output = attaching.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    if output.status.code() == Some(5) {
+        return skip(Lacks::KernelFeature, said);
+    }
+    assert!(output.status.code() == Some(3) && said.contains("is stopped"), "{said}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
-use quell_change::journal::{JournalError, StallRecord, Witness};
+use quell_change::journal::{EndRecord, JournalError, StallRecord, TargetProgram, Witness};
 use quell_change::recovery::Reverted;
 use quell_change::transaction::{ChangeError, ChangeStage};
 use quell_host::attach::attached::refuse_what_is_attached;
@@ -183,7 +183,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     report.effect = effect(&request, &queues, &targets.pids(), time, cause, &mut is_over, &interruption);
     report.payoff = report.effect.as_ref().and_then(|effect| effect.payoff(&attached, &report.findings));
     if is_over() {
-        return Err(reverted_after_stall(&targets));
+        return Err(reverted_after_stall(&targets, left.as_ref()));
     }
     let printed = if args.json {
         output::json(&report)
@@ -233,7 +233,7 @@ pub(in crate::commands) fn keep(
     let cause = |napi| no_poll_cause_now(Some(&snapshot), &targets.pids(), napi).if_attached(&attached);
     let effect = effect(&request, &queues, &targets.pids(), EFFECT_WATCHED, cause, &mut is_over, &interruption);
     if is_over() {
-        return Err(reverted_after_stall(targets));
+        return Err(reverted_after_stall(targets, Some(&left)));
     }
     output::say(render::placement::placed(&groups, &placed).trim_end());
     effect.iter().for_each(|effect| output::say(effect.to_string().trim_end()));
@@ -254,6 +254,10 @@ fn show_what_was_set(
 }
 
 /// Hands the attachment over to its keeper. Returns its journal.
+/// How long, and how often, to look for the record of an end.
+const RECORDED_WITHIN: Duration = Duration::from_secs(2);
+const RECORDED_AGAIN: Duration = Duration::from_millis(20);
+
 fn leave(mut attachment: Attachment) -> Result<LeftJournal, Failure> {
     if let Err(error) = attachment.check_programs_run() {
         return Err(restore(&error, &attachment.end()));
@@ -266,20 +270,40 @@ fn leave(mut attachment: Attachment) -> Result<LeftJournal, Failure> {
     if let Err(error) = watched {
         output::say(&format!("not watched for stalls: {error}"));
     }
-    Ok(LeftJournal(witness))
+    Ok(LeftJournal { witness, earlier: journal().ends() })
 }
 
 /// Journal of an attachment after it was handed over to the keeper; absent if it was removed at once.
-struct LeftJournal(Option<Witness>);
+struct LeftJournal {
+    witness: Option<Witness>,
+    /// Ends that were recorded before.
+    earlier: Vec<EndRecord>,
+}
 
 impl LeftJournal {
     fn is_kept(&mut self) -> bool {
-        self.0.as_mut().is_some_and(Witness::is_kept)
+        self.witness.as_mut().is_some_and(Witness::is_kept)
+    }
+
+    /// Who ended the attachment of these programs, and why, if it is recorded in time: after the changes are undone.
+    fn ended_by(&self, targets: &Targets) -> Option<String> {
+        let is_target = |program: &TargetProgram| targets.living().any(|target| target.is_same_process(program));
+        let is_this = |end: &EndRecord| !self.earlier.contains(end) && end.programs.iter().any(is_target);
+        let until = Instant::now() + RECORDED_WITHIN;
+        loop {
+            if let Some(end) = journal().ends().into_iter().rfind(is_this) {
+                return Some(end.by);
+            }
+            if Instant::now() >= until {
+                return None;
+            }
+            thread::sleep(RECORDED_AGAIN);
+        }
     }
 }
 
 /// Why the keeper has restored everything while the mode was being checked.
-fn reverted_after_stall(targets: &Targets) -> Failure {
+fn reverted_after_stall(targets: &Targets, left: Option<&LeftJournal>) -> Failure {
     let mut targets = targets.clone();
     let all_exited = targets.refresh().is_ok() && targets.pids().is_empty();
     let has_stalled = |record: &StallRecord| {
@@ -287,11 +311,14 @@ fn reverted_after_stall(targets: &Targets) -> Failure {
     };
     let stalls = boot_id().and_then(|boot_id| journal().stall_records(&boot_id).map_err(Failure::refused));
     let why = match all_exited {
-        true => "the programs exited",
+        true => "the programs exited".to_owned(),
         false if stalls.is_ok_and(|stalls| stalls.iter().any(has_stalled)) => {
-            "its queues stalled (`quell status` shows the cause)"
+            "its queues stalled (`quell status` shows the cause)".to_owned()
         }
-        false => "another command ended the attachment",
+        false => match left.and_then(|left| left.ended_by(&targets)) {
+            Some(by) => format!("ended by {by}"),
+            None => "another command ended the attachment".to_owned(),
+        },
     };
     Failure::new(Exit::VerifyFailed, format!("the mode was reverted while it was being checked: {why}"))
 }

@@ -286,6 +286,11 @@ fn in_words(limitation: &Limitation) -> String {
             let has = has.collect::<Vec<_>>().join(" and ");
             format!("limited: process {pid} has {has}: this mode defers their interrupts and never suspends them")
         }
+        Limitation::XdpCannotBusyPoll { pid, xdp_sockets } => format!(
+            "limited: process {pid} has {} without NAPI ID: busy polling is not set, as it polls nothing \
+             (xdp-socket-cannot-busy-poll)",
+            counted(*xdp_sockets, "AF_XDP socket")
+        ),
         Limitation::XdpFramesWait { pid, xdp_sockets, up_to_ns } => format!(
             "process {pid} has {} without busy polling: frames wait up to {} for the queue's timer",
             counted(*xdp_sockets, "AF_XDP socket"),
@@ -403,6 +408,10 @@ mod tests {
                 "has 1 io_uring, and the kernel does not show whether for sockets: this mode never suspends",
             ),
             (rings(2, false), "has 2 io_urings, and the kernel does not show whether for sockets: this mode lets them"),
+            (
+                Limitation::XdpCannotBusyPoll { pid, xdp_sockets: 1 },
+                "process {pid} has 1 AF_XDP socket without NAPI ID: busy polling is not set",
+            ),
             (
                 Limitation::XdpFramesWait { pid, xdp_sockets: 1, up_to_ns: 200_000 },
                 "has 1 AF_XDP socket without busy polling: frames wait up to 200 µs for the queue's timer",
