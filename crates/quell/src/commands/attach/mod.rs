@@ -183,7 +183,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     report.effect = effect(&request, &queues, &targets.pids(), time, cause, &mut is_over, &interruption);
     report.payoff = report.effect.as_ref().and_then(|effect| effect.payoff(&attached, &report.findings));
     if is_over() {
-        return Err(reverted_after_stall(&targets, left.as_ref()));
+        return Err(reverted_meanwhile(&targets, left.as_ref()));
     }
     let printed = if args.json {
         output::json(&report)
@@ -233,7 +233,7 @@ pub(in crate::commands) fn keep(
     let cause = |napi| no_poll_cause_now(Some(&snapshot), &targets.pids(), napi).if_attached(&attached);
     let effect = effect(&request, &queues, &targets.pids(), EFFECT_WATCHED, cause, &mut is_over, &interruption);
     if is_over() {
-        return Err(reverted_after_stall(targets, Some(&left)));
+        return Err(reverted_meanwhile(targets, Some(&left)));
     }
     output::say(render::placement::placed(&groups, &placed).trim_end());
     effect.iter().for_each(|effect| output::say(effect.to_string().trim_end()));
@@ -253,11 +253,11 @@ fn show_what_was_set(
     output::prose(&format!("{effect}{conclusion}"))
 }
 
-/// Hands the attachment over to its keeper. Returns its journal.
 /// How long, and how often, to look for the record of an end.
 const RECORDED_WITHIN: Duration = Duration::from_secs(2);
 const RECORDED_AGAIN: Duration = Duration::from_millis(20);
 
+/// Hands the attachment over to its keeper. Returns its journal.
 fn leave(mut attachment: Attachment) -> Result<LeftJournal, Failure> {
     if let Err(error) = attachment.check_programs_run() {
         return Err(restore(&error, &attachment.end()));
@@ -303,7 +303,7 @@ impl LeftJournal {
 }
 
 /// Why the keeper has restored everything while the mode was being checked.
-fn reverted_after_stall(targets: &Targets, left: Option<&LeftJournal>) -> Failure {
+fn reverted_meanwhile(targets: &Targets, left: Option<&LeftJournal>) -> Failure {
     let mut targets = targets.clone();
     let all_exited = targets.refresh().is_ok() && targets.pids().is_empty();
     let has_stalled = |record: &StallRecord| {
