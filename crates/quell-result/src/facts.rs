@@ -254,6 +254,14 @@ pub struct CommandFacts {
     pub placement: Vec<String>,
 }
 
+impl ProgramsFacts {
+    /// PIDs that name all measured processes, because a command means the children of each, too. Workers may be replaced
+    /// by others, as on a reload.
+    pub fn named_pids(&self) -> impl Iterator<Item = u32> {
+        self.processes.iter().filter(|process| !process.is_child).map(|process| process.pid)
+    }
+}
+
 /// A measured process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -261,6 +269,9 @@ pub struct ProcessFacts {
     pub pid: u32,
     /// Name of the main thread (`/proc/PID/comm`).
     pub name: String,
+    /// Whether its parent was measured, too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_child: bool,
 }
 
 /// A queue whose settings were switched.

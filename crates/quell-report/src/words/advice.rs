@@ -111,7 +111,7 @@ pub fn placement_options(subject: &SubjectFacts) -> String {
 }
 
 fn pids(facts: &ProgramsFacts, separator: &str) -> String {
-    facts.processes.iter().map(|process| process.pid.to_string()).collect::<Vec<_>>().join(separator)
+    facts.named_pids().map(|pid| pid.to_string()).collect::<Vec<_>>().join(separator)
 }
 
 /// Options of the command that made the result, with their commands.

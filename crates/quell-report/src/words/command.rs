@@ -64,7 +64,7 @@ fn with_subject(mut words: Vec<String>, subject: &SubjectFacts) -> String {
     let mut program = &[][..];
     match subject {
         SubjectFacts::Programs(facts) => {
-            let pids: Vec<String> = facts.processes.iter().map(|process| process.pid.to_string()).collect();
+            let pids: Vec<String> = facts.named_pids().map(|pid| pid.to_string()).collect();
             option("--pid", pids.join(","));
             for (name, command) in measuring(facts) {
                 option(name, shell_words::join(command));

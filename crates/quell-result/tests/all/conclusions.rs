@@ -136,7 +136,7 @@ fn a_mode_that_pays_at_one_load_and_changes_nothing_at_others_is_to_be_used_at_a
 
 fn programs() -> ProgramsFacts {
     ProgramsFacts {
-        processes: vec![ProcessFacts { pid: 812, name: "nginx".to_owned() }],
+        processes: vec![ProcessFacts { pid: 812, name: "nginx".to_owned(), is_child: false }],
         queues: Vec::new(),
         epolls: 2,
         cpus: vec![0],
@@ -367,4 +367,12 @@ fn a_search_concludes_its_answer() {
     assert!(matches!(file.conclusion(), Conclusion::MeasureLonger { budget_ms: Some(ms), .. } if ms == budget));
     file.search.end = TuneEnd::NoModeLeft;
     assert!(matches!(file.conclusion(), Conclusion::MeasureLonger { budget_ms: None, .. }));
+}
+
+#[test]
+fn a_command_names_the_parents_of_the_measured_processes() {
+    let child = |pid| ProcessFacts { pid, name: "nginx".to_owned(), is_child: true };
+    let mut facts = programs();
+    facts.processes.extend([child(813), child(814)]);
+    assert_eq!(facts.named_pids().collect::<Vec<_>>(), [812]);
 }

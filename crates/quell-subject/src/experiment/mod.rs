@@ -32,6 +32,7 @@ use quell_host::attach::{Targets, observe};
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::switching::{SwitchError, SwitchPlan};
 use quell_linux::CpuList;
+use quell_linux::proc::ProcRoot;
 use quell_linux::sched::SchedError;
 use quell_load::OfferedLoad;
 use quell_mode::{DeliveryMode, ModeKind, Requirement};
@@ -432,8 +433,12 @@ pub fn programs_facts(
         napi: queue.napi.get(),
         irq: queue.irq,
     });
-    let processes =
-        targets.living().map(|target| ProcessFacts { pid: target.pid.get().unsigned_abs(), name: target.name.clone() });
+    let (pids, proc) = (targets.pids(), ProcRoot::default());
+    let processes = targets.living().map(|target| ProcessFacts {
+        pid: target.pid.get().unsigned_abs(),
+        name: target.name.clone(),
+        is_child: proc.process(target.pid).stat().is_ok_and(|stat| stat.ppid.is_some_and(|it| pids.contains(&it))),
+    });
     ProgramsFacts {
         processes: processes.collect(),
         queues: queues.collect(),

@@ -281,8 +281,15 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) ->
         return conclusion::line("no server is visible to this user; run this as root", None);
     }
     let Some(first) = first else {
-        let text = "no server with an epoll listens in the network namespaces that were examined; measure one in a private lab";
-        return conclusion::line(text, Some("quell bench"));
+        let (text, command) = match fixes {
+            Fixes::Above => {
+                ("no server with an epoll listens in the network namespaces that were examined; list all", "quell")
+            }
+            Fixes::ByDoctor => {
+                ("no server with an epoll listens on this host; measure one in a private lab", "quell bench")
+            }
+        };
+        return conclusion::line(text, Some(command));
     };
     let (name, pid) = (visible::name(&first.name), first.pid);
     let alike = also(servers, first);
