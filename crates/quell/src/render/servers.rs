@@ -447,7 +447,8 @@ mod tests {
         assert!(conclusion(&all, true, Fixes::Above).contains("(stalled-queue)"));
         assert!(conclusion(&all[..2], true, Fixes::Above).contains("quell bench --pid"));
         assert!(conclusion(&all[..1], false, Fixes::Above).contains("(as root)"));
-        assert!(conclusion(&[], true, Fixes::Above).ends_with("\n  quell bench\n"));
+        assert!(conclusion(&[], true, Fixes::Above).ends_with("\n  quell\n"));
+        assert!(conclusion(&[], true, Fixes::ByDoctor).ends_with("\n  quell bench\n"));
         assert!(conclusion(&[], false, Fixes::Above).contains("run this as root"));
     }
 
