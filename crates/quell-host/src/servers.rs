@@ -114,12 +114,10 @@ pub enum NextStep {
         measured: EarlierMeasurement,
         /// Why it has no answer, and what to do.
         advice: String,
-        /// The next command.
         command: String,
     },
     /// Attach the mode that a measurement has found better.
     Attach {
-        /// The mode.
         mode: DeliveryMode,
         /// Whether it has to be steered for that, as when it was measured.
         steered: bool,

@@ -8,8 +8,7 @@ pub(crate) fn losses(process: &Process, now: &Snapshot, before: Option<&Snapshot
     let sockets = sockets(process).filter(|sockets| !sockets.is_empty())?;
     let dropped: u64 = sockets.iter().map(dropped).sum();
     let since = before.and_then(|before| {
-        let is_it = |other: &&Process| (other.pid, other.start_time_ticks) == (process.pid, process.start_time_ticks);
-        let then = self::sockets(before.processes.iter().find(is_it)?)?;
+        let then = self::sockets(before.same_process(process)?)?;
         let ns = now.taken.monotonic_ns.checked_sub(before.taken.monotonic_ns).filter(|&ns| ns > 0)?;
         let are_same = then.iter().map(|socket| socket.fd).eq(sockets.iter().map(|socket| socket.fd));
         let lost = dropped.checked_sub(then.iter().map(self::dropped).sum()).filter(|_| are_same)?;

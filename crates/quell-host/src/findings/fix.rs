@@ -23,7 +23,6 @@ pub enum Fix {
     Command(String),
     /// Advice if no command helps.
     Advice(String),
-    /// Command of Quell.
     Mode {
         /// What to do before it, or what it does, with its punctuation. Empty if the command is all.
         first: String,
@@ -33,7 +32,7 @@ pub enum Fix {
     },
 }
 
-/// Text of a fix.
+/// A fix as JSON has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "Fix")]

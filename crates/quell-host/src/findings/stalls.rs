@@ -132,7 +132,7 @@ struct Before {
 
 fn target_before(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, fd: i32) -> Option<Before> {
     let before = query.before()?;
-    let process = before.processes.iter().find(|process| process.pid == epoll.process.pid)?;
+    let process = before.same_process(epoll.process)?;
     let earlier = process.files.known()?.epolls.iter().find(|other| other.fd == epoll.epoll.fd)?;
     let target = earlier.targets.known()?.iter().find(|target| target.fd == fd)?;
     Some(match &target.file {

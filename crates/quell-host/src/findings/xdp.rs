@@ -33,8 +33,7 @@ fn drops(query: &SnapshotQuery<'_>) -> Vec<Observation> {
 
 fn of_drops(query: &SnapshotQuery<'_>, process: &Process, socket: &SnapshotXdpSocket) -> Option<Observation> {
     let before = query.before().and_then(|before| {
-        let same = |other: &&Process| (other.pid, other.start_time_ticks) == (process.pid, process.start_time_ticks);
-        let files = before.processes.iter().find(same)?.files.known()?;
+        let files = before.same_process(process)?.files.known()?;
         files.xdp_details.iter().find(|other| other.fd == socket.fd).map(SnapshotXdpSocket::losses)
     });
     let lost: Vec<String> = socket

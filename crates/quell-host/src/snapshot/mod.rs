@@ -111,6 +111,13 @@ impl Snapshot {
         Ok(serde_json::from_slice(json)?)
     }
 
+    /// The process of another snapshot in this one; `None` if it is gone, also if another has its PID now.
+    #[must_use]
+    pub fn same_process(&self, process: &Process) -> Option<&Process> {
+        let is_it = |other: &&Process| (other.pid, other.start_time_ticks) == (process.pid, process.start_time_ticks);
+        self.processes.iter().find(is_it)
+    }
+
     #[must_use]
     pub fn index(&self) -> Index<'_> {
         Index::new(self)

@@ -340,8 +340,7 @@ fn epolls_of<'a>(
     index: &Index<'a>,
 ) -> Vec<EpollContext<'a>> {
     let Some(files) = process.files.known() else { return Vec::new() };
-    let earlier = before.and_then(|before| before.processes.iter().find(|other| other.pid == process.pid));
-    let earlier = earlier.filter(|earlier| earlier.start_time_ticks == process.start_time_ticks);
+    let earlier = before.and_then(|before| before.same_process(process));
     let in_context = |epoll: &'a SnapshotEpoll| {
         let mut its = EpollContext {
             process,

@@ -217,18 +217,18 @@ fn lowest_and_highest(values: impl Iterator<Item = f64>) -> (f64, f64) {
     values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)))
 }
 
-/// Median of the values; `None` if there are none.
+/// `None` without values.
 pub(super) fn median(values: Vec<f64>) -> Option<f64> {
     quantile_of(values, 0.5)
 }
 
-/// Interpolated quantile of values in any order; `None` if there are none.
+/// Interpolated quantile of unsorted values; `None` without any.
 pub(super) fn quantile_of(mut values: Vec<f64>, share: f64) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     quantile(&values, share)
 }
 
-/// Interpolated quantile of sorted values; `None` if there are none.
+/// Interpolated quantile of sorted values; `None` without any.
 fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let position = share * last as f64;
