@@ -89,10 +89,7 @@ pub(crate) fn figures(payoff: &ModePayoff) -> String {
     let wait = payoff.wait_p99_ns.map(|ns| format!("packets waited up to {} µs (p99)", short(ns as f64 / 1e3)));
     let cpu = payoff.cpu_wait_share.filter(|share| *share >= CPU_WAIT_SHARE);
     let cpu = cpu.map(|share| {
-        format!(
-            "the program waited for a CPU {:.0} % of the time in which it wanted one: others use its CPUs",
-            share * 100.0
-        )
+        format!("other threads had its CPUs {:.0} % of the time in which the program wanted one", share * 100.0)
     });
     [polls, share, wait, cpu].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }

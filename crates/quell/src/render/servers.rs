@@ -371,6 +371,7 @@ fn also(servers: &[HostServer], first: &HostServer) -> String {
 mod tests {
     use super::*;
     use quell_change::journal::{Purpose, TargetProgram};
+    use quell_host::attach::payoff::ModePayoff;
     use quell_linux::Pid;
 
     const PLAIN: Terminal = Terminal { columns: None, colour: false };
@@ -532,6 +533,21 @@ mod tests {
         let back = of(NextStep::Return { mode: mode("base"), measured: measured(None) });
         let detach = format!("\n  quell detach {}\n", Pid::of_this_process());
         assert!(back.contains("use base instead of suspend20") && back.ends_with(&detach), "{back}");
+    }
+
+    #[test]
+    fn a_mode_that_costs_cpu_time_is_measured_beside_one_that_polls_less_with_a_judge_before_others_are_checked() {
+        let attached = |pays| {
+            let mode = "suspend20".parse().unwrap_or_else(|why| panic!("{why}"));
+            let payoff = Some(ModePayoff { pays, ..ModePayoff::of(mode, &[], None, None) });
+            let address = Some(([10, 0, 0, 1], 80).into());
+            HostServer { attached: Some(mode), payoff, address, ..server("nginx", NextStep::Check) }
+        };
+        let instead = "suspend200".parse().unwrap_or_else(|why| panic!("{why}"));
+        let costs = DoesItPay::CostsCpuTime { instead, break_even_packets_per_s: Some(25_000) };
+        let text = conclusion(&[attached(DoesItPay::MeasureToKnow), attached(costs)], true, Fixes::Above);
+        let command = "--modes base,suspend200 --latency \"ssh CLIENT quell load 10.0.0.1:80 ";
+        assert!(text.contains(command) && !text.contains("quell detach"), "{text}");
     }
 
     #[test]
