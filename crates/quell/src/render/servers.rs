@@ -160,7 +160,7 @@ fn next(server: &HostServer, fixes: Fixes) -> String {
         NextStep::Attach { mode, measured, .. } => format!("attach {mode}, {}", as_measured(measured)),
         NextStep::Return { mode, measured } => format!("return to {mode}, {}", as_measured(measured)),
         NextStep::Keep { measured } => format!("keep, {}", as_measured(measured)),
-        NextStep::Check => pays(server).map_or_else(|| "check".to_owned(), |(text, _)| text),
+        NextStep::Check => server.payoff.as_ref().map_or("check", payoff::in_short).to_owned(),
         NextStep::AwaitClients => "no connection through a queue now".to_owned(),
     };
     command(server, fixes).map_or_else(|| step.clone(), |command| format!("{step}: {command}"))
