@@ -273,13 +273,17 @@ fn a_reuseport_group_on_several_queues_is_steered_although_no_epoll_mixes_queues
     assert_eq!(only(&sorted_for_now(), &steered).next, NextStep::Check);
     let mut floating = sorted_for_now();
     set(&mut floating, "/processes/0/threads/1/affinity", json!("0-3"));
-    let fixes: Vec<String> = examine(&snapshot(&floating), None)
-        .findings
-        .iter()
-        .filter(|finding| finding.id == "floating-worker")
-        .flat_map(|finding| finding.fix.iter().map(ToString::to_string))
-        .collect();
-    assert_eq!(fixes, ["pin it to the CPU of its queue: `quell attach MODE 4242 --steer --pin --follow`"]);
+    let fixes = |host: &Value| -> Vec<String> {
+        let found = examine(&snapshot(host), None).findings;
+        let floating = found.into_iter().filter(|finding| finding.id == "floating-worker");
+        floating.flat_map(|finding| finding.fix).map(|fix| fix.to_string()).collect()
+    };
+    assert_eq!(fixes(&floating), ["pin it to the CPU of its queue: `quell attach MODE 4242 --steer --pin --follow`"]);
+    for napi in floating["devices"][0]["napis"].as_array().map(Vec::len).into_iter().flat_map(|count| 0..count) {
+        set(&mut floating, &format!("/devices/0/napis/{napi}/irq"), json!(null));
+    }
+    let by_hand = fixes(&floating);
+    assert!(by_hand.iter().all(|fix| fix.starts_with("pin it to one CPU: taskset -cp CPU ")), "{by_hand:?}");
 }
 
 #[test]
