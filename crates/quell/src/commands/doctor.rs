@@ -9,6 +9,7 @@ use clap::{Args, value_parser};
 use quell_change::journal::{EndRecord, TargetProgram};
 use quell_host::attach::AttachedMode;
 use quell_host::attach::attached::{adapt, attached_modes, attachments};
+use quell_host::attach::measured::settings_below;
 use quell_host::attach::placement::mark_attached_filters;
 use quell_host::behavior::{self, Behavior};
 use quell_host::findings::{self, FindingsReport, Rule, Severity};
@@ -17,6 +18,7 @@ use quell_host::snapshot::{self, Process, Snapshot, SnapshotScope};
 use quell_linux::process::is_root;
 use quell_linux::visible::counted;
 use quell_linux::{NapiId, Pid, kernel, visible};
+use quell_mode::DeliveryMode;
 use quell_report::words;
 use quell_result::store::{self, ResultStore};
 use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
@@ -86,10 +88,10 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     }
     let diagnosis = match &args.read[..] {
         [] => Diagnosis::of_this_host(&args.scope.with_attachments()?, args.seconds)?,
-        [now] => Diagnosis::of(&Examined::from(read(now)?), &BTreeMap::new(), &BTreeMap::new()),
+        [now] => Diagnosis::of(&Examined::from(read(now)?), &BTreeMap::new(), &BTreeMap::new(), &BTreeMap::new()),
         [before, now, ..] => {
             let examined = Examined { before: Some(read(before)?), ..Examined::from(read(now)?) };
-            Diagnosis::of(&examined, &BTreeMap::new(), &BTreeMap::new())
+            Diagnosis::of(&examined, &BTreeMap::new(), &BTreeMap::new(), &BTreeMap::new())
         }
     };
     if args.json {
@@ -133,12 +135,21 @@ impl Diagnosis {
         let observing = format!("observing this host for {}", counted(seconds, "second"));
         let (examined, measured) =
             Progress::during(&observing, || (take(scope, seconds), reading.join().unwrap_or_default()));
-        let (examined, attached) = (examined?, attached_modes(&attachments(&journal()).unwrap_or_default()));
-        let reverted = reverted(journal().ends(), &examined.now, &attached);
-        Ok(Self { reverted, ..Self::of(&examined, &attached, &measured) })
+        let (examined, journal) = (examined?, journal());
+        let attachments = attachments(&journal).unwrap_or_default();
+        let attached = attached_modes(&attachments);
+        let below = settings_below(&journal, &attachments, &examined.now);
+        let reverted = reverted(journal.ends(), &examined.now, &attached);
+        Ok(Self { reverted, ..Self::of(&examined, &attached, &below, &measured) })
     }
 
-    fn of(examined: &Examined, attached: &BTreeMap<Pid, AttachedMode>, measured: &EarlierAnswers) -> Self {
+    /// `below` are the settings of attached programs without their attachments.
+    fn of(
+        examined: &Examined,
+        attached: &BTreeMap<Pid, AttachedMode>,
+        below: &BTreeMap<Pid, DeliveryMode>,
+        measured: &EarlierAnswers,
+    ) -> Self {
         let Examined { before, now, polls, sampled, behavior } = examined;
         let mut report = findings::examine_observed(now, before.as_ref(), polls, behavior.as_ref());
         adapt(&mut report.findings, attached);
@@ -146,6 +157,7 @@ impl Diagnosis {
             findings: &report.findings,
             origins: &servers::origins(now),
             attached,
+            below,
             measured,
             polls,
             sampled_ns: u64::try_from(sampled.as_nanos()).unwrap_or(u64::MAX),
