@@ -175,7 +175,7 @@ fn host_settings_of_a_profile_are_changed_in_the_profile() {
     };
     let sysctl = |new: &str| {
         let value = Diff { old: Some("0".to_owned()), new: Some(new.to_owned()) };
-        PlannedChange::Sysctl { name: "net.core.busy_poll".to_owned(), value }
+        PlannedChange::Sysctl { name: "net.core.busy_read".to_owned(), value }
     };
     let wanted = |rule, setting| {
         let fix = fixes(rule, &[], &[&profile(vec![host_setting(setting)])]).concat();
@@ -185,6 +185,6 @@ fn host_settings_of_a_profile_are_changed_in_the_profile() {
     assert_eq!(wanted("rps-on-polled-queue", rps).as_deref(), Some("rps_cpus none"));
     assert_eq!(wanted("gro-off", gro(false)).as_deref(), Some("rx-gro on"));
     assert_eq!(wanted("gro-off", gro(true)), None, "another program has set it since");
-    assert_eq!(wanted("system-wide-busy-poll", sysctl("50")).as_deref(), Some("net.core.busy_poll 0"));
+    assert_eq!(wanted("system-wide-busy-poll", sysctl("50")).as_deref(), Some("net.core.busy_read 0"));
     assert_eq!(wanted("system-wide-busy-poll", sysctl("20")), None);
 }
