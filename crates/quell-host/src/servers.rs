@@ -15,7 +15,9 @@ use crate::attach::AttachedMode;
 use crate::attach::effect::{EffectOnQueue, judge};
 use crate::attach::no_poll::cause;
 use crate::attach::payoff::{DoesItPay, ModePayoff};
-use crate::findings::{EPOLL_MIXES_NAPIS, Finding, Node, Severity, can_come_to_mix, has_reuseport_group, kinds_of};
+use crate::findings::{
+    EPOLL_MIXES_NAPIS, Finding, Node, Severity, can_come_to_mix, has_reuseport_group, kinds_of, lacking,
+};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{FileWait, Files, Process, Protocol, Snapshot, SnapshotSocket, SocketState};
 
@@ -309,7 +311,6 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let about: Vec<&Finding> =
         known.findings.iter().filter(|finding| concerns(query, finding, processes, &queues)).collect();
     let count = |severity| kinds_of(severity, about.iter().copied());
-    let cpu_ns = || processes.iter().map(|process| query.cpu_ns(process)).sum::<Option<u64>>();
     let is_unknown = queues.is_empty();
     let mixes = about.iter().any(|finding| finding.id == EPOLL_MIXES_NAPIS);
     let answers = processes.iter().find_map(|process| known.measured.get(&(process.pid, process.name.clone())));
@@ -324,15 +325,21 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let packets: u64 = samples.iter().map(|(_, sample)| sample.packets).sum();
     let load = (samples.len() == queues.len() && known.sampled_ns > 0)
         .then(|| (packets as f64 * 1e9 / known.sampled_ns as f64).round() as u64);
+    let programs_cpu_ns = processes.iter().map(|process| query.cpu_ns(process)).sum::<Option<u64>>();
+    let programs_cpu_wait_ns = processes.iter().map(|process| query.cpu_wait_ns(process)).sum::<Option<u64>>();
     let payoff = attached.filter(|_| !samples.is_empty()).map(|attached| {
         let mode = attached.mode;
         let judged = |(napi, sample): &(NapiId, &QueueSample)| {
-            let seen = EffectOnQueue::of(*napi, known.sampled_ns, sample);
+            let seen = EffectOnQueue {
+                programs_cpu_ns,
+                programs_cpu_wait_ns,
+                ..EffectOnQueue::of(*napi, known.sampled_ns, sample)
+            };
             (seen, judge(&mode, &seen, || cause(query, &pids, *napi).if_attached(&attached)))
         };
         let judged: Vec<_> = samples.iter().map(judged).collect();
         let fix = about.iter().find(|finding| finding.leaves_queues_unpolled()).and_then(|finding| finding.fix.first());
-        ModePayoff::of(mode, &judged, fix)
+        ModePayoff::of(mode, &judged, fix, lacking(query, &pids, queues.len()))
     });
     let worst = about.iter().filter(|finding| finding.severity >= Severity::Warning).max_by_key(|it| it.severity);
     // The payoff of an attached mode is worth more than a warning.
@@ -362,7 +369,7 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         address: address(query, processes),
         queues: queues.len(),
         workers: waiters.len().max(receiving.len()),
-        cpus: cpu_ns().zip(query.interval_ns()).map(|(ran, interval)| ran as f64 / interval as f64),
+        cpus: programs_cpu_ns.zip(query.interval_ns()).map(|(ran, interval)| ran as f64 / interval as f64),
         serious: count(Severity::Serious),
         warnings: count(Severity::Warning),
         notes: count(Severity::Note),

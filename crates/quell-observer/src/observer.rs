@@ -12,11 +12,11 @@ use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge, suspect};
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
 use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::views::with_attachments;
-use quell_host::findings::{one_queue_if_attached, unpolled_queues};
+use quell_host::findings::{cpus_lacking_for_pollers, one_queue_if_attached, unpolled_queues};
 use quell_host::snapshot::{
     self, Device, Files, Process, Snapshot, SnapshotNapi, SnapshotScope, TakeError, napis_of_files,
 };
-use quell_linux::proc::{ControlGroups, ProcDir, ProcRoot};
+use quell_linux::proc::{ControlGroups, ProcDir, ProcRoot, Schedstat};
 use quell_linux::sysfs::Sysfs;
 use quell_linux::{NapiId, Pid, clock, kernel};
 use quell_mode::{DeliveryMode, EpollParams};
@@ -41,7 +41,8 @@ struct Readings {
     interrupts: BTreeMap<(NapiId, u32), u64>,
     /// Run time of NAPI threads, by instance and thread ID.
     threads_ns: BTreeMap<(NapiId, Pid), u64>,
-    attached_ns: BTreeMap<ProgramKey, u64>,
+    /// CPU time of attached programs.
+    attached_cpu: BTreeMap<ProgramKey, Schedstat>,
     devices: DeviceCounters,
     /// Entries of each idle state, by the name of the state. All CPUs together.
     idle: Vec<(String, u64)>,
@@ -192,9 +193,9 @@ impl Observer {
             Some(((napi.id, tid), ProcRoot::default().process(tid).schedstat().ok()?.run_ns))
         };
         let threads_ns = napis(&self.snapshot).filter_map(|(_, napi)| ran(napi)).collect();
-        let attached_ns = self.conditions.keys().filter_map(|key| Some((*key, run_ns(*key)?))).collect();
+        let attached_cpu = self.conditions.keys().filter_map(|key| Some((*key, cpu_of(*key)?))).collect();
         let devices = drops::read(&self.snapshot);
-        Readings { counters, interrupts, threads_ns, attached_ns, devices, idle: idle(&self.snapshot) }
+        Readings { counters, interrupts, threads_ns, attached_cpu, devices, idle: idle(&self.snapshot) }
     }
 
     fn queues(&self, earlier: &Readings) -> Vec<ObservedQueue> {
@@ -241,7 +242,7 @@ impl Observer {
         let of = |process: &Process| {
             let key = (process.pid, process.start_time_ticks);
             let is_reported = self.conditions.contains_key(&key) || process.files.known().is_some_and(receives);
-            Some((key, is_reported.then(|| run_ns(key))??))
+            Some((key, is_reported.then(|| cpu_of(key))??.run_ns))
         };
         self.snapshot.processes.iter().filter_map(of).collect()
     }
@@ -249,7 +250,7 @@ impl Observer {
     /// Run time of a program since the beginning, and the time since then.
     fn ran_since_begin(&self, program: ProgramKey) -> Option<(u64, u64)> {
         let (at, ran) = &self.begun;
-        let ran_ns = run_ns(program)?.checked_sub(*ran.get(&program)?)?;
+        let ran_ns = cpu_of(program)?.run_ns.checked_sub(*ran.get(&program)?)?;
         let elapsed_ns = u64::try_from(at.elapsed().as_nanos()).ok().filter(|&elapsed| elapsed > 0)?;
         Some((ran_ns, elapsed_ns))
     }
@@ -310,9 +311,10 @@ impl Observer {
                 };
                 causes.entry((process.pid, napi)).or_insert_with(found).clone()
             };
-            let ran_ns = increase(&earlier.attached_ns, &self.read.attached_ns, &identity);
+            let used = self.read.attached_cpu.get(&identity);
+            let used = used.zip(earlier.attached_cpu.get(&identity)).and_then(|(now, before)| now.since(*before));
             let polling = |napi| PollingPrograms {
-                itself: can_poll(process) && ran_ns != Some(0),
+                itself: can_poll(process) && used.is_none_or(|used| used.run_ns > 0),
                 others: users.get(&napi).is_some_and(|users| users.polling > usize::from(can_poll(process))),
             };
             let dir = ProcRoot::default().process(process.pid);
@@ -321,12 +323,15 @@ impl Observer {
             let cpu_ns = cpu_ns(&dir, process.start_time_ticks);
             let ControlGroups { pod, container, unit } =
                 if cpu_ns.is_some() { groups } else { ControlGroups::default() };
-            let judged =
-                mode.map(|it| (it.mode, judged(&it.mode, of_program, interval_ns, ran_ns, polling, &mut cause)));
+            let judged = mode.map(|it| (it.mode, judged(&it.mode, of_program, interval_ns, used, polling, &mut cause)));
             let fix = mode.zip(unpolled.get(&process.pid));
             let fix = fix.map(|(mode, fix)| one_queue_if_attached(fix.clone(), mode));
             let payoff = judged.as_ref().filter(|(_, queues)| !queues.is_empty());
-            let payoff = payoff.map(|(mode, queues)| ModePayoff::of(*mode, queues, fix.as_ref()));
+            let payoff = payoff.map(|(mode, queues)| {
+                let attached = modes.keys().map(|(pid, _)| *pid).collect();
+                let lacking = cpus_lacking_for_pollers(&self.snapshot, &attached, queues.len());
+                ModePayoff::of(*mode, queues, fix.as_ref(), lacking)
+            });
             let effect = judged.and_then(|(_, queues)| worst(queues));
             Some(ObservedProgram {
                 pid: process.pid,
@@ -381,11 +386,11 @@ fn cpu_ns(dir: &ProcDir, start_time_ticks: u64) -> Option<u64> {
     u64::try_from((stat.utime.duration() + stat.stime.duration()).as_nanos()).ok()
 }
 
-/// Run time of the threads of a program, more precise than [`cpu_ns`]. Absent if the process is another one now.
-fn run_ns((pid, start_time_ticks): ProgramKey) -> Option<u64> {
+/// CPU time of the threads of a program, more precise than [`cpu_ns`]. Absent if the process is another one now.
+fn cpu_of((pid, start_time_ticks): ProgramKey) -> Option<Schedstat> {
     let dir = ProcRoot::default().process(pid);
-    let run_ns = dir.schedstat_of_all_threads().ok()?.run_ns;
-    cpu_ns(&dir, start_time_ticks).map(|_| run_ns)
+    let cpu = dir.schedstat_of_all_threads().ok()?;
+    cpu_ns(&dir, start_time_ticks).map(|_| cpu)
 }
 
 /// Epolls of a process by their parameters, as far as these can be read.
@@ -519,25 +524,25 @@ fn can_poll(process: &Process) -> bool {
     process.files.known().is_none_or(Files::can_poll)
 }
 
-/// Verdicts on the queues of a program, which ran for `ran_ns`.
+/// Verdicts on the queues of a program, which used CPUs so.
 fn judged<'a>(
     mode: &DeliveryMode,
     queues: impl Iterator<Item = &'a ObservedQueue>,
     for_ns: u64,
-    ran_ns: Option<u64>,
+    used: Option<Schedstat>,
     polling: impl Fn(NapiId) -> PollingPrograms,
     mut cause: impl FnMut(NapiId) -> NoPollCause,
 ) -> Vec<(EffectOnQueue, ModeVerdict)> {
     let judged = queues.filter_map(|queue| {
         let sample = queue.sample.as_ref()?;
-        let seen = EffectOnQueue::of(queue.napi, for_ns, sample);
+        let seen = EffectOnQueue::of(queue.napi, for_ns, sample).with_cpu(used);
         if mode.napi().irq_suspend_timeout_ns > 0
-            && let Some(why) = suspect(sample, for_ns, ran_ns)
+            && let Some(why) = suspect(sample, for_ns, seen.programs_cpu_ns)
         {
             return Some((seen, ModeVerdict::CannotTell(format!("{why}; `quell doctor` looks for the cause"))));
         }
         let PollingPrograms { itself, others } = polling(queue.napi);
-        let seen = EffectOnQueue { interrupts: queue.interrupts, programs_cpu_ns: ran_ns, is_shared: others, ..seen };
+        let seen = EffectOnQueue { interrupts: queue.interrupts, is_shared: others, ..seen };
         let polls_by_epoll = mode.epoll().is_some_and(|epoll| epoll.prefer_busy_poll || epoll.busy_poll_usecs > 0);
         let seen = if itself || !polls_by_epoll { seen } else { seen.without_polls_of_others() };
         Some((seen, judge(mode, &seen, || cause(queue.napi))))
@@ -584,7 +589,14 @@ mod tests {
         let of = |itself, others| {
             let polling = move |_| PollingPrograms { itself, others };
             let (mode, queues) = ("suspend20".parse().unwrap(), [&queue].into_iter());
-            worst(judged(&mode, queues, 1_000_000_000, Some(90_000_000), polling, |_| NoPollCause::NoEpoll))
+            worst(judged(
+                &mode,
+                queues,
+                1_000_000_000,
+                Some(Schedstat { run_ns: 90_000_000, ..Schedstat::default() }),
+                polling,
+                |_| NoPollCause::NoEpoll,
+            ))
         };
         let said = |verdict| match verdict {
             Some(ModeVerdict::InEffect(text)) => text,

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use quell_linux::proc::ProcRoot;
+use quell_linux::proc::{ProcRoot, Schedstat};
 use quell_linux::visible::{agree, counted, thousands};
 use quell_linux::{NapiId, Pid, kernel};
 use quell_mode::{DeliveryMode, Threaded};
@@ -52,6 +52,8 @@ pub struct EffectOnQueue {
     pub interrupts: Option<u64>,
     /// CPU time of the programs that the mode is for, in nanoseconds; absent if it is unknown.
     pub programs_cpu_ns: Option<u64>,
+    /// Time for which they wanted to run and waited for a CPU, in nanoseconds; absent if it is unknown.
+    pub programs_cpu_wait_ns: Option<u64>,
     /// 99th percentile of the time that packets can have waited, in nanoseconds; absent if most came by an enabled
     /// interrupt, so that they have no bound.
     pub wait_p99_ns: Option<u64>,
@@ -91,7 +93,7 @@ pub(super) struct PollCounting {
     pub(super) began: Instant,
     polls: BTreeMap<NapiId, PollCounters>,
     irqs: BTreeMap<IrqOfNapi, u64>,
-    run_ns: BTreeMap<Pid, u64>,
+    cpu: BTreeMap<Pid, Schedstat>,
 }
 
 /// A NAPI instance, and the number of its interrupt.
@@ -103,8 +105,8 @@ impl PollCounting {
         programs: &BTreeSet<Pid>,
         polls: BTreeMap<NapiId, PollCounters>,
     ) -> Self {
-        let (began, irqs, run_ns) = (Instant::now(), interrupts(&queues), run_times(programs));
-        Self { queues, began, polls, irqs, run_ns }
+        let (began, irqs, cpu) = (Instant::now(), interrupts(&queues), cpu_of(programs));
+        Self { queues, began, polls, irqs, cpu }
     }
 
     /// Ends the interval with these counters, and begins the next one.
@@ -113,17 +115,17 @@ impl PollCounting {
         programs: &BTreeSet<Pid>,
         polls: BTreeMap<NapiId, PollCounters>,
     ) -> Vec<EffectOnQueue> {
-        let (now, irqs, run_ns) = (Instant::now(), interrupts(&self.queues), run_times(programs));
+        let (now, irqs, cpu) = (Instant::now(), interrupts(&self.queues), cpu_of(programs));
         let for_ns = u64::try_from((now - self.began).as_nanos()).unwrap_or(u64::MAX);
-        let programs_cpu_ns = cpu_time_between(&self.run_ns, &run_ns);
+        let used = cpu_between(&self.cpu, &cpu);
         let seen = |step: &QueueStep| {
             let sample = polls.get(&step.napi)?.since(self.polls.get(&step.napi));
             let interrupts = step.irq.and_then(|irq| interrupts_between(&self.irqs, &irqs, (step.napi, irq)));
             let seen = EffectOnQueue::of(step.napi, for_ns, &sample);
-            Some(EffectOnQueue { interrupts, programs_cpu_ns, ..seen })
+            Some(EffectOnQueue { interrupts, ..seen.with_cpu(used) })
         };
         let seen = self.queues.iter().filter_map(seen).collect();
-        (self.began, self.irqs, self.run_ns, self.polls) = (now, irqs, run_ns, polls);
+        (self.began, self.irqs, self.cpu, self.polls) = (now, irqs, cpu, polls);
         seen
     }
 }
@@ -144,19 +146,20 @@ fn interrupts_between(
 }
 
 /// CPU time of each program since it started, without threads that exited. Programs that exited are missing.
-pub(super) fn run_times(programs: &BTreeSet<Pid>) -> BTreeMap<Pid, u64> {
+fn cpu_of(programs: &BTreeSet<Pid>) -> BTreeMap<Pid, Schedstat> {
     let proc = ProcRoot::default();
-    let of = |pid: &Pid| Some((*pid, proc.process(*pid).schedstat_of_all_threads().ok()?.run_ns));
+    let of = |pid: &Pid| Some((*pid, proc.process(*pid).schedstat_of_all_threads().ok()?));
     programs.iter().filter_map(of).collect()
 }
 
 /// CPU time of the programs between two readings. Absent without programs, if one of them was read only once, and if
 /// threads exited with more CPU time than the others used.
-fn cpu_time_between(before: &BTreeMap<Pid, u64>, after: &BTreeMap<Pid, u64>) -> Option<u64> {
+fn cpu_between(before: &BTreeMap<Pid, Schedstat>, after: &BTreeMap<Pid, Schedstat>) -> Option<Schedstat> {
     if after.is_empty() || !before.keys().eq(after.keys()) {
         return None;
     }
-    before.values().zip(after.values()).map(|(before, after)| after.checked_sub(*before)).sum()
+    let mut used = before.values().zip(after.values()).map(|(before, after)| after.since(*before));
+    used.try_fold(Schedstat::default(), |sum, one| Some(sum.plus(one?)))
 }
 
 impl EffectOnQueue {
@@ -174,9 +177,17 @@ impl EffectOnQueue {
             by_thread: polls.thread,
             interrupts: None,
             programs_cpu_ns: None,
+            programs_cpu_wait_ns: None,
             wait_p99_ns: wait.p99_ns.filter(|_| wait.packets >= wait.interrupt_packets),
             is_shared: false,
         }
+    }
+
+    /// The same with what the threads of its programs used of CPUs in the interval.
+    #[must_use]
+    pub fn with_cpu(self, used: Option<Schedstat>) -> Self {
+        let (programs_cpu_ns, programs_cpu_wait_ns) = used.map(|used| (used.run_ns, used.wait_ns)).unzip();
+        Self { programs_cpu_ns, programs_cpu_wait_ns, ..self }
     }
 
     /// The same for a program that cannot have polled: polls by programs are those of others.
@@ -401,6 +412,7 @@ mod tests {
             by_thread: 0,
             interrupts: None,
             programs_cpu_ns: None,
+            programs_cpu_wait_ns: None,
             wait_p99_ns: None,
             is_shared: false,
         }
@@ -543,13 +555,15 @@ mod tests {
     #[test]
     fn the_cpu_time_of_programs_is_absent_if_one_of_them_is_not_known_twice() {
         let times = |times: &[(i32, u64)]| {
-            times.iter().map(|&(pid, ns)| (Pid::new(pid).unwrap(), ns)).collect::<BTreeMap<_, _>>()
+            let of = |run_ns| Schedstat { run_ns, wait_ns: run_ns / 5, timeslices: 1 };
+            times.iter().map(|&(pid, ns)| (Pid::new(pid).unwrap(), of(ns))).collect::<BTreeMap<_, _>>()
         };
-        assert_eq!(cpu_time_between(&times(&[(7, 10), (8, 5)]), &times(&[(7, 30), (8, 5)])), Some(20));
-        assert_eq!(cpu_time_between(&times(&[(7, 10)]), &times(&[(7, 9)])), None);
-        assert_eq!(cpu_time_between(&times(&[(7, 10)]), &times(&[(7, 30), (8, 5)])), None);
-        assert_eq!(cpu_time_between(&times(&[(7, 10), (8, 5)]), &times(&[(7, 30)])), None);
-        assert_eq!(cpu_time_between(&times(&[]), &times(&[])), None);
+        let used = cpu_between(&times(&[(7, 10), (8, 5)]), &times(&[(7, 30), (8, 5)]));
+        assert_eq!(used, Some(Schedstat { run_ns: 20, wait_ns: 4, timeslices: 0 }));
+        assert_eq!(cpu_between(&times(&[(7, 10)]), &times(&[(7, 9)])), None);
+        assert_eq!(cpu_between(&times(&[(7, 10)]), &times(&[(7, 30), (8, 5)])), None);
+        assert_eq!(cpu_between(&times(&[(7, 10), (8, 5)]), &times(&[(7, 30)])), None);
+        assert_eq!(cpu_between(&times(&[]), &times(&[])), None);
     }
 
     #[test]

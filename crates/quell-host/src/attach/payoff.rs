@@ -3,14 +3,14 @@
 
 use std::num::NonZeroU64;
 
-use quell_mode::{DeliveryMode, ModeKind, Threaded};
+use quell_mode::{DeliveryMode, ModeKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::effect::{EffectOnQueue, ModeVerdict, PACKETS_TO_JUDGE};
-use crate::findings::Fix;
+use crate::findings::{Fix, LackingCpus};
 
-/// Polls per packet above which a mode costs more than interrupts.
+/// Polls per packet above which a mode polls more than interrupts would, which need at most one, and some without packets.
 const POLLS_PER_PACKET_MAX: u64 = 2;
 /// Timeouts that are recommended, in ns. Longer ones delay packets of an idle program too much.
 const TIMEOUTS_NS: [u64; 4] = [50_000, 100_000, 200_000, 500_000];
@@ -29,12 +29,14 @@ pub struct ModePayoff {
     /// 99th percentile of the time that packets can have waited in the queue where it is longest, in nanoseconds. Null
     /// if most packets came by an enabled interrupt, so that they have no bound.
     pub wait_p99_ns: Option<u64>,
+    /// Share of the time in which the program wanted to run but waited for a CPU, 0 to 1. Null if it is unknown.
+    pub cpu_wait_share: Option<f64>,
     pub pays: DoesItPay,
 }
 
 /// Whether a mode pays, the most serious answer first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub enum DoesItPay {
     /// No: it is not in effect on a queue.
     NotInEffect,
@@ -45,10 +47,15 @@ pub enum DoesItPay {
         /// Command for that, if one does it.
         command: Option<String>,
     },
-    /// No: it polls more often than interrupts would.
-    Costs {
+    /// No: its polling threads and the workers of the program share CPUs.
+    LacksCpus(LackingCpus),
+    /// Only if latency is worth CPU time: the kernel polls more often than interrupts would.
+    CostsCpuTime {
         /// Mode that needs fewer polls at this packet rate.
         instead: DeliveryMode,
+        /// Packets per second of a queue above which its timer polls at most twice per packet; null if it polls at any
+        /// rate.
+        break_even_packets_per_s: Option<u64>,
     },
     /// `base` does not change polls.
     ChangesNothing,
@@ -60,8 +67,15 @@ pub enum DoesItPay {
 
 impl DoesItPay {
     /// Names of all answers, the most serious first.
-    pub const NAMES: [&str; 6] =
-        ["not-in-effect", "leaves-queues-unpolled", "costs", "changes-nothing", "measure-to-know", "cannot-tell"];
+    pub const NAMES: [&str; 7] = [
+        "not-in-effect",
+        "leaves-queues-unpolled",
+        "lacks-cpus",
+        "costs-cpu-time",
+        "changes-nothing",
+        "measure-to-know",
+        "cannot-tell",
+    ];
 
     /// Its name, as in JSON and metrics.
     #[must_use]
@@ -69,25 +83,31 @@ impl DoesItPay {
         match self {
             Self::NotInEffect => "not-in-effect",
             Self::LeavesQueuesUnpolled { .. } => "leaves-queues-unpolled",
-            Self::Costs { .. } => "costs",
+            Self::LacksCpus(_) => "lacks-cpus",
+            Self::CostsCpuTime { .. } => "costs-cpu-time",
             Self::ChangesNothing => "changes-nothing",
             Self::MeasureToKnow => "measure-to-know",
             Self::CannotTell => "cannot-tell",
         }
     }
 
-    /// Whether the counters show that the mode does not pay.
+    /// Whether the mode does not pay, without a measurement.
     #[must_use]
     pub fn is_no(&self) -> bool {
-        matches!(self, Self::NotInEffect | Self::LeavesQueuesUnpolled { .. } | Self::Costs { .. })
+        matches!(self, Self::NotInEffect | Self::LeavesQueuesUnpolled { .. } | Self::LacksCpus(_))
     }
 }
 
 impl ModePayoff {
-    /// Judges a mode by its queues. `fix` is that for an epoll that polls and has connections of several queues; absent
-    /// without one.
+    /// Judges a mode by its queues. `fix` is that for an epoll that polls and has connections of several queues, `lacking`
+    /// the CPUs if they are too few for its polling threads; absent otherwise.
     #[must_use]
-    pub fn of(mode: DeliveryMode, queues: &[(EffectOnQueue, ModeVerdict)], fix: Option<&Fix>) -> Self {
+    pub fn of(
+        mode: DeliveryMode,
+        queues: &[(EffectOnQueue, ModeVerdict)],
+        fix: Option<&Fix>,
+        lacking: Option<LackingCpus>,
+    ) -> Self {
         let sum = |of: fn(&EffectOnQueue) -> u64| queues.iter().map(|(seen, _)| of(seen)).sum::<u64>();
         let ratio = |part: u64, all: u64| (all > 0).then(|| part as f64 / all as f64);
         let (packets, polls) = (sum(|seen| seen.packets), sum(|seen| seen.polls));
@@ -96,16 +116,24 @@ impl ModePayoff {
         let instead = queues.iter().filter_map(|(seen, _)| instead_of_costly(&mode, seen));
         let instead =
             instead.max_by_key(|instead| (*instead == DeliveryMode::default(), instead.napi().gro_flush_timeout_ns));
-        let pays = match (instead, fix) {
+        let lacking = lacking.filter(|_| mode.poller().is_some());
+        let pays = match (instead, fix, lacking) {
             _ if is(|verdict| matches!(verdict, ModeVerdict::NotInEffect(_))) => DoesItPay::NotInEffect,
             _ if mode == DeliveryMode::default() => DoesItPay::ChangesNothing,
-            (_, Some(fix)) => {
+            (_, Some(fix), _) => {
                 let (fix, command) = fix.parts();
                 DoesItPay::LeavesQueuesUnpolled { fix, command }
             }
-            (Some(instead), None) => DoesItPay::Costs { instead },
-            (None, None) if is(|verdict| matches!(verdict, ModeVerdict::InEffect(_))) => DoesItPay::MeasureToKnow,
-            (None, None) => DoesItPay::CannotTell,
+            (_, None, Some(lacking)) => DoesItPay::LacksCpus(lacking),
+            (Some(instead), None, None) => {
+                DoesItPay::CostsCpuTime { instead, break_even_packets_per_s: break_even_packets_per_s(&mode) }
+            }
+            _ if is(|verdict| matches!(verdict, ModeVerdict::InEffect(_))) => DoesItPay::MeasureToKnow,
+            _ => DoesItPay::CannotTell,
+        };
+        let waited = |(seen, _): &(EffectOnQueue, ModeVerdict)| {
+            let (ran, waited) = (seen.programs_cpu_ns?, seen.programs_cpu_wait_ns?);
+            ratio(waited, ran.saturating_add(waited))
         };
         Self {
             mode,
@@ -113,22 +141,27 @@ impl ModePayoff {
             polls_per_packet: ratio(polls, packets),
             program_share: ratio(sum(EffectOnQueue::by_programs), polls),
             wait_p99_ns: queues.iter().filter_map(|(seen, _)| seen.wait_p99_ns).max(),
+            cpu_wait_share: queues.iter().filter_map(waited).max_by(f64::total_cmp),
             pays,
         }
     }
 }
 
-/// The mode that needs fewer polls, if those of this one cost more than interrupts would: an interrupt needs at most
-/// one poll per packet.
+/// The mode that needs fewer polls, if this one makes the kernel poll more than interrupts would.
 fn instead_of_costly(mode: &DeliveryMode, seen: &EffectOnQueue) -> Option<DeliveryMode> {
-    let (napi, epoll) = (mode.napi(), mode.epoll().unwrap_or_default());
-    let polls = match epoll.busy_poll_usecs > 0 || napi.threaded == Threaded::BusyPoll {
+    let polls = match mode.polls_at_any_load() && mode.poller().is_none() {
         true => seen.polls,
         // Polls of epoll_wait without spinning come with the wait, which the program makes in any mode.
         false => seen.by_kernel(),
     };
-    let is_costly = seen.packets >= PACKETS_TO_JUDGE && polls / seen.packets > POLLS_PER_PACKET_MAX;
+    let is_costly = seen.packets >= PACKETS_TO_JUDGE && polls > seen.packets.saturating_mul(POLLS_PER_PACKET_MAX);
     (is_costly && *mode != DeliveryMode::default()).then(|| with_fewer_polls(mode, seen))
+}
+
+/// Rate at which [`POLLS_PER_PACKET_MAX`] periods of the timer pass between two packets.
+fn break_even_packets_per_s(mode: &DeliveryMode) -> Option<u64> {
+    let period_ns = mode.napi().gro_flush_timeout_ns.checked_mul(POLLS_PER_PACKET_MAX)?;
+    (!mode.polls_at_any_load()).then(|| 1_000_000_000_u64.checked_div(period_ns))?
 }
 
 /// The mode of the same kind whose timer is longer than the mean time between packets, or `base`.
@@ -163,7 +196,7 @@ mod tests {
     }
 
     fn payoff(mode: &str, queues: &[(EffectOnQueue, ModeVerdict)], fix: Option<&str>) -> ModePayoff {
-        ModePayoff::of(mode.parse().unwrap(), queues, fix.map(Fix::advice).as_ref())
+        ModePayoff::of(mode.parse().unwrap(), queues, fix.map(Fix::advice).as_ref(), None)
     }
 
     #[test]
@@ -171,7 +204,8 @@ mod tests {
         let answers = [
             DoesItPay::NotInEffect,
             DoesItPay::LeavesQueuesUnpolled { fix: "steer".to_owned(), command: None },
-            DoesItPay::Costs { instead: DeliveryMode::default() },
+            DoesItPay::LacksCpus(LackingCpus { cpus: 2, queues: 2, workers: 2 }),
+            DoesItPay::CostsCpuTime { instead: DeliveryMode::default(), break_even_packets_per_s: None },
             DoesItPay::ChangesNothing,
             DoesItPay::MeasureToKnow,
             DoesItPay::CannotTell,
@@ -185,11 +219,11 @@ mod tests {
     }
 
     #[test]
-    fn a_mode_with_many_polls_per_packet_costs_more_than_it_gives_and_a_longer_timer_does_not() {
+    fn a_mode_with_many_polls_per_packet_costs_cpu_time_and_a_longer_timer_costs_less() {
         // 12 polls by the kernel per packet, 300 µs apart.
         let seen = |packets: u64| seen(packets, packets * 13, packets);
         let instead = |mode: &str, seen| match payoff(mode, &[(seen, in_effect())], None).pays {
-            DoesItPay::Costs { instead } => Some(instead.to_string()),
+            DoesItPay::CostsCpuTime { instead, .. } => Some(instead.to_string()),
             _ => None,
         };
         assert_eq!(instead("suspend20", seen(3_300)).as_deref(), Some("suspend500"));
@@ -200,7 +234,37 @@ mod tests {
         assert_eq!(instead("base", seen(3_300)), None);
         let few = EffectOnQueue { polls: 5_000, ..seen(3_300) };
         assert_eq!(instead("suspend20", few), None);
+        let just_above = EffectOnQueue { polls: 3_300 * 3 + 1, ..seen(3_300) };
+        assert!(instead("suspend20", just_above).is_some(), "2.0003 polls by the kernel per packet");
         assert_eq!(instead("suspend20", seen(PACKETS_TO_JUDGE - 1)), None);
+    }
+
+    #[test]
+    fn a_timer_polls_twice_per_packet_at_the_break_even_rate_and_a_loop_has_none() {
+        let break_even = |mode: &str| break_even_packets_per_s(&mode.parse().unwrap());
+        assert_eq!(break_even("suspend20"), Some(25_000));
+        assert_eq!(break_even("defer200"), Some(2_500));
+        assert_eq!((break_even("fullbusy"), break_even("base")), (None, None));
+    }
+
+    #[test]
+    fn too_few_cpus_for_polling_threads_are_a_no_however_well_they_poll() {
+        let lacking = LackingCpus::of(2, 2, 2);
+        let payoff = |mode: &str, queues: &[_]| ModePayoff::of(mode.parse().unwrap(), queues, None, lacking).pays;
+        let polled = [(seen(3_300, 40_000, 40_000), in_effect())];
+        assert_eq!(Some(payoff("userbusy", &polled)), lacking.map(DoesItPay::LacksCpus));
+        assert_eq!(payoff("suspend200", &polled), DoesItPay::MeasureToKnow, "it has no polling threads");
+        assert!(payoff("userbusy", &polled).is_no() && !DoesItPay::MeasureToKnow.is_no());
+    }
+
+    #[test]
+    fn a_program_that_waits_for_a_cpu_does_so_for_a_share_of_the_time_in_which_it_wants_one() {
+        let seen = |ran, waited| {
+            let times = EffectOnQueue { programs_cpu_ns: ran, programs_cpu_wait_ns: waited, ..seen(500, 500, 400) };
+            payoff("suspend20", &[(times, in_effect())], None).cpu_wait_share
+        };
+        assert_eq!(seen(Some(300), Some(100)), Some(0.25));
+        assert_eq!((seen(Some(300), None), seen(None, Some(100)), seen(Some(0), Some(0))), (None, None, None));
     }
 
     #[test]
@@ -211,7 +275,7 @@ mod tests {
             pays("suspend20", Some("steer")),
             DoesItPay::LeavesQueuesUnpolled { fix: "steer".to_owned(), command: None }
         );
-        assert!(matches!(pays("suspend20", None), DoesItPay::Costs { .. }));
+        assert!(matches!(pays("suspend20", None), DoesItPay::CostsCpuTime { .. }));
         assert_eq!(pays("base", None), DoesItPay::ChangesNothing);
         let not = [(costly[0].0, ModeVerdict::NotInEffect("none".to_owned()))];
         assert_eq!(payoff("suspend20", &not, Some("steer")).pays, DoesItPay::NotInEffect);

@@ -18,7 +18,7 @@ use super::payoff::{DoesItPay, ModePayoff};
 use super::plan::{EpollsSetBy, QueueStep};
 use super::stall::{StallWatch, Stalled, SuspendedQueue};
 use super::stall_log::StallLog;
-use crate::findings::{one_queue_if_attached, unpolled_queues};
+use crate::findings::{cpus_lacking_for_pollers, one_queue_if_attached, unpolled_queues};
 use crate::snapshot::Snapshot;
 
 const PERIOD: Duration = Duration::from_secs(5);
@@ -173,7 +173,8 @@ impl EffectWatch {
         let payoff = snapshot.filter(|_| !judged.is_empty()).map(|snapshot| {
             let fix = unpolled_queues(snapshot).into_iter().find(|(pid, _)| programs.contains(pid));
             let fix = fix.map(|(_, fix)| one_queue_if_attached(fix, &attached));
-            ModePayoff::of(request.mode, &judged, fix.as_ref())
+            let lacking = cpus_lacking_for_pollers(snapshot, programs, judged.len());
+            ModePayoff::of(request.mode, &judged, fix.as_ref(), lacking)
         });
         Ok((changes, payoff.filter(|payoff| self.is_news(payoff))))
     }
@@ -210,9 +211,12 @@ mod tests {
     #[test]
     fn an_answer_whether_the_mode_pays_is_news_once_it_differs_from_the_one_before() {
         let mode = "suspend200".parse().unwrap();
-        let payoff = |pays| ModePayoff { pays, ..ModePayoff::of(mode, &[], None) };
+        let payoff = |pays| ModePayoff { pays, ..ModePayoff::of(mode, &[], None, None) };
         let unpolled = || DoesItPay::LeavesQueuesUnpolled { fix: "steer".to_owned(), command: None };
-        let costs = |instead: &str| DoesItPay::Costs { instead: instead.parse().unwrap() };
+        let costs = |instead: &str| DoesItPay::CostsCpuTime {
+            instead: instead.parse().unwrap(),
+            break_even_packets_per_s: None,
+        };
         let mut watch = AttachmentWatch::after(Some(&payoff(unpolled()))).effects;
         assert!(!watch.is_news(&payoff(unpolled())), "attach has said it");
         assert!(watch.is_news(&payoff(costs("defer200"))), "the clients have reconnected");

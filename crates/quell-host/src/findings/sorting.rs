@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use quell_linux::Pid;
 use quell_linux::visible::counted;
 use quell_mode::DeliveryMode;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::placement::FLOATING_WORKER;
 use super::sharing::{EPOLL_MIXES_NAPIS, SHARED_BY_WORKERS};
@@ -58,11 +60,14 @@ pub(super) fn without_suspension(query: &SnapshotQuery<'_>, process: &Process) -
 }
 
 /// CPUs that are too few for polling threads beside the workers of programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub struct LackingCpus {
+    /// CPUs of the host.
     pub cpus: usize,
-    /// Queues, each of which gets a polling thread.
+    /// Queues, each of which has a polling thread.
     pub queues: usize,
+    /// Threads that wait in the epolls of the programs, at least 1.
     pub workers: usize,
 }
 
@@ -80,7 +85,7 @@ pub fn cpus_lacking_for_pollers(now: &Snapshot, programs: &BTreeSet<Pid>, queues
     lacking(&SnapshotQuery::new(now, None), programs, queues)
 }
 
-fn lacking(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, queues: usize) -> Option<LackingCpus> {
+pub(crate) fn lacking(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, queues: usize) -> Option<LackingCpus> {
     let its = query.epolls().filter(|epoll| programs.contains(&epoll.process.pid));
     let workers = its.map(|epoll| epoll.waiters.len()).sum::<usize>().max(1);
     LackingCpus::of(query.now.cpus.each.len(), queues, workers)

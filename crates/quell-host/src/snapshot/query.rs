@@ -267,6 +267,14 @@ impl<'a> SnapshotQuery<'a> {
         saturating_sum(process.threads.known()?.iter().map(ran))
     }
 
+    /// Time for which the threads of a process wanted to run and waited for a CPU in the interval, in nanoseconds.
+    pub(crate) fn cpu_wait_ns(&self, process: &Process) -> Option<u64> {
+        let waited = |thread: &Thread| {
+            thread.wait_ns.known()?.checked_sub(*self.thread_before(process, thread.tid)?.wait_ns.known()?)
+        };
+        saturating_sum(process.threads.known()?.iter().map(waited))
+    }
+
     fn thread_before(&self, process: &Process, tid: Pid) -> Option<&'a Thread> {
         let before = self.index_before.as_ref()?.process(process.pid)?;
         if before.start_time_ticks != process.start_time_ticks {

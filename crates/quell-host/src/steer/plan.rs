@@ -215,6 +215,12 @@ fn notes(group: &Group, filter: &QueueSteering, snapshot: &Snapshot) -> Vec<Note
 }
 
 impl Steering {
+    /// Whether there are connections that the filter does not move.
+    #[must_use]
+    pub fn leaves_established(&self) -> bool {
+        self.notes.iter().any(|note| matches!(note, Note::Established { .. }))
+    }
+
     /// Removes the note about existing connections.
     pub fn forget_established(&mut self) {
         self.notes.retain(|note| !matches!(note, Note::Established { .. }));

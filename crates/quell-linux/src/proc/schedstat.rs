@@ -33,7 +33,18 @@ impl Schedstat {
         Duration::from_nanos(self.run_ns)
     }
 
-    fn plus(self, other: Self) -> Self {
+    /// Increase since an earlier reading. Absent if a value went backwards, as when a thread exits.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Option<Self> {
+        Some(Self {
+            run_ns: self.run_ns.checked_sub(earlier.run_ns)?,
+            wait_ns: self.wait_ns.checked_sub(earlier.wait_ns)?,
+            timeslices: self.timeslices.checked_sub(earlier.timeslices)?,
+        })
+    }
+
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
         Self {
             run_ns: self.run_ns.saturating_add(other.run_ns),
             wait_ns: self.wait_ns.saturating_add(other.wait_ns),

@@ -3,9 +3,10 @@
 use quell_cli::number::{plain, short};
 use quell_host::attach::payoff::{DoesItPay, ModePayoff};
 use quell_host::attach::{AttachedMode, ModeCommand, Selection};
+use quell_host::findings::LackingCpus;
 use quell_linux::Pid;
-use quell_linux::visible::{self, counted};
-use quell_mode::DeliveryMode;
+use quell_linux::visible::{self, agree, counted};
+use quell_mode::{DeliveryMode, Threaded};
 
 /// Programs as arguments of commands.
 #[derive(Debug, Clone)]
@@ -16,16 +17,36 @@ pub(crate) struct ProgramArguments {
     by_option: String,
     /// What is attached to them.
     attached: Option<AttachedMode>,
+    /// Command that measures what their clients see.
+    judge: Option<String>,
 }
 
 impl ProgramArguments {
     pub(crate) fn of_pids(pids: &[Pid]) -> Self {
         let pids = |separator| pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator);
-        Self { positional: pids(" "), by_option: format!("--pid {}", pids(",")), attached: None }
+        Self { positional: pids(" "), by_option: format!("--pid {}", pids(",")), attached: None, judge: None }
     }
 
     pub(crate) fn attached(self, attached: Option<AttachedMode>) -> Self {
         Self { attached, ..self }
+    }
+
+    pub(crate) fn judged_by(self, judge: Option<String>) -> Self {
+        Self { judge, ..self }
+    }
+
+    /// Command that measures them, with more than the default modes if there are any.
+    pub(crate) fn measure(&self, options: &str) -> String {
+        let judge = self.judge.as_ref().map(|judge| format!(" --latency \"{judge}\"")).unwrap_or_default();
+        format!("quell bench {}{options}{judge}", self.by_option)
+    }
+
+    /// What that command compares, and what the reader has to replace.
+    pub(crate) fn compares(&self) -> &'static str {
+        match self.judge {
+            Some(_) => "; CLIENT is another machine, with quell, whose requests come beside the present ones",
+            None => "; this compares CPU time only: --latency COMMAND adds what clients see (docs/bench.md)",
+        }
     }
 
     fn are_launched(&self) -> bool {
@@ -46,7 +67,7 @@ impl ProgramArguments {
             Selection::Cgroup(cgroup) => {
                 let path = cgroup.path().to_string_lossy();
                 let option = format!("--cgroup {}", visible::name(&shell_words::quote(&path)));
-                Self { positional: option.clone(), by_option: option, attached: None }
+                Self { positional: option.clone(), by_option: option, attached: None, judge: None }
             }
         }
     }
@@ -56,6 +77,9 @@ impl ProgramArguments {
     }
 }
 
+/// Share of time in which a program waited for a CPU from which it is said.
+const CPU_WAIT_SHARE: f64 = 0.1;
+
 /// `1.2 polls per packet, 98 % of them by the program, packets waited up to 41 µs (p99)`. Empty without polls.
 #[must_use]
 pub(crate) fn figures(payoff: &ModePayoff) -> String {
@@ -63,7 +87,11 @@ pub(crate) fn figures(payoff: &ModePayoff) -> String {
     let polls = payoff.polls_per_packet.map(|polls| format!("{} polls per packet", short(polls)));
     let share = payoff.program_share.map(|share| format!("{:.0} % of polls by {by}", share * 100.0));
     let wait = payoff.wait_p99_ns.map(|ns| format!("packets waited up to {} µs (p99)", short(ns as f64 / 1e3)));
-    [polls, share, wait].into_iter().flatten().collect::<Vec<_>>().join(", ")
+    let cpu = payoff.cpu_wait_share.filter(|share| *share >= CPU_WAIT_SHARE);
+    let cpu = cpu.map(|share| {
+        format!("other threads had its CPUs {:.0} % of the time in which the program wanted one", share * 100.0)
+    });
+    [polls, share, wait, cpu].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 /// What to do with a mode that pays or does not, with its figures, and the command for it.
@@ -77,7 +105,6 @@ pub(crate) fn advice(payoff: &ModePayoff, programs: &ProgramArguments) -> (Strin
 #[must_use]
 pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figures: &str) -> (String, Option<String>) {
     let ModePayoff { mode, queues, pays, .. } = payoff;
-    let measure = || Some(format!("quell bench {}", programs.by_option));
     // `quell detach` refuses programs that `quell run` started.
     let (undo, detach) = match programs.are_launched() {
         true => ("start the command again without it", None),
@@ -86,24 +113,40 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
     match pays {
         DoesItPay::NotInEffect => (format!("{mode} is not in effect{figures}: {undo}, or fix the cause"), detach),
         DoesItPay::LeavesQueuesUnpolled { fix, command } => (unpolled(payoff, fix), command.clone()),
-        DoesItPay::Costs { instead } if *instead == DeliveryMode::default() => {
-            (format!("{mode} costs more than it gives at this load{figures}: {undo}"), detach)
+        DoesItPay::LacksCpus(LackingCpus { cpus, queues, workers }) => {
+            let (cpus, threads) = (counted(*cpus, "CPU"), counted(*queues, "polling thread"));
+            let workers = counted(*workers, "worker");
+            (format!("{mode} costs more than it gives: {threads} and {workers} share {cpus}{figures}: {undo}"), detach)
         }
-        DoesItPay::Costs { instead } => (
-            format!("{mode} costs more than it gives at this load{figures}: use {instead} instead"),
-            detach.map(|_| programs.replace(instead)),
-        ),
-        DoesItPay::ChangesNothing => {
-            (format!("{mode} changes nothing about polls: measure which mode is better{CPU_ONLY}"), measure())
-        }
-        DoesItPay::MeasureToKnow => {
-            let cost = match mode.poller() {
-                Some(_) => format!("; its {} use a whole CPU each", counted(*queues, "polling thread")),
-                None => String::new(),
+        DoesItPay::CostsCpuTime { instead, break_even_packets_per_s } => {
+            let above = break_even_packets_per_s.map(|rate| {
+                let rate = short(rate as f64);
+                format!(" (above {rate} packets/s per queue it polls at most twice per packet)")
+            });
+            let above = above.unwrap_or_default();
+            let (beside, modes) = match *instead == DeliveryMode::default() {
+                true => (format!("otherwise {undo}"), " --modes base".to_owned()),
+                false => (format!("beside {instead}, which polls less"), format!(" --modes base,{instead}")),
             };
+            let compares = programs.compares();
             (
-                format!("{mode} is in effect{figures}{cost}; only a measurement shows whether it pays{CPU_ONLY}"),
-                measure(),
+                format!(
+                    "{mode} polls more than interrupts would{figures}{above}: CPU time that only lower latency repays; \
+                     measure whether it does, {beside}{compares}"
+                ),
+                Some(programs.measure(&modes)),
+            )
+        }
+        DoesItPay::ChangesNothing => (
+            format!("{mode} changes nothing about polls: measure which mode is better{}", programs.compares()),
+            Some(programs.measure("")),
+        ),
+        DoesItPay::MeasureToKnow => {
+            let cost = whole_cpus(mode, *queues).map(|cost| format!("; {cost}")).unwrap_or_default();
+            let compares = programs.compares();
+            (
+                format!("{mode} is in effect{figures}{cost}; only a measurement shows whether it pays{compares}"),
+                Some(programs.measure("")),
             )
         }
         DoesItPay::CannotTell => {
@@ -112,12 +155,25 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
     }
 }
 
+/// Who uses whole CPUs under a mode that polls at any load.
+#[must_use]
+pub(crate) fn whole_cpus(mode: &DeliveryMode, queues: usize) -> Option<String> {
+    let of_queues = |thread: &str| {
+        let use_one = agree(&queues, "uses a whole CPU", "use a whole CPU each");
+        format!("its {} {use_one}, at any load", counted(queues, thread))
+    };
+    match (mode.poller().is_some(), mode.napi().threaded) {
+        (true, _) => Some(of_queues("polling thread")),
+        (false, Threaded::BusyPoll) => Some(of_queues("NAPI thread")),
+        _ => mode
+            .polls_at_any_load()
+            .then(|| "each worker polls while it waits, and uses a whole CPU, at any load".to_owned()),
+    }
+}
+
 /// How connections from before an attachment get to their workers. A reload would end a measurement.
 pub(crate) const RECONNECT_TO_ATTACHED: &str =
     "only new connections are steered: restart the clients, or reload the server (`nginx -s reload`)";
-
-/// What a measurement without clients compares.
-pub(crate) const CPU_ONLY: &str = " (CPU time; --latency COMMAND adds what clients see)";
 
 /// What connections on several queues of one epoll mean for the reader.
 fn unpolled(payoff: &ModePayoff, fix: &str) -> String {
@@ -145,6 +201,7 @@ mod tests {
             polls_per_packet: Some(12.1),
             program_share: Some(0.08),
             wait_p99_ns: Some(41_000),
+            cpu_wait_share: Some(0.09),
             pays,
         };
         let pid = |pid| Pid::new(pid).unwrap_or_else(|| unreachable!());
@@ -152,7 +209,8 @@ mod tests {
     }
 
     fn costs(instead: &str) -> DoesItPay {
-        DoesItPay::Costs { instead: instead.parse().unwrap_or_else(|why| panic!("{why}")) }
+        let instead = instead.parse().unwrap_or_else(|why| panic!("{why}"));
+        DoesItPay::CostsCpuTime { instead, break_even_packets_per_s: Some(25_000) }
     }
 
     #[test]
@@ -162,21 +220,28 @@ mod tests {
             text.contains("(12.1 polls per packet, 8 % of polls by the program, packets waited up to 41.0 µs (p99))"),
             "{text}"
         );
-        assert!(text.contains("only a measurement shows whether it pays (CPU time; --latency"), "{text}");
+        assert!(text.contains("only a measurement shows whether it pays; this compares CPU time only"), "{text}");
         assert_eq!(command.as_deref(), Some("quell bench --pid 812,813"));
         let (poller, _) = said("userbusy", DoesItPay::MeasureToKnow);
         assert!(
             poller.contains("by the poller") && poller.contains("2 polling threads use a whole CPU each"),
             "{poller}"
         );
+        let (spinning, _) = said("fullbusy", DoesItPay::MeasureToKnow);
+        assert!(spinning.contains("each worker polls while it waits, and uses a whole CPU"), "{spinning}");
     }
 
     #[test]
     fn a_verdict_against_a_mode_names_what_to_do_instead() {
         let (text, command) = said("suspend20", costs("suspend500"));
-        assert!(text.contains("costs more than it gives at this load") && text.ends_with("use suspend500 instead"));
-        assert_eq!(command.as_deref(), Some("quell detach 812 813 && quell attach suspend500 812 813"));
-        assert_eq!(said("suspend20", costs("base")).1.as_deref(), Some("quell detach 812 813"));
+        assert!(text.contains("polls more than interrupts would (12.1 polls per packet"), "{text}");
+        assert!(text.contains("above 25,000 packets/s per queue") && text.contains("beside suspend500"), "{text}");
+        assert_eq!(command.as_deref(), Some("quell bench --pid 812,813 --modes base,suspend500"));
+        assert!(said("suspend20", costs("base")).0.contains("otherwise undo it"));
+        let lacking = DoesItPay::LacksCpus(LackingCpus { cpus: 2, queues: 2, workers: 1 });
+        let (text, command) = said("userbusy", lacking);
+        assert!(text.contains("2 polling threads and 1 worker share 2 CPUs") && text.ends_with(": undo it"), "{text}");
+        assert_eq!(command.as_deref(), Some("quell detach 812 813"));
         let (not, command) = said("suspend20", DoesItPay::NotInEffect);
         assert!(not.contains("not in effect") && command.as_deref() == Some("quell detach 812 813"), "{not}");
         assert_eq!(said("suspend20", DoesItPay::CannotTell).1.as_deref(), Some("quell top 812 813"));

@@ -5,6 +5,7 @@ use std::mem::discriminant;
 use quell_change::journal::EndRecord;
 use quell_cli::number::short;
 use quell_host::attach::mode_command::placement_options;
+use quell_host::attach::payoff::DoesItPay;
 use quell_host::attach::{AttachedMode, ModeCommand};
 use quell_host::servers::{EarlierMeasurement, HostServer, NextStep, ServerWait};
 use quell_linux::proc::ProgramPlace;
@@ -190,10 +191,13 @@ fn attached(server: &HostServer) -> Option<AttachedMode> {
     attached.map(|mode| AttachedMode { mode, launched, steers: steered, pins: pinned })
 }
 
+fn arguments(server: &HostServer) -> ProgramArguments {
+    ProgramArguments::of_pids(&[server.pid]).attached(attached(server)).judged_by(judge(server))
+}
+
 /// Whether its attached mode pays, and the command that follows.
 fn pays(server: &HostServer) -> Option<(String, Option<String>)> {
-    let programs = ProgramArguments::of_pids(&[server.pid]).attached(attached(server));
-    server.payoff.as_ref().map(|payoff| payoff::advice(payoff, &programs))
+    server.payoff.as_ref().map(|payoff| payoff::advice(payoff, &arguments(server)))
 }
 
 /// Command of the next step.
@@ -203,8 +207,7 @@ fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
         NextStep::Fix { .. } => (fixes == Fixes::ByDoctor).then(|| format!("quell doctor {pid}")),
         NextStep::MeasureAgain { packets_per_s: 0, .. } => None,
         NextStep::Measure { steered } | NextStep::MeasureAgain { steered, .. } => {
-            let judge = judge(server).map(|judge| format!(" --latency \"{judge}\"")).unwrap_or_default();
-            Some(format!("quell bench --pid {pid}{}{judge}", placement_options(*steered, *steered)))
+            Some(arguments(server).measure(placement_options(*steered, *steered)))
         }
         NextStep::Decide { command, .. } => Some(visible::name(command).into_owned()),
         // Its plan shows whether the problem still exists.
@@ -251,23 +254,19 @@ fn judge(server: &HostServer) -> Option<String> {
     Some(format!("ssh CLIENT quell load {address} --rate 1K --warm-up 0.1 --seconds 1 --figures"))
 }
 
-/// What a measurement with the command of [`judge`], or without one, compares.
-fn compares(server: &HostServer) -> &'static str {
-    match judge(server) {
-        Some(_) => "; CLIENT is another machine, with quell, whose requests come beside the present ones",
-        None => "; this compares CPU time only: --latency COMMAND adds what clients see (docs/bench.md)",
-    }
-}
-
 /// What to do first on this host: fix, else measure, else attach. `is_root` is whether commands that change settings
 /// can be run.
 #[must_use]
 pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) -> String {
     let pays_not = |server: &HostServer| server.payoff.as_ref().is_some_and(|payoff| payoff.pays.is_no());
+    let costs = |server: &HostServer| {
+        server.payoff.as_ref().is_some_and(|payoff| matches!(payoff.pays, DoesItPay::CostsCpuTime { .. }))
+    };
     let rank = |server: &HostServer| match &server.next {
         NextStep::Fix { .. } => 0,
         NextStep::Check if pays_not(server) => 1,
         NextStep::Return { .. } => 1,
+        NextStep::Check if costs(server) => 2,
         NextStep::Measure { .. } | NextStep::Decide { .. } => 2,
         NextStep::MeasureAgain { .. } => 3,
         NextStep::Attach { .. } => 4,
@@ -300,11 +299,11 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) ->
     let text = match &first.next {
         NextStep::Fix { finding } => format!("fix first what prevents a benefit for {name} {pid} ({finding})"),
         NextStep::Measure { steered } => {
-            let (steered, compares) = (reconnect(steered), compares(first));
+            let (steered, compares) = (reconnect(steered), arguments(first).compares());
             format!("nothing prevents a benefit for {name} {pid}: measure which mode is better{steered}{compares}")
         }
         NextStep::MeasureAgain { steered, measured, packets_per_s } => {
-            let compares = if *packets_per_s == 0 { "" } else { compares(first) };
+            let compares = if *packets_per_s == 0 { "" } else { arguments(first).compares() };
             format!("{name} {pid} was {}{}{compares}", again(measured, *packets_per_s), reconnect(steered))
         }
         NextStep::Decide { measured, advice, .. } => format!("{name} {pid}: {advice}, {}", as_measured(measured)),
@@ -372,6 +371,7 @@ fn also(servers: &[HostServer], first: &HostServer) -> String {
 mod tests {
     use super::*;
     use quell_change::journal::{Purpose, TargetProgram};
+    use quell_host::attach::payoff::ModePayoff;
     use quell_linux::Pid;
 
     const PLAIN: Terminal = Terminal { columns: None, colour: false };
@@ -533,6 +533,21 @@ mod tests {
         let back = of(NextStep::Return { mode: mode("base"), measured: measured(None) });
         let detach = format!("\n  quell detach {}\n", Pid::of_this_process());
         assert!(back.contains("use base instead of suspend20") && back.ends_with(&detach), "{back}");
+    }
+
+    #[test]
+    fn a_mode_that_costs_cpu_time_is_measured_beside_one_that_polls_less_with_a_judge_before_others_are_checked() {
+        let attached = |pays| {
+            let mode = "suspend20".parse().unwrap_or_else(|why| panic!("{why}"));
+            let payoff = Some(ModePayoff { pays, ..ModePayoff::of(mode, &[], None, None) });
+            let address = Some(([10, 0, 0, 1], 80).into());
+            HostServer { attached: Some(mode), payoff, address, ..server("nginx", NextStep::Check) }
+        };
+        let instead = "suspend200".parse().unwrap_or_else(|why| panic!("{why}"));
+        let costs = DoesItPay::CostsCpuTime { instead, break_even_packets_per_s: Some(25_000) };
+        let text = conclusion(&[attached(DoesItPay::MeasureToKnow), attached(costs)], true, Fixes::Above);
+        let command = "--modes base,suspend200 --latency \"ssh CLIENT quell load 10.0.0.1:80 ";
+        assert!(text.contains(command) && !text.contains("quell detach"), "{text}");
     }
 
     #[test]

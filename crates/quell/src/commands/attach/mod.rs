@@ -181,7 +181,8 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     };
     let mut is_over = || left.as_mut().is_some_and(|left| !left.is_kept());
     report.effect = effect(&request, &queues, &targets.pids(), time, cause, &mut is_over, &interruption);
-    report.payoff = report.effect.as_ref().and_then(|effect| effect.payoff(&attached, &report.findings));
+    report.payoff =
+        report.effect.as_ref().and_then(|effect| effect.payoff(&attached, &report.findings, report.lacking_cpus));
     if is_over() {
         return Err(reverted_meanwhile(&targets, left.as_ref()));
     }
@@ -249,7 +250,8 @@ fn show_what_was_set(
     output::prose(&render::rings_left_alone(&report.rings_left_alone))?;
     output::prose(&render::placement::placed(groups, placed))?;
     let Some(effect) = &report.effect else { return Ok(()) };
-    let conclusion = render::conclusion(report.payoff.as_ref(), targets.selection(), attached);
+    let is_partly_steered = groups.steerings.iter().any(Steering::leaves_established);
+    let conclusion = render::conclusion(report.payoff.as_ref(), targets.selection(), attached, is_partly_steered);
     output::prose(&format!("{effect}{conclusion}"))
 }
 

@@ -394,8 +394,9 @@ mod tests {
             mode: Some("suspend200".to_owned()),
             effect: Some(ModeVerdict::NotInEffect("no busy poll".to_owned())),
             payoff: Some(ModePayoff {
-                pays: DoesItPay::Costs { instead: DeliveryMode::default() },
-                ..ModePayoff::of("suspend200".parse().unwrap(), &[], None)
+                cpu_wait_share: None,
+                pays: DoesItPay::CostsCpuTime { instead: DeliveryMode::default(), break_even_packets_per_s: None },
+                ..ModePayoff::of("suspend200".parse().unwrap(), &[], None, None)
             }),
             drifted: Some(2),
             skipped: Some(vec![
@@ -487,7 +488,7 @@ mod tests {
         assert_eq!(value("quell_program_skipped_parts{", "reason=\"queue-not-set\"}"), "2.0");
         assert_eq!(value("quell_program_skipped_parts{", "reason=\"not-suspended\"}"), "1.0");
         assert_eq!(value("quell_program_drifted_settings{", ""), "2.0");
-        assert_eq!(value("quell_program_mode_pays{", "verdict=\"costs\"}"), "1.0");
+        assert_eq!(value("quell_program_mode_pays{", "verdict=\"costs-cpu-time\"}"), "1.0");
         assert_eq!(value("quell_program_mode_pays{", "verdict=\"not-in-effect\"}"), "0.0");
         assert_eq!(value("quell_program_xdp_dropped_total{", ""), "7");
         assert_eq!(value("quell_program_xdp_fill_ring_empty_total{", ""), "5");

@@ -4,10 +4,10 @@ use std::fmt;
 
 use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge};
 use quell_host::attach::no_poll::NoPollCause;
-use quell_host::attach::payoff::{DoesItPay, ModePayoff};
+use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::plan::QueueStep;
 use quell_host::attach::{AttachRequest, AttachedMode, Selection};
-use quell_host::findings::{Finding, one_queue_if_attached};
+use quell_host::findings::{Finding, LackingCpus, one_queue_if_attached};
 use quell_linux::NapiId;
 use quell_sampler::SamplerError;
 use schemars::JsonSchema;
@@ -51,13 +51,19 @@ impl Effect {
         Self::Watched(observed.into_iter().filter_map(one).collect())
     }
 
-    /// Whether the mode pays. `findings` are those under the mode. Absent if the queues could not be watched.
-    pub(crate) fn payoff(&self, attached: &AttachedMode, findings: &[Finding]) -> Option<ModePayoff> {
+    /// Whether the mode pays. `findings` are those under the mode, `lacking` the CPUs if they are too few for its polling
+    /// threads. Absent if the queues could not be watched.
+    pub(crate) fn payoff(
+        &self,
+        attached: &AttachedMode,
+        findings: &[Finding],
+        lacking: Option<LackingCpus>,
+    ) -> Option<ModePayoff> {
         let Self::Watched(queues) = self else { return None };
         let queues: Vec<_> = queues.iter().map(|queue| (queue.observed, queue.verdict.clone())).collect();
         let fix = findings.iter().find(|finding| finding.leaves_queues_unpolled());
         let fix = fix.and_then(|finding| finding.fix.first()).map(|fix| one_queue_if_attached(fix.clone(), attached));
-        Some(ModePayoff::of(attached.mode, &queues, fix.as_ref()))
+        Some(ModePayoff::of(attached.mode, &queues, fix.as_ref(), lacking))
     }
 
     pub(crate) fn blind(error: &SamplerError) -> Self {
@@ -65,14 +71,20 @@ impl Effect {
     }
 }
 
-/// What to do now with the programs that `selection` selects. Without a payoff, the queues could not be watched.
-pub(crate) fn conclusion(payoff: Option<&ModePayoff>, selection: &Selection, attached: AttachedMode) -> String {
+/// What to do now with the programs that `selection` selects, some of whose connections a new filter does not steer if
+/// `is_partly_steered`. Without a payoff, the queues could not be watched.
+pub(crate) fn conclusion(
+    payoff: Option<&ModePayoff>,
+    selection: &Selection,
+    attached: AttachedMode,
+    is_partly_steered: bool,
+) -> String {
     let programs = ProgramArguments::of_selection(selection).attached(Some(attached));
     let Some(payoff) = payoff else {
         return conclusion::line("whether the mode is in effect is unknown; look again", Some(&programs.top()));
     };
     let (text, command) = payoff::advice(payoff, &programs);
-    let reconnect = match attached.steers && payoff.pays == DoesItPay::ChangesNothing {
+    let reconnect = match is_partly_steered && !payoff.pays.is_no() {
         true => format!("{RECONNECT_TO_ATTACHED}; "),
         false => String::new(),
     };
@@ -107,10 +119,10 @@ mod tests {
     #[test]
     fn base_is_not_said_to_pay_but_to_steer_only() {
         let mode = quell_mode::DeliveryMode::default();
-        let base = ModePayoff::of(mode, &[], None);
+        let base = ModePayoff::of(mode, &[], None, None);
         let pid = Pid::new(812).unwrap_or_else(|| unreachable!());
         let attached = |steers| AttachedMode { mode, launched: false, steers, pins: false };
-        let said = |steers| conclusion(Some(&base), &Selection::Processes(vec![pid]), attached(steers));
+        let said = |steers| conclusion(Some(&base), &Selection::Processes(vec![pid]), attached(steers), steers);
         assert!(said(true).contains("only new connections are steered") && !said(true).contains("pays"));
         assert!(said(true).ends_with("\n  quell bench --pid 812\n"), "{}", said(true));
         assert!(!said(false).contains("steered"));

@@ -17,10 +17,11 @@ use quell_host::attach::{AttachPlan, AttachRequest, Attachment, RingStep, Socket
 use quell_host::findings::{Finding, Fix, FixText, LackingCpus, Severity};
 use quell_linux::visible::{agree, counted, noun};
 use quell_linux::{CpuList, NapiId, Pid};
-use quell_mode::PartialNapiSettings;
+use quell_mode::{DeliveryMode, PartialNapiSettings};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::payoff::whole_cpus;
 use super::show_names::ranges;
 use crate::output::on_one_line;
 
@@ -28,12 +29,10 @@ use crate::output::on_one_line;
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Report<'a> {
     schema: &'static str,
-    mode: String,
+    mode: DeliveryMode,
     programs: Vec<TargetProgram>,
     #[serde(skip)]
     follows: bool,
-    #[serde(skip)]
-    has_poller: bool,
     #[serde(skip)]
     pub(crate) lacking_cpus: Option<LackingCpus>,
     /// Reuseport filters and their verification; absent if placement was not requested.
@@ -60,10 +59,9 @@ impl<'a> Report<'a> {
     ) -> Self {
         Self {
             schema: Self::SCHEMA,
-            mode: request.mode.to_string(),
+            mode: request.mode,
             programs: targets.living().cloned().collect(),
             follows,
-            has_poller: request.mode.poller().is_some(),
             lacking_cpus: None,
             plan,
             placement: None,
@@ -83,10 +81,10 @@ impl fmt::Display for Report<'_> {
         self.plan.sockets().try_for_each(|step| writeln!(f, "  {}", sockets_line(step)))?;
         self.plan.rings().try_for_each(|step| writeln!(f, "  {}", ring_line(step)))?;
         let polled = self.plan.queues().count();
-        if polled > 0 && self.has_poller {
-            let (threads, each) =
-                (counted(polled, "thread"), agree(&polled, "it uses a CPU", "each uses a CPU of its own"));
-            writeln!(f, "  {threads} of Quell {}: {each}, at any load", agree(&polled, "polls", "poll"))?;
+        if polled > 0
+            && let Some(cost) = whole_cpus(&self.mode, polled)
+        {
+            writeln!(f, "  {cost}")?;
             self.lacking_cpus.iter().try_for_each(|lacking| f.write_str(&lacking_cpus(lacking)))?;
         }
         limitation_lines(&self.plan.limitations).iter().try_for_each(|line| writeln!(f, "  {line}"))?;

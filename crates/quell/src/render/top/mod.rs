@@ -227,11 +227,16 @@ fn verdict(effect: &ModeVerdict) -> (&'static str, &str) {
     }
 }
 
+/// Whether counters speak against a mode that is in effect.
+fn is_against(pays: &DoesItPay) -> bool {
+    use DoesItPay::{CostsCpuTime, LacksCpus, LeavesQueuesUnpolled};
+    matches!(pays, LeavesQueuesUnpolled { .. } | LacksCpus(_) | CostsCpuTime { .. })
+}
+
 /// Why the mode of a program is in effect or not, and why it does not pay. Absent without a verdict.
 fn why(program: &ObservedProgram) -> Option<String> {
     let (_, why) = verdict(program.effect.as_ref()?);
-    // The verdict says it if the mode is not in effect.
-    let payoff = program.payoff.as_ref().filter(|it| it.pays.is_no() && it.pays != DoesItPay::NotInEffect);
+    let payoff = program.payoff.as_ref().filter(|it| is_against(&it.pays));
     let Some(payoff) = payoff else { return Some(why.to_owned()) };
     let (text, command) = payoff::advice(payoff, &ProgramArguments::of_pids(&[program.pid]));
     // How it was attached is not in the report, only how its connections can be sorted.
