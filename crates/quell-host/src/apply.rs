@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 use quell_change::journal::{Entry, History, Journal, JournalError, Purpose, Watchdog};
@@ -20,8 +21,12 @@ use quell_linux::visible::counted;
 use quell_mode::profile::{Profile, Source};
 use tracing::{info, warn};
 
+use crate::attach::placement::mark_attached_filters;
+use crate::behavior::{self, OBSERVED, polling_programs};
+use crate::findings::Finding;
+use crate::plan::consequences::{after, concerns_programs, consequences_of_profile};
 use crate::plan::{ChangeText, DeniedFiles, PlanInput, PlannedChange, ProfilePlan};
-use crate::snapshot::{Reading, SnapshotScope, TakeError, UnknownReason, take};
+use crate::snapshot::{Reading, Snapshot, SnapshotScope, TakeError, UnknownReason, take};
 
 /// Maximum number of snapshots until the host must match the profile. Links and queues need some time to come up.
 const LOOKS: u32 = 10;
@@ -94,8 +99,7 @@ pub enum ApplyError {
 }
 
 pub fn observe(netns: Option<&NamespaceName>, profile: &Profile) -> Result<PlanInput, ApplyError> {
-    let scope = SnapshotScope { netns: netns.map(ToString::to_string), ..SnapshotScope::default() };
-    let (snapshot, _) = take(&scope)?;
+    let snapshot = look(netns)?;
     let namespace = open(netns)?;
     let read = || profile.sysctls.keys().map(|name| (name.clone(), sysctl(name))).collect();
     let sysctls: BTreeMap<String, Reading<String>> = namespace.run(read)?;
@@ -112,6 +116,33 @@ pub fn observe(netns: Option<&NamespaceName>, profile: &Profile) -> Result<PlanI
         irq_affinity: denied(proc.check_irq_affinity_writable()),
     };
     Ok(PlanInput { snapshot, sysctls, host_wide_sysctls, denied })
+}
+
+fn look(netns: Option<&NamespaceName>) -> Result<Snapshot, TakeError> {
+    let netns = netns.map(ToString::to_string);
+    Ok(take(&SnapshotScope { netns, configured_files: true, ..SnapshotScope::default() })?.0)
+}
+
+/// Findings that the plan would cause. If programs receive from its queues, observes them for half a second: only then
+/// would `quell doctor` find how they stall.
+pub fn forecast(
+    journal: &Journal,
+    netns: Option<&NamespaceName>,
+    observed: &PlanInput,
+    plan: &ProfilePlan,
+) -> Result<Vec<Finding>, ApplyError> {
+    let first = &observed.snapshot;
+    if !concerns_programs(first, plan) {
+        return Ok(consequences_of_profile(first, None, plan, None));
+    }
+    let programs = polling_programs(&after(first, plan));
+    let behavior = (!programs.is_empty()).then(|| behavior::observe(first, &programs, true));
+    if behavior.is_none() {
+        thread::sleep(OBSERVED);
+    }
+    let mut now = look(netns)?;
+    mark_attached_filters(&mut now, journal);
+    Ok(consequences_of_profile(&now, Some(first), plan, behavior.as_ref()))
 }
 
 fn denied_sysctl(proc: &ProcRoot, name: &str) -> Option<(String, String)> {
@@ -284,7 +315,7 @@ fn what_is_left(request: &ApplyRequest<'_>) -> Result<ProfilePlan, ApplyError> {
         if left.steps.is_empty() {
             break;
         }
-        std::thread::sleep(BETWEEN_LOOKS);
+        thread::sleep(BETWEEN_LOOKS);
     }
     Ok(left)
 }

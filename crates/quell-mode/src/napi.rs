@@ -141,6 +141,17 @@ pub enum NapiAttribute {
 impl NapiAttribute {
     /// All attributes.
     pub const ALL: [Self; 4] = [Self::DeferHardIrqs, Self::GroFlushTimeout, Self::IrqSuspendTimeout, Self::Threaded];
+
+    /// Name of the attribute of `napi-set`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::DeferHardIrqs => "defer-hard-irqs",
+            Self::GroFlushTimeout => "gro-flush-timeout",
+            Self::IrqSuspendTimeout => "irq-suspend-timeout",
+            Self::Threaded => "threaded",
+        }
+    }
 }
 
 /// Some settings of a NAPI instance. An absent value is not reported by the kernel (it predates the attribute), or is
@@ -296,14 +307,12 @@ impl Extend<(NapiAttribute, u64)> for PartialNapiSettings {
 
 impl fmt::Display for PartialNapiSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let values = [
-            ("defer-hard-irqs", self.defer_hard_irqs.map(|count| count.to_string())),
-            ("gro-flush-timeout", self.gro_flush_timeout_ns.map(duration_text)),
-            ("irq-suspend-timeout", self.irq_suspend_timeout_ns.map(duration_text)),
-            ("threaded", self.threaded.map(|threaded| threaded.as_kernel().to_string())),
-        ];
-        let texts: Vec<String> =
-            values.into_iter().filter_map(|(name, value)| Some(format!("{name} {}", value?))).collect();
+        let text = |attribute: NapiAttribute| {
+            let value = self.get(attribute)?;
+            let is_time = matches!(attribute, NapiAttribute::GroFlushTimeout | NapiAttribute::IrqSuspendTimeout);
+            Some(format!("{} {}", attribute.name(), if is_time { duration_text(value) } else { value.to_string() }))
+        };
+        let texts: Vec<String> = NapiAttribute::ALL.into_iter().filter_map(text).collect();
         f.write_str(if texts.is_empty() { "nothing".to_owned() } else { texts.join(", ") }.as_str())
     }
 }

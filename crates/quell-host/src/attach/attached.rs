@@ -12,7 +12,8 @@ use quell_linux::proc::ProcRoot;
 use quell_mode::DeliveryMode;
 
 use super::error::AttachError;
-use crate::findings::{Finding, are_attached, are_steered};
+use crate::findings::{Finding, are_attached, are_owned, are_steered};
+use crate::snapshot::Snapshot;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attached {
@@ -109,7 +110,7 @@ pub fn waiting(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
 }
 
 /// Journals that are not reverted.
-pub(super) fn in_use(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
+pub fn in_use(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
     Ok(recorded(journal)?.into_iter().filter(|attached| !attached.history.only_waits()).collect())
 }
 
@@ -131,11 +132,13 @@ fn recorded(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
     Ok(journal.list()?.into_iter().filter_map(attached).collect())
 }
 
-/// Adapts the advice of findings to what is attached to the programs.
-pub fn adapt(findings: &mut [Finding], attached: &BTreeMap<Pid, AttachedMode>) {
+/// Adapts the advice of findings about the present host to what is attached to the programs, and to the owners of
+/// settings.
+pub fn adapt(findings: &mut [Finding], now: &Snapshot, owners: &[Attached], attached: &BTreeMap<Pid, AttachedMode>) {
     are_attached(findings, attached);
     let steered: BTreeSet<Pid> = attached.iter().filter(|(_, mode)| mode.steers).map(|(pid, _)| *pid).collect();
     are_steered(findings, &steered);
+    are_owned(findings, now, &owners.iter().map(|owner| &owner.history).collect::<Vec<_>>());
 }
 
 /// Checks that none of the programs is attached, takes part in an experiment, or belongs to a lab that measures it.

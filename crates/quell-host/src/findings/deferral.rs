@@ -3,8 +3,10 @@
 
 use quell_linux::ethtool::{CoalesceParameter, Coalescing};
 use quell_linux::visible::counted;
+use quell_mode::NapiAttribute;
 
 use super::fix::Fix;
+use super::setting::{Setting, SettingObject};
 use super::text::time_text;
 use super::{Node, Observation, Rule, Severity};
 use crate::attach::stall::UNPOLLED_MIN;
@@ -39,7 +41,7 @@ fn timer_too_long(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             observed: format!("gro-flush-timeout is {}", time_text(timeout_ns)),
             fix: vec![
                 Fix::advice("choose a shorter gro-flush-timeout, such as 200 µs"),
-                Fix::napi_set(query, device, napi.id, &[("gro-flush-timeout", 200_000)]),
+                Fix::napi_set(query, device, napi, &[(NapiAttribute::GroFlushTimeout, 200_000)]),
             ],
         })
     };
@@ -65,8 +67,8 @@ fn half(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let of = |(device, napi): (&Device, &SnapshotNapi)| {
         let (count, timeout_ns) = napi.deferral()?;
         let missing = match (count, timeout_ns) {
-            (0, 1..) => ("defer-hard-irqs", 100),
-            (1.., 0) => ("gro-flush-timeout", 20_000),
+            (0, 1..) => (NapiAttribute::DeferHardIrqs, 100),
+            (1.., 0) => (NapiAttribute::GroFlushTimeout, 20_000),
             _ => return None,
         };
         // A rule in `suspension` reports queues that suspend.
@@ -75,8 +77,13 @@ fn half(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             nodes: vec![query.napi_node(napi.id)],
             observed: format!("defer-hard-irqs {count}, gro-flush-timeout {timeout_ns} ns"),
             fix: vec![
-                Fix::napi_set(query, device, napi.id, &[missing]),
-                Fix::napi_set(query, device, napi.id, &[("defer-hard-irqs", 0), ("gro-flush-timeout", 0)]),
+                Fix::napi_set(query, device, napi, &[missing]),
+                Fix::napi_set(
+                    query,
+                    device,
+                    napi,
+                    &[(NapiAttribute::DeferHardIrqs, 0), (NapiAttribute::GroFlushTimeout, 0)],
+                ),
             ],
         })
     };
@@ -133,7 +140,7 @@ fn judge_deferral(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNap
             counted(interrupts, "interrupt"),
             time_text(interval_ns)
         ),
-        fix: vec![Fix::napi_set(query, device, napi.id, &[("defer-hard-irqs", u64::from(count.max(50)) * 2)])],
+        fix: vec![Fix::napi_set(query, device, napi, &[(NapiAttribute::DeferHardIrqs, u64::from(count.max(50)) * 2)])],
     })
 }
 
@@ -173,7 +180,7 @@ fn flush_too_short(query: &SnapshotQuery<'_>) -> Vec<Observation> {
                 time_text(timeout_ns),
                 time_text(work_ns as u64)
             ),
-            fix: vec![Fix::napi_set(query, device, napi.id, &[("gro-flush-timeout", longer)])],
+            fix: vec![Fix::napi_set(query, device, napi, &[(NapiAttribute::GroFlushTimeout, longer)])],
         })
     };
     query.epolls().filter_map(of).collect()
@@ -312,15 +319,14 @@ fn moderation(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         }
         let mut nodes = vec![Node::from(device)];
         nodes.extend(napis);
+        let words = ["ethtool", "-C", &device.name, "adaptive-rx", "off"];
+        let adaptive = |value| format!("{} {value}", CoalesceParameter::UseAdaptiveRx);
+        let setting = Setting::host(SettingObject::device(device), "coalescing", adaptive(1), adaptive(0));
         Some(Observation {
             severity: Severity::Note,
             nodes,
             observed: "adaptive-rx is on".to_owned(),
-            fix: vec![Fix::in_namespace(
-                query,
-                device.namespace,
-                &["ethtool", "-C", &device.name, "adaptive-rx", "off"],
-            )],
+            fix: vec![Fix::in_namespace(query, device.namespace, &words).setting_of(setting)],
         })
     };
     query.now.devices.iter().filter_map(of).collect()

@@ -1,6 +1,7 @@
 //! Rules about devices whose packets bypass NAPI, or whose packets move to other CPUs after NAPI.
 
-use super::fix::Fix;
+use super::fix::{Feature, Fix};
+use super::setting::{Setting, SettingObject};
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::SnapshotQuery;
 use crate::snapshot::{Device, RxQueue};
@@ -33,7 +34,7 @@ fn gro_off(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             severity: Severity::Warning,
             nodes: vec![device.into()],
             observed: format!("rx-gro is off, {}", counted(napis, "NAPI instance")),
-            fix: vec![Fix::feature(query, device, "gro", true)],
+            fix: vec![Fix::feature(query, device, Feature::Gro, true)],
         })
     };
     query.now.devices.iter().filter_map(of).collect()
@@ -63,7 +64,7 @@ fn tso(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             severity: Severity::Warning,
             nodes: vec![device.into(), peer.into()],
             observed: format!("tx-tcp-segmentation is on at {}", peer.name),
-            fix: vec![Fix::feature(query, peer, "tso", false), Fix::feature(query, peer, "gso", false)],
+            fix: vec![Fix::feature(query, peer, Feature::Tso, false), Fix::feature(query, peer, Feature::Gso, false)],
         })
     };
     query.now.devices.iter().filter_map(of).collect()
@@ -90,11 +91,16 @@ fn rps(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         let (_, napi) = query.napi(queue.napi_id()?).filter(|(_, napi)| query.is_polled(napi))?;
         let script = r#"echo 0 > /sys/class/net/"$0"/queues/rx-"$1"/rps_cpus"#;
         let queue_id = queue.id.to_string();
+        let words = ["sh", "-c", script, &device.name, &queue_id];
+        let object = SettingObject::RxQueue(device.namespace, device.ifindex, queue.id);
         Some(Observation {
             severity: Severity::Warning,
             nodes: vec![Node::RxQueue { device: device.name.clone(), queue: queue.id }, query.napi_node(napi.id)],
             observed: format!("rps_cpus is {cpus}"),
-            fix: vec![Fix::in_namespace(query, device.namespace, &["sh", "-c", script, &device.name, &queue_id])],
+            fix: vec![
+                Fix::in_namespace(query, device.namespace, &words)
+                    .setting_of(Setting::host(object, "rps_cpus", cpus, "none")),
+            ],
         })
     };
     let queues =

@@ -6,14 +6,16 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
-use quell_linux::{CpuList, NapiId, Pid, visible};
-use quell_mode::DeliveryMode;
+use quell_linux::{CpuList, Pid, visible};
+use quell_mode::{DeliveryMode, NapiAttribute, PartialNapiSettings};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 
+use super::setting::{Setting, SettingObject};
+use super::sorting::{can_come_to_mix, server_of};
 use crate::attach::{AttachedMode, ModeCommand};
 use crate::snapshot::query::SnapshotQuery;
-use crate::snapshot::{Device, SnapshotNapi};
+use crate::snapshot::{Device, Process, SnapshotNapi, Thread};
 
 /// Fix of a finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -23,6 +25,8 @@ pub enum Fix {
     Command(String),
     /// Advice if no command helps.
     Advice(String),
+    /// Command of another tool, or advice that contains it, which changes a setting that Quell may have set.
+    Set { setting: Box<Setting>, text: FixText },
     Mode {
         /// What to do before it, or what it does, with its punctuation. Empty if the command is all.
         first: String,
@@ -48,6 +52,7 @@ impl From<Fix> for FixText {
         match fix {
             Fix::Command(text) => Self::Command(text),
             Fix::Advice(text) => Self::Advice(text),
+            Fix::Set { text, .. } => text,
             Fix::Mode { first, command, otherwise } => match (first.is_empty() && command.is_complete(), otherwise) {
                 (true, None) => Self::Command(command.to_string()),
                 (_, Some(otherwise)) => Self::Advice(format!("{first} `{command}`; or {otherwise}")),
@@ -130,33 +135,87 @@ impl Fix {
         }
     }
 
+    /// The same fix as a change of this setting.
+    pub(super) fn setting_of(self, setting: Setting) -> Self {
+        Self::Set { setting: Box::new(setting), text: self.into() }
+    }
+
+    pub(super) fn setting(&self) -> Option<&Setting> {
+        match self {
+            Self::Set { setting, .. } => Some(setting),
+            _ => None,
+        }
+    }
+
     /// Sets values of a NAPI instance with the kernel's own tool (`tools/net/ynl` in the kernel source).
-    pub(super) fn napi_set(query: &SnapshotQuery<'_>, device: &Device, id: NapiId, values: &[(&str, u64)]) -> Self {
-        let values: String = values.iter().map(|(name, value)| format!(", \"{name}\": {value}")).collect();
-        let json = format!("{{\"id\": {id}{values}}}");
+    pub(super) fn napi_set(
+        query: &SnapshotQuery<'_>,
+        device: &Device,
+        napi: &SnapshotNapi,
+        values: &[(NapiAttribute, u64)],
+    ) -> Self {
+        let wanted: PartialNapiSettings = values.iter().copied().collect();
+        let values: String =
+            values.iter().map(|(attribute, value)| format!(", \"{}\": {value}", attribute.name())).collect();
+        let json = format!("{{\"id\": {}{values}}}", napi.id);
         let words = ["ynl", "--family", "netdev", "--do", "napi-set", "--json", &json];
-        Self::in_namespace(query, device.namespace, &words)
+        let setting = Setting::Napi { id: napi.id, present: napi.settings(), wanted };
+        Self::in_namespace(query, device.namespace, &words).setting_of(setting)
     }
 
-    /// Attaches the programs with the mode that matches the queue's suspension values, so that their epolls poll the
-    /// queue. Falls back to `otherwise` if no mode matches.
-    pub(super) fn attach(napi: &SnapshotNapi, pids: &BTreeSet<Pid>, otherwise: &str) -> Self {
+    /// Attaches the programs of these processes with the mode that matches the queue's suspension values, so that their
+    /// epolls poll the queue. Falls back to `otherwise` if no mode matches.
+    pub(super) fn attach(
+        query: &SnapshotQuery<'_>,
+        napi: &SnapshotNapi,
+        processes: &[&Process],
+        otherwise: &str,
+    ) -> Self {
         let Some(mode) = suspending_mode(napi) else { return Self::advice(otherwise) };
-        Self::Mode { first: String::new(), command: ModeCommand::of_pids(Some(mode), pids), otherwise: None }
+        let programs: BTreeSet<Pid> = processes.iter().map(|process| server_of(query, process).pid).collect();
+        let is_placed = processes.iter().any(|process| can_come_to_mix(query, process));
+        let command = ModeCommand::of_pids(Some(mode), &programs).placed(is_placed, is_placed);
+        Self::Mode { first: String::new(), command, otherwise: None }
     }
 
-    pub(super) fn feature(query: &SnapshotQuery<'_>, device: &Device, feature: &str, on: bool) -> Self {
-        let word = if on { "on" } else { "off" };
-        Self::in_namespace(query, device.namespace, &["ethtool", "-K", &device.name, feature, word])
+    pub(super) fn feature(query: &SnapshotQuery<'_>, device: &Device, feature: Feature, on: bool) -> Self {
+        let word = |on| if on { "on" } else { "off" };
+        let (short, name) = match feature {
+            Feature::Gro => ("gro", "rx-gro"),
+            Feature::Tso => ("tso", "tx-tcp-segmentation"),
+            Feature::Gso => ("gso", "tx-generic-segmentation"),
+        };
+        let setting = Setting::host(SettingObject::device(device), name, word(!on), word(on));
+        let words = ["ethtool", "-K", &device.name, short, word(on)];
+        Self::in_namespace(query, device.namespace, &words).setting_of(setting)
     }
 
-    pub(super) fn pin(tid: Pid, cpus: &CpuList) -> Self {
-        Self::Command(format!("taskset -cp {cpus} {tid}"))
+    pub(super) fn pin(thread: &Thread, cpus: &CpuList) -> Self {
+        let command = Self::Command(format!("taskset -cp {cpus} {}", thread.tid));
+        match thread.affinity.known() {
+            Some(now) => {
+                command.setting_of(Setting::host(SettingObject::Thread(thread.tid), "thread affinity", now, cpus))
+            }
+            None => command,
+        }
     }
 
-    pub(super) fn irq_affinity(irq: u32, cpus: &CpuList) -> Self {
-        Self::Command(format!("echo {cpus} > /proc/irq/{irq}/smp_affinity_list"))
+    pub(super) fn irq_affinity(query: &SnapshotQuery<'_>, number: u32, cpus: &CpuList) -> Self {
+        let command = Self::Command(format!("echo {cpus} > /proc/irq/{number}/smp_affinity_list"));
+        let irq = query.now.irqs.known_elements().find(|irq| irq.number == number);
+        match irq.and_then(|irq| irq.affinity.known()) {
+            Some(now) => command.setting_of(Setting::host(SettingObject::Irq(number), "irq affinity", now, cpus)),
+            None => command,
+        }
     }
+}
+
+/// Offload of a device.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Feature {
+    Gro,
+    Tso,
+    Gso,
 }
 
 /// The mode that matches the values of a queue.
@@ -175,7 +234,7 @@ fn typed(words: &[&str]) -> String {
 
 /// Quotes a word for a POSIX shell. Uses `printf` for characters that cannot be displayed or typed. Only trailing
 /// newlines are lost.
-fn quoted(word: &str) -> String {
+pub(super) fn quoted(word: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-+=:,./@%".contains(&byte);
     if !word.starts_with(['=', '~']) && !word.is_empty() && word.bytes().all(is_plain) {
         return word.to_owned();
@@ -212,7 +271,7 @@ mod tests {
     }
 
     fn attached(napi: &SnapshotNapi) -> String {
-        Fix::attach(napi, &[Pid::new(7).unwrap(), Pid::new(8).unwrap()].into(), "otherwise").to_string()
+        suspending_mode(napi).map_or_else(|| "otherwise".to_owned(), |mode| mode.to_string())
     }
 
     #[test]
@@ -223,8 +282,8 @@ mod tests {
 
     #[test]
     fn programs_get_the_mode_of_their_queue() {
-        assert_eq!(attached(&napi(100, 20_000, 20_000_000)), "quell attach suspend20 7 8");
-        assert_eq!(attached(&napi(10, 20_500, 20_000_000)), "quell attach suspend20.5,defer-hard-irqs=10 7 8");
+        assert_eq!(attached(&napi(100, 20_000, 20_000_000)), "suspend20");
+        assert_eq!(attached(&napi(10, 20_500, 20_000_000)), "suspend20.5,defer-hard-irqs=10");
     }
 
     /// Words that a shell parses from a command.
@@ -268,7 +327,8 @@ mod tests {
         assert!(text.ends_with("--follow`; or use one queue") && command.is_none(), "{text}");
         assert_eq!(fix(None).text(), FixText::Advice(fix(None).to_string()), "MODE is for the reader to choose");
         let launched = AttachedMode { launched: true, ..attached };
-        let of_queue = Fix::attach(&napi(100, 20_000, 20_000_000), &[Pid::new(7).unwrap()].into(), "otherwise");
+        let command = ModeCommand::of_pids(Some("suspend20".parse().unwrap()), [&Pid::new(7).unwrap()]);
+        let of_queue = Fix::Mode { first: String::new(), command, otherwise: None };
         assert_eq!(of_queue.text(), FixText::Command("quell attach suspend20 7".to_owned()));
         let again = of_queue.if_attached(&launched).to_string();
         assert_eq!(again, "start the program again: `quell run suspend20 -- COMMAND`");

@@ -1,6 +1,7 @@
 //! Rules about sysctls that affect every program.
 
 use super::fix::Fix;
+use super::setting::{Setting, SettingObject};
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::SnapshotQuery;
 use crate::snapshot::{FileWait, Process, Reading, Thread};
@@ -41,7 +42,12 @@ fn system_wide(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             severity: Severity::Warning,
             nodes: std::iter::once(Node::Host).chain(waiting.into_iter().map(Node::from)).collect(),
             observed: format!("{name} is {us} µs{waits}"),
-            fix: vec![Fix::command(&["sysctl", "-w", &format!("{name}=0")])],
+            fix: vec![Fix::command(&["sysctl", "-w", &format!("{name}=0")]).setting_of(Setting::host(
+                SettingObject::Host,
+                name,
+                us,
+                0,
+            ))],
         })
     };
     sysctls.into_iter().filter_map(on).collect()

@@ -1,5 +1,7 @@
 //! Rules about the session from which the host is managed.
 
+use quell_mode::NapiAttribute;
+
 use super::fix::Fix;
 use super::text::time_text;
 use super::{Node, Observation, Rule, Severity};
@@ -62,7 +64,7 @@ fn of_session(
         None => Fix::advice("use the mode only on queues that do not receive SSH, or log in through another device"),
     }];
     if napi.irq_suspend_timeout_ns.known().is_some_and(|&ns| ns > USUAL_SUSPENSION_NS) {
-        fix.push(Fix::napi_set(query, device, napi.id, &[("irq-suspend-timeout", USUAL_SUSPENSION_NS)]));
+        fix.push(Fix::napi_set(query, device, napi, &[(NapiAttribute::IrqSuspendTimeout, USUAL_SUSPENSION_NS)]));
     }
     let from = socket.remote.map(|remote| format!(" from {remote}")).unwrap_or_default();
     Observation {

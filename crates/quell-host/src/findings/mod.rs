@@ -15,6 +15,7 @@ mod owners;
 mod placement;
 mod polling;
 mod queues;
+mod setting;
 mod sharing;
 pub(crate) mod sorting;
 mod stalls;
@@ -36,6 +37,7 @@ use crate::snapshot::query::SnapshotQuery;
 pub use fix::{Fix, FixText};
 pub use markdown::markdown;
 pub use node::Node;
+pub use setting::are_owned;
 pub use sharing::{EPOLL_MIXES_NAPIS, unpolled_queues};
 pub use sorting::{
     LackingCpus, are_attached, are_placed, are_steered, cpus_lacking_for_pollers, name_mode, one_queue_if_attached,

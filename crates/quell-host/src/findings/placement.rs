@@ -54,7 +54,7 @@ fn floating(query: &SnapshotQuery<'_>) -> Vec<Observation> {
                 false => Fix::advice("pin it when it polls one queue (epoll-mixes-napis)"),
             },
             _ if can_come_to_mix(query, epoll.process) => steered("pin it to the CPU of its queue:"),
-            Some(cpu) => Fix::pin(thread.tid, &only(cpu)),
+            Some(cpu) => Fix::pin(thread, &only(cpu)),
             None => by_hand(),
         };
         let mut nodes = epoll.nodes();
@@ -122,13 +122,13 @@ fn of_apart(
     let fix = match (napi.irq_number(), napi.thread.known()) {
         (_, Some(Some(poller))) => {
             nodes.push(Node::from(poller));
-            Fix::pin(poller.tid, worker)
+            Fix::pin(poller, worker)
         }
         (Some(number), _) => {
             nodes.push(Node::Irq { number });
-            Fix::irq_affinity(number, worker)
+            Fix::irq_affinity(query, number, worker)
         }
-        (None, _) => Fix::pin(thread.tid, packets),
+        (None, _) => Fix::pin(thread, packets),
     };
     Observation {
         severity: Severity::Note,
@@ -160,7 +160,7 @@ fn other_node(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             let irq = napi.irq_number().map(|number| Node::Irq { number });
             let nodes = [Some(query.napi_node(napi.id)), irq].into_iter().flatten().collect();
             observations.push(of_other_node(query, device, nodes, "packet work", &cpus, node, |cpus| {
-                napi.irq_number().map(|irq| Fix::irq_affinity(irq, cpus))
+                napi.irq_number().map(|irq| Fix::irq_affinity(query, irq, cpus))
             }));
         }
         for epoll in query.epolls_on(napi.id) {
@@ -170,7 +170,7 @@ fn other_node(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             };
             let nodes = vec![query.napi_node(napi.id), epoll.node(), Node::from(thread)];
             observations.push(of_other_node(query, device, nodes, "the worker", cpus, node, |cpus| {
-                Some(Fix::pin(thread.tid, cpus))
+                Some(Fix::pin(thread, cpus))
             }));
         }
     }

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 
 use quell_linux::NapiId;
 use quell_linux::visible::counted;
+use quell_mode::NapiAttribute;
 
-use super::fix::Fix;
+use super::fix::{Feature, Fix};
 use super::text::time_text;
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::{EpollContext, PACKETS_TO_JUDGE, SnapshotQuery};
@@ -70,7 +71,7 @@ fn fix_of_veth(query: &SnapshotQuery<'_>, veth: &Device, some_have_queues: bool)
     let of_peer = format!("at the other end of {}, in its namespace: {of_peer}", veth.name);
     let mut fix = Vec::new();
     if gro != Some(true) {
-        fix.push(Fix::feature(query, veth, "gro", true));
+        fix.push(Fix::feature(query, veth, Feature::Gro, true));
     }
     if gro != Some(false) {
         fix.push(Fix::advice(of_peer));
@@ -100,7 +101,7 @@ fn small_budget(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         let otherwise = "let the program set busy_poll_budget to 64 on its epoll (ioctl EPIOCSPARAMS)";
         let suspending = epoll.by_napi.keys().filter_map(|&id| query.napi(id)).find(|(_, napi)| napi.suspends());
         match suspending {
-            Some((_, napi)) => Fix::attach(napi, &BTreeSet::from([epoll.process.pid]), otherwise),
+            Some((_, napi)) => Fix::attach(query, napi, &[epoll.process], otherwise),
             None => Fix::advice(otherwise),
         }
     };
@@ -205,7 +206,7 @@ fn long_flush(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             observed: format!("gro-flush-timeout is {}, and the thread waits for more than 1 ms", time_text(flush)),
             fix: vec![
                 Fix::advice("limit the program's waits to 1 ms, or start it with `quell run`"),
-                Fix::napi_set(query, device, napi.id, &[("gro-flush-timeout", 200_000)]),
+                Fix::napi_set(query, device, napi, &[(NapiAttribute::GroFlushTimeout, 200_000)]),
             ],
         })
     };
@@ -296,7 +297,7 @@ fn empty_polls(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         let is_short = |napi: &SnapshotNapi| napi.gro_flush_timeout_ns.known().is_some_and(|&ns| ns < FLUSH_NS);
         let short = served.iter().filter(|(_, napi)| is_short(napi));
         let mut fix: Vec<Fix> = short
-            .map(|(device, napi)| Fix::napi_set(query, device, napi.id, &[("gro-flush-timeout", FLUSH_NS)]))
+            .map(|(device, napi)| Fix::napi_set(query, device, napi, &[(NapiAttribute::GroFlushTimeout, FLUSH_NS)]))
             .collect();
         if fix.is_empty() {
             fix.push(Fix::advice(match is_limited && served.is_empty() {

@@ -8,6 +8,7 @@ use quell_mode::PartialNapiSettings;
 use quell_sampler::STALLED_NS;
 
 use super::fix::Fix;
+use super::setting::{Setting, SettingObject};
 use super::text::time_text;
 use super::{Node, Observation, Rule, Severity};
 use crate::attach::effect::suspect;
@@ -194,8 +195,11 @@ fn of_drops(query: &SnapshotQuery<'_>, device: &Device) -> Option<Observation> {
 fn larger_ring(query: &SnapshotQuery<'_>, device: &Device) -> Fix {
     let ring = device.rings.known().and_then(|rings| Some((rings.rx?, rings.rx_max?)));
     match ring.filter(|(now, max)| now < max) {
-        Some((_, max)) => {
-            Fix::in_namespace(query, device.namespace, &["ethtool", "-G", &device.name, "rx", &max.to_string()])
+        Some((now, max)) => {
+            let words = ["ethtool", "-G", &device.name, "rx", &max.to_string()];
+            let (present, wanted) = (format!("rx {now}"), format!("rx {max}"));
+            let setting = Setting::host(SettingObject::device(device), "rings", present, wanted);
+            Fix::in_namespace(query, device.namespace, &words).setting_of(setting)
         }
         None => Fix::advice("use fewer connections per queue, more queues, or a shorter irq-suspend-timeout"),
     }

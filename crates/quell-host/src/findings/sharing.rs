@@ -7,8 +7,10 @@ use std::net::SocketAddr;
 use quell_linux::ethtool::Channels;
 use quell_linux::visible::counted;
 use quell_linux::{NapiId, Pid};
+use quell_mode::NapiAttribute;
 
 use super::fix::Fix;
+use super::setting::{Setting, SettingObject};
 use super::sorting::{one_queue_per_worker, opened_connections};
 use super::text::time_text;
 use super::{Node, Observation, Rule, Severity};
@@ -214,7 +216,11 @@ fn shared_queue(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         let fix = match device.and_then(|device| Some((device, device.channels.known()?))) {
             Some((device, channels)) if can_have(channels, epolls.len()) => {
                 let count = epolls.len().to_string();
-                Fix::in_namespace(query, device.namespace, &["ethtool", "-L", &device.name, "combined", &count])
+                let words = ["ethtool", "-L", &device.name, "combined", &count];
+                let present = format!("combined {}", channels.combined_count.unwrap_or_default());
+                let wanted = format!("combined {count}");
+                let setting = Setting::host(SettingObject::device(device), "channels", present, wanted);
+                Fix::in_namespace(query, device.namespace, &words).setting_of(setting)
             }
             _ => Fix::advice("use one queue per worker"),
         };
@@ -354,7 +360,7 @@ fn of_batch(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Obser
     let mut fix = vec![Fix::advice("give the program its own queue, or fewer events per wait")];
     // A suspension that ends no later than the deferral saves no polls.
     if suspend_ns > LONG_DELAY_NS && napi.gro_flush_timeout_ns.known().is_some_and(|&ns| ns < LONG_DELAY_NS) {
-        fix.push(Fix::napi_set(query, device, id, &[("irq-suspend-timeout", LONG_DELAY_NS)]));
+        fix.push(Fix::napi_set(query, device, napi, &[(NapiAttribute::IrqSuspendTimeout, LONG_DELAY_NS)]));
     }
     let mut nodes = epoll.nodes();
     nodes.push(query.napi_node(id));
@@ -405,14 +411,18 @@ fn leased(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             Some(id) => format!("in the network namespace with ID {id}"),
             None => "in the same network namespace".to_owned(),
         };
-        let values = [("defer-hard-irqs", 0), ("gro-flush-timeout", 0), ("irq-suspend-timeout", 0)];
+        let values = [
+            (NapiAttribute::DeferHardIrqs, 0),
+            (NapiAttribute::GroFlushTimeout, 0),
+            (NapiAttribute::IrqSuspendTimeout, 0),
+        ];
         (napi.defers() || query.is_polled(napi)).then(|| Observation {
             severity: Severity::Warning,
             nodes: vec![Node::RxQueue { device: device.name.clone(), queue: queue.id }, query.napi_node(napi.id)],
             observed: format!("queue {} of interface {} {place} leases it", lease.queue, lease.ifindex.get()),
             fix: vec![
                 Fix::advice("exclude the queue from the profile or the mode"),
-                Fix::napi_set(query, device, napi.id, &values),
+                Fix::napi_set(query, device, napi, &values),
             ],
         })
     };

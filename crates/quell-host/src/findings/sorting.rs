@@ -92,7 +92,7 @@ pub(crate) fn lacking(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, queue
 }
 
 /// The process that opened the listening sockets of a worker: the first one that holds them.
-fn server_of<'a>(query: &SnapshotQuery<'a>, worker: &'a Process) -> &'a Process {
+pub(super) fn server_of<'a>(query: &SnapshotQuery<'a>, worker: &'a Process) -> &'a Process {
     let listening = |process: &'a Process| -> BTreeSet<u64> {
         let held = process.files.known().into_iter().flat_map(|files| &files.sockets);
         let sockets = held.filter_map(|held| query.socket(held.inode));

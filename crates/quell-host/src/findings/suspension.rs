@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use quell_linux::Pid;
 use quell_linux::visible::counted;
+use quell_mode::NapiAttribute;
 
 use super::fix::Fix;
 use super::text::time_text;
@@ -44,10 +45,10 @@ fn suspension_without_deferral(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         }
         let mut values = Vec::new();
         if count == 0 {
-            values.push(("defer-hard-irqs", 100));
+            values.push((NapiAttribute::DeferHardIrqs, 100));
         }
         if timeout_ns == 0 {
-            values.push(("gro-flush-timeout", 20_000));
+            values.push((NapiAttribute::GroFlushTimeout, 20_000));
         }
         Some(Observation {
             severity: Severity::Serious,
@@ -55,7 +56,7 @@ fn suspension_without_deferral(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             observed: format!(
                 "defer-hard-irqs {count}, gro-flush-timeout {timeout_ns} ns, and irq-suspend-timeout is set"
             ),
-            fix: vec![Fix::napi_set(query, device, napi.id, &values)],
+            fix: vec![Fix::napi_set(query, device, napi, &values)],
         })
     };
     query.napis().filter_map(broken).collect()
@@ -87,14 +88,14 @@ fn suspend_timeout_too_short(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             fix: match flush < LONG_FLUSH_NS {
                 true => vec![
                     Fix::advice("choose an irq-suspend-timeout well above gro-flush-timeout, such as 20 ms"),
-                    Fix::napi_set(query, device, napi.id, &[("irq-suspend-timeout", wanted)]),
+                    Fix::napi_set(query, device, napi, &[(NapiAttribute::IrqSuspendTimeout, wanted)]),
                 ],
                 // A suspension of twice this time would delay packets as long.
                 false => vec![
                     Fix::advice(
                         "choose a shorter gro-flush-timeout, such as 20 µs; packets wait for it after each suspension",
                     ),
-                    Fix::napi_set(query, device, napi.id, &[("gro-flush-timeout", 20_000)]),
+                    Fix::napi_set(query, device, napi, &[(NapiAttribute::GroFlushTimeout, 20_000)]),
                 ],
             },
         })
@@ -136,11 +137,12 @@ fn nobody_prefers(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             observed: format!("{} on it, none with prefer_busy_poll", counted(epolls.len(), "epoll")),
             fix: vec![
                 Fix::attach(
+                    query,
                     napi,
-                    &epolls.iter().map(|epoll| epoll.process.pid).collect(),
+                    &epolls.iter().map(|epoll| epoll.process).collect::<Vec<_>>(),
                     "let the program set prefer_busy_poll on its epoll (ioctl EPIOCSPARAMS)",
                 ),
-                Fix::napi_set(query, device, napi.id, &[("irq-suspend-timeout", 0)]),
+                Fix::napi_set(query, device, napi, &[(NapiAttribute::IrqSuspendTimeout, 0)]),
             ],
         });
     }
@@ -221,7 +223,7 @@ fn judge_effect(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi)
     let longer = || {
         let present_ns = napi.irq_suspend_timeout_ns.known().copied().unwrap_or_default();
         let wanted_ns = present_ns.saturating_mul(2).max(20_000_000);
-        Fix::napi_set(query, device, napi.id, &[("irq-suspend-timeout", wanted_ns)])
+        Fix::napi_set(query, device, napi, &[(NapiAttribute::IrqSuspendTimeout, wanted_ns)])
     };
     if let Some((sample, interval_ns)) = query.polls(napi.id).zip(query.interval_ns()) {
         let programs: BTreeMap<Pid, &Process> = query

@@ -1,5 +1,7 @@
 //! Rules about AF_XDP sockets.
 
+use quell_mode::NapiAttribute;
+
 use super::text::time_text;
 use super::{Fix, Node, Observation, Rule, Severity};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
@@ -122,7 +124,7 @@ fn of_timer(query: &SnapshotQuery<'_>, process: &Process, socket: &SnapshotXdpSo
         nodes: vec![Node::from(process), query.napi_node(napi.id)],
         observed: format!("socket {} does not poll, and gro-flush-timeout is {}", socket.fd, time_text(flush_ns)),
         fix: vec![
-            Fix::napi_set(query, device, napi.id, &[("gro-flush-timeout", SHORT_FLUSH_NS)]),
+            Fix::napi_set(query, device, napi, &[(NapiAttribute::GroFlushTimeout, SHORT_FLUSH_NS)]),
             Fix::advice("with a free CPU for the queue, let a thread of Quell poll it (mode userbusy)"),
         ],
     })

@@ -501,7 +501,7 @@ fn the_texts_of_findings_are_the_recorded_ones() {
 #[test]
 fn every_advice_is_recorded() {
     let recorded = finding_texts();
-    let tests = include_str!("causes.rs");
+    let tests = concat!(include_str!("causes.rs"), include_str!("owned_settings.rs"));
     let mut missing = Vec::new();
     for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/findings")).unwrap() {
         let text = std::fs::read_to_string(file.unwrap().path()).unwrap();

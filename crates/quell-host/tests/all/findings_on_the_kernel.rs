@@ -1,22 +1,29 @@
 //! Provokes findings in a namespace of the real kernel and detects them in a snapshot. The examined program is this
 //! test binary, started again in the lab with a role, or memcached. Needs root and Linux 6.13.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use crate::roles;
-use quell_host::findings::{FindingsReport, Severity, examine};
+use quell_change::journal::Journal;
+use quell_host::apply::{self, ApplyRequest};
+use quell_host::attach::attached::{adapt, in_use};
+use quell_host::findings::{Finding, FindingsReport, Severity, examine};
+use quell_host::plan::ProfilePlan;
 use quell_host::snapshot::{Snapshot, SnapshotScope, take};
 use quell_linux::epoll_params::{self, EpollParams};
 use quell_linux::ethtool::Ethtool;
 use quell_linux::event::Trigger;
 use quell_linux::link::Links;
 use quell_linux::netdev::{NapiThreading, Netdev, PartialNapiSettings, QueueKind};
+use quell_linux::netns::NamespaceName;
 use quell_linux::proc::{FdKind, ProcRoot};
 use quell_linux::process::{Child, Output, Spawn};
 use quell_linux::sched;
 use quell_linux::{CpuList, InterfaceName};
-use quell_test_support::lab::{ARRIVES_WITHIN, PREFER, TestLab, UdpProgram};
+use quell_mode::profile::{Profile, Source};
+use quell_test_support::lab::{ARRIVES_WITHIN, PREFER, TestLab, UdpProgram, go_on};
 use quell_test_support::{Lacks, kernel_threads_are_out_of_sight, skip, wait_until};
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
@@ -139,6 +146,73 @@ fn queue_settings_without_effect_are_found() {
     found(half, "deferral-incomplete", Severity::Warning);
     examined.set_epolls(EpollParams { busy_poll_budget: 0, ..PREFER });
     found(PartialNapiSettings::NONE, "small-busy-poll-budget", Severity::Note);
+}
+
+/// A profile for the lab, and the findings that are predicted for it.
+struct Forecast {
+    _dir: tempfile::TempDir,
+    journal: Journal,
+    netns: NamespaceName,
+    profile: Profile,
+    findings: Vec<Finding>,
+}
+
+impl Forecast {
+    fn of(examined: &Examined, mode: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::in_dir(dir.path());
+        let netns = NamespaceName::new(examined.lab.server_name.clone()).unwrap();
+        let text = format!("[device.lab]\nname = 'server0'\nqueues.all.mode = '{mode}'\n");
+        let profile = Profile::parse(&[Source::new("test.toml", &text)]).unwrap();
+        let observed = apply::observe(Some(&netns), &profile).unwrap();
+        let plan = ProfilePlan::of(&observed, &profile);
+        let findings = apply::forecast(&journal, Some(&netns), &observed, &plan).unwrap();
+        Self { _dir: dir, journal, netns, profile, findings }
+    }
+
+    fn apply(&self) {
+        let (netns, profile) = (Some(&self.netns), &self.profile);
+        let request = ApplyRequest { netns, profile, name: "test.toml", content: 0, skip_impossible: false };
+        apply::apply(&self.journal, &request, None, &mut go_on).unwrap();
+    }
+}
+
+#[test]
+fn findings_of_a_profile_are_predicted_and_fixed_in_the_profile() {
+    let Some(examined) = Examined::start("profile", "plain") else { return };
+    let relevant = |findings: &[Finding]| -> BTreeSet<(&'static str, Severity)> {
+        let relevant = findings.iter().filter(|finding| finding.severity > Severity::Note);
+        relevant.map(|finding| (finding.id, finding.severity)).collect()
+    };
+    let before = relevant(&examine(&examined.look(), None).findings);
+    let forecast = Forecast::of(&examined, "suspend200");
+    forecast.apply();
+    let now = examined.look();
+    let mut findings = examine(&now, None).findings;
+    let predicted = relevant(&forecast.findings);
+    assert!(predicted.contains(&("no-epoll-prefers", Severity::Warning)), "{predicted:?}");
+    let missing: Vec<_> =
+        relevant(&findings).difference(&before).filter(|found| !predicted.contains(found)).copied().collect();
+    assert_eq!(missing, []);
+
+    let fix = |findings: &[Finding]| {
+        let found = findings.iter().find(|finding| finding.id == "no-epoll-prefers").unwrap();
+        found.fix.last().unwrap().to_string()
+    };
+    assert!(fix(&findings).contains("ynl "), "{}", fix(&findings));
+    adapt(&mut findings, &now, &in_use(&forecast.journal).unwrap(), &BTreeMap::new());
+    assert!(fix(&findings).starts_with("profile test.toml sets it:"), "{}", fix(&findings));
+}
+
+#[test]
+fn stalls_of_programs_under_a_profile_are_predicted() {
+    let Some(examined) = Examined::start("forecast", "ready-file") else { return };
+    examined.set_epolls(PREFER);
+    examined.ask(b"?");
+    let stalls = |mode| Forecast::of(&examined, mode).findings.iter().any(Finding::predicts_stall);
+    assert!(stalls("suspend200"));
+    assert!(stalls("defer100000"), "the timer is as long as a stall");
+    assert!(!stalls("base"));
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod causes;
 mod causes_on_the_kernel;
 mod findings;
 mod findings_on_the_kernel;
+mod owned_settings;
 mod owners_on_the_kernel;
 mod pins_on_the_kernel;
 mod plan_model;

@@ -70,7 +70,7 @@ fn findings_of_a_profile_consider_all_its_changes() {
     known(&mut observed.snapshot.devices[0].rx_queues)[0].rps_cpus = Reading::Known(cpus("1-3"));
     let found = |text: &str| {
         let plan = ProfilePlan::of(&observed, &on_nic(text));
-        let findings = consequences_of_profile(&observed, &plan);
+        let findings = consequences_of_profile(&observed.snapshot, None, &plan, None);
         findings.iter().any(|finding| finding.id == "rps-on-polled-queue")
     };
     assert!(found("queues.all.mode = 'suspend20'"));

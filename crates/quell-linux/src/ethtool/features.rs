@@ -32,6 +32,12 @@ pub struct Features {
     by_name: BTreeMap<String, EthtoolFeature>,
 }
 
+impl FromIterator<(String, EthtoolFeature)> for Features {
+    fn from_iter<I: IntoIterator<Item = (String, EthtoolFeature)>>(features: I) -> Self {
+        Self { by_name: features.into_iter().collect() }
+    }
+}
+
 impl Features {
     /// State of a feature; `None` if this kernel does not know the name.
     #[must_use]

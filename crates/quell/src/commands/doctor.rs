@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, value_parser};
 use quell_change::journal::{EndRecord, TargetProgram};
 use quell_host::attach::AttachedMode;
-use quell_host::attach::attached::{adapt, attached_modes, attachments};
+use quell_host::attach::attached::{Attached, adapt, attached_modes, in_use};
 use quell_host::attach::measured::settings_below;
 use quell_host::attach::placement::mark_attached_filters;
 use quell_host::behavior::{self, Behavior};
@@ -88,10 +88,10 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     }
     let diagnosis = match &args.read[..] {
         [] => Diagnosis::of_this_host(&args.scope.with_attachments()?, args.seconds)?,
-        [now] => Diagnosis::of(&Examined::from(read(now)?), &BTreeMap::new(), &BTreeMap::new(), &BTreeMap::new()),
+        [now] => Diagnosis::of(&Examined::from(read(now)?), &[], &BTreeMap::new(), &BTreeMap::new()),
         [before, now, ..] => {
             let examined = Examined { before: Some(read(before)?), ..Examined::from(read(now)?) };
-            Diagnosis::of(&examined, &BTreeMap::new(), &BTreeMap::new(), &BTreeMap::new())
+            Diagnosis::of(&examined, &[], &BTreeMap::new(), &BTreeMap::new())
         }
     };
     if args.json {
@@ -136,23 +136,23 @@ impl Diagnosis {
         let (examined, measured) =
             Progress::during(&observing, || (take(scope, seconds), reading.join().unwrap_or_default()));
         let (examined, journal) = (examined?, journal());
-        let attachments = attachments(&journal).unwrap_or_default();
-        let attached = attached_modes(&attachments);
-        let below = settings_below(&journal, &attachments, &examined.now);
-        let reverted = reverted(journal.ends(), &examined.now, &attached);
-        Ok(Self { reverted, ..Self::of(&examined, &attached, &below, &measured) })
+        let owners = in_use(&journal).unwrap_or_default();
+        let below = settings_below(&journal, &owners, &examined.now);
+        let reverted = reverted(journal.ends(), &examined.now, &attached_modes(&owners));
+        Ok(Self { reverted, ..Self::of(&examined, &owners, &below, &measured) })
     }
 
-    /// `below` are the settings of attached programs without their attachments.
+    /// `owners` are those of settings of this host, `below` the settings of attached programs without their attachments.
     fn of(
         examined: &Examined,
-        attached: &BTreeMap<Pid, AttachedMode>,
+        owners: &[Attached],
         below: &BTreeMap<Pid, DeliveryMode>,
         measured: &EarlierAnswers,
     ) -> Self {
         let Examined { before, now, polls, sampled, behavior } = examined;
         let mut report = findings::examine_observed(now, before.as_ref(), polls, behavior.as_ref());
-        adapt(&mut report.findings, attached);
+        let attached = &attached_modes(owners);
+        adapt(&mut report.findings, now, owners, attached);
         let known = Known {
             findings: &report.findings,
             origins: &servers::origins(now),

@@ -88,6 +88,17 @@ fn a_profile_for_memcached_is_applied_found_healthy_and_reverted() {
         let another = [&["apply", "--netns", SERVER], dry_run, &[saved.to_str().unwrap()]].concat();
         assert!(quell.says(2, &another).contains("is already applied"), "{dry_run:?}");
     }
+    std::fs::write(&saved, "[device.lab]\nname = 'server0'\nqueues.all.mode = 'defer100000'\n").unwrap();
+    quell.says(0, &["revert"]);
+    for dry_run in [&["--dry-run"][..], &[]] {
+        let stalling = [&["apply", "--netns", SERVER], dry_run, &[saved.to_str().unwrap()]].concat();
+        let refused = quell.says(3, &stalling);
+        assert!(refused.contains("packets would stall [timer-delays-packets]"), "{refused}");
+    }
+    assert!(quell.says(0, &["status"]).contains("nothing is applied"), "a predicted stall is refused");
+    assert!(quell.says(0, &["apply", "--netns", SERVER, "--yes", saved.to_str().unwrap()]).contains("applied"));
+    quell.says(0, &["revert"]);
+    quell.says(0, &["apply", "--netns", SERVER, profile]);
     std::fs::remove_file(&saved).unwrap();
     for again in [&["apply", "--netns", SERVER, "--dry-run", profile][..], &["apply", "--netns", SERVER, profile]] {
         quell.says(0, again);

@@ -16,7 +16,7 @@ use quell_change::journal::{History, Purpose};
 use quell_change::persistent::{self, Persistent};
 use quell_change::transaction::ChangeError;
 use quell_host::apply::{self, Applied, ApplyError, ApplyRequest, observe};
-use quell_host::plan::consequences::consequences_of_profile;
+use quell_host::findings::Finding;
 use quell_host::plan::{PlanInput, ProfilePlan};
 use quell_linux::netns::NamespaceName;
 use quell_linux::signal::Interruption;
@@ -30,6 +30,7 @@ use crate::journals::{journal, revert_killed_runs};
 use crate::output;
 use crate::render::attach::finding_lines;
 use crate::render::plan_tree::{self, PlanReport, ReassertReport};
+use crate::render::progress::Progress;
 use crate::render::reverted::undo_outcome;
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
@@ -46,7 +47,7 @@ pub(crate) struct ApplyArgs {
     /// Restore everything after this time unless `quell confirm` is run: 60s, 5m.
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with_all = ["dry_run", "reassert"])]
     confirm: Option<Duration>,
-    /// Do not ask for confirmation on a terminal if other programs are affected.
+    /// Do not ask for confirmation on a terminal, and apply even if a stall is predicted.
     #[arg(short, long)]
     yes: bool,
     /// Apply what is possible here, and skip the rest.
@@ -93,19 +94,25 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
         skip_impossible: args.skip_impossible,
     };
     let (observed, plan) = look(&request, args.wait_for_link)?;
-    let consequences = finding_lines(&consequences_of_profile(&observed, &plan));
-    consequences.iter().for_each(|line| output::say(line));
+    let forecast = || apply::forecast(&journal(), request.netns, &observed, &plan);
+    let findings = Progress::during("observing the programs", forecast).map_err(failure)?;
+    let lines = finding_lines(&findings);
+    lines.iter().for_each(|line| output::say(line));
     say_what_programs_need(&profile, &name);
-    if args.dry_run {
-        show(&plan, args.json)?;
-        return match apply::check(&journal(), &request, &plan) {
-            Err(ApplyError::AlreadyApplied { history, .. }) if is_of(&history, &request) => Ok(()),
+    let stall = findings.iter().find(|finding| finding.predicts_stall()).filter(|_| !args.yes);
+    if args.dry_run || stall.is_some() {
+        if args.dry_run {
+            show(&plan, &findings, args.json)?;
+        }
+        match apply::check(&journal(), &request, &plan) {
+            Err(ApplyError::AlreadyApplied { history, .. }) if is_of(&history, &request) => {}
             // The plan has shown the settings.
-            Err(ApplyError::Impossible(plan)) => Err(impossible(plan, "")),
-            checked => checked.map_err(failure),
-        };
+            Err(ApplyError::Impossible(plan)) if args.dry_run => return Err(impossible(plan, "")),
+            checked => checked.map_err(failure)?,
+        }
+        return stall.map_or(Ok(()), |finding| Err(stalls(finding)));
     }
-    if !consequences.is_empty() {
+    if !lines.is_empty() {
         ask::on_terminal(args.yes, "apply?")?;
     }
     let applied = match transact(&request, args.confirm) {
@@ -120,7 +127,7 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
         }
         applied => applied.map_err(failure)?,
     };
-    let shown = show(&applied.plan, args.json);
+    let shown = show(&applied.plan, &findings, args.json);
     say_what_next(&applied, args.confirm);
     shown
 }
@@ -177,8 +184,14 @@ fn refused(error: &ProfileError) -> Failure {
     Failure::usage(format!("{error}\n{}", error.caret()))
 }
 
-fn show(plan: &ProfilePlan, json: bool) -> Result<(), Failure> {
-    if json { output::json(&PlanReport::new(plan)) } else { output::prose(&plan_tree::tree(plan)) }
+fn show(plan: &ProfilePlan, findings: &[Finding], json: bool) -> Result<(), Failure> {
+    if json { output::json(&PlanReport::new(plan, findings)) } else { output::prose(&plan_tree::tree(plan)) }
+}
+
+/// Refuses a profile under which packets would stall. Nothing frees the queues of a profile.
+fn stalls(finding: &Finding) -> Failure {
+    let text = format!("packets would stall [{}]: change the profile; nothing was changed (--yes insists)", finding.id);
+    Failure::new(Exit::VerifyFailed, text)
 }
 
 fn say_what_next(applied: &Applied, confirm: Option<Duration>) {

@@ -14,7 +14,7 @@ use quell_host::attach::affected_processes::{AffectedProcess, Until};
 use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::plan::{EpollStep, Limitation, QueueStep};
 use quell_host::attach::{AttachPlan, AttachRequest, Attachment, RingStep, SocketsStep, Targets};
-use quell_host::findings::{Finding, FixText, LackingCpus, Severity};
+use quell_host::findings::{Finding, Fix, FixText, LackingCpus, Severity};
 use quell_linux::visible::{agree, counted, noun};
 use quell_linux::{CpuList, NapiId, Pid};
 use quell_mode::{DeliveryMode, PartialNapiSettings};
@@ -133,10 +133,11 @@ pub(crate) fn finding_lines(findings: &[Finding]) -> Vec<String> {
     }
     let line = |(first, count): &(&Finding, usize)| {
         let more = if *count > 1 { format!(" (and {} more)", count - 1) } else { String::new() };
-        // Commands change the present values, which are not those of the plan.
-        let advice = first.fix.iter().find_map(|fix| match fix.text() {
-            FixText::Advice(text) => Some(format!("; {text}")),
-            FixText::Command(_) => None,
+        // Commands of other tools change the present values, which are not those of the plan.
+        let advice = first.fix.iter().find_map(|fix| match (fix, fix.text()) {
+            (_, FixText::Advice(text)) => Some(format!("; {text}")),
+            (Fix::Mode { .. }, FixText::Command(text)) => Some(format!("; then `{text}`")),
+            (_, FixText::Command(_)) => None,
         });
         let Finding { severity, title, id, observed, nodes, .. } = first;
         let object = nodes.first().map(|node| on_one_line(&node.to_string()) + ": ").unwrap_or_default();

@@ -1,0 +1,202 @@
+//! Settings that fixes change, and the fixes if Quell has set them: the journals know the owner. Pure.
+
+use quell_change::change::{Change, PlannedChange};
+use quell_change::journal::{History, Purpose};
+use quell_linux::{Ifindex, NapiId, Pid};
+use quell_mode::{DeliveryMode, NapiAttribute, PartialNapiSettings};
+
+use super::fix::quoted;
+use super::{Finding, Fix};
+use crate::attach::{AttachedMode, ModeCommand};
+use crate::snapshot::{Device, Snapshot, SnapshotNapi};
+
+/// Setting that a fix changes, with its present and its wanted value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Setting {
+    Napi {
+        id: NapiId,
+        present: PartialNapiSettings,
+        wanted: PartialNapiSettings,
+    },
+    /// Setting of a profile, or the affinity of a worker, in the words of [`PlannedChange::text`].
+    Host {
+        object: SettingObject,
+        what: String,
+        present: String,
+        wanted: String,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SettingObject {
+    Host,
+    /// Inode of the namespace, and interface index.
+    Device(u64, Ifindex),
+    RxQueue(u64, Ifindex, u32),
+    Irq(u32),
+    Thread(Pid),
+}
+
+impl SettingObject {
+    pub(super) fn device(device: &Device) -> Self {
+        Self::Device(device.namespace, device.ifindex)
+    }
+}
+
+impl Setting {
+    pub(super) fn host(object: SettingObject, what: &str, present: impl ToString, wanted: impl ToString) -> Self {
+        Self::Host { object, what: what.to_owned(), present: present.to_string(), wanted: wanted.to_string() }
+    }
+
+    /// Time of setting, in nanoseconds since boot, if this change has set the present value; 0 if it was not recorded.
+    fn set_at(&self, change: &Change, now: &Snapshot) -> Option<u64> {
+        match (self, change) {
+            (Self::Napi { id, present, wanted }, Change::NapiSettings(change)) => {
+                let device = now.devices.iter().find(|device| {
+                    let namespace = now.namespaces.iter().find(|namespace| namespace.inode == device.namespace);
+                    device.ifindex == change.ifindex
+                        && namespace.is_some_and(|it| it.cookie.known() == Some(&change.namespace_cookie))
+                });
+                let successor = device.and_then(|device| napi_of_queue(device, change.rx_queue?));
+                if change.napi_id != id.get() && successor.is_none_or(|napi| napi.id != *id) {
+                    return None;
+                }
+                let is_set = |attribute: &NapiAttribute| {
+                    let values = std::iter::once(&change.new).chain(&change.alternatives);
+                    let mut values = values.filter_map(|values| values.get(*attribute));
+                    let value = present.get(*attribute);
+                    value != change.old.get(*attribute) && values.any(|set| Some(set) == value)
+                };
+                // A wanted value that is 0 now is missing: the finding is about the other ones.
+                let changes = |it: &&NapiAttribute| wanted.get(**it).is_some();
+                let adds = NapiAttribute::ALL.iter().filter(changes).all(|it| present.get(*it) == Some(0));
+                let is_meant = |it: &&NapiAttribute| if adds { **it != NapiAttribute::Threaded } else { changes(it) };
+                NapiAttribute::ALL.iter().filter(is_meant).any(is_set).then_some(change.set_at_boot_ns)
+            }
+            (Self::Host { object, present, .. }, Change::ThreadAffinity(change)) => {
+                (*object == SettingObject::Thread(change.tid) && *present == change.new.to_string()).then_some(0)
+            }
+            (Self::Host { object, what, present, .. }, Change::HostSetting(change)) => {
+                let (set, text) = (&change.setting, change.setting.text());
+                let is_it = object_of(set, now) == Some(*object)
+                    && (matches!(object, SettingObject::Irq(_)) || text.what == *what);
+                // A change of rings, channels or coalescing can have several values.
+                let has = |new: String| new == *present || new.split(", ").any(|one| one == present);
+                (is_it && text.new.is_some_and(has)).then_some(0)
+            }
+            _ => None,
+        }
+    }
+
+    /// The wanted value, as a profile has it.
+    fn wanted(&self) -> String {
+        match self {
+            Self::Napi { wanted, .. } => wanted.to_string(),
+            Self::Host { what, wanted, .. } => format!("{what} {wanted}"),
+        }
+    }
+}
+
+fn napi_of_queue(device: &Device, queue: u32) -> Option<&SnapshotNapi> {
+    let id = device.rx_queues.known_elements().find(|rx| rx.id == queue)?.napi_id()?;
+    device.napis.known_elements().find(|napi| napi.id == id)
+}
+
+fn object_of(change: &PlannedChange, now: &Snapshot) -> Option<SettingObject> {
+    let Some(id) = change.device() else { return Some(SettingObject::Host) };
+    let napi = || {
+        let is_it = |device: &&Device| (device.namespace, device.ifindex) == (id.namespace, id.ifindex);
+        napi_of_queue(now.devices.iter().find(is_it)?, change.queue()?)
+    };
+    Some(match (change, change.queue()) {
+        (PlannedChange::IrqAffinity { irq, .. }, _) => SettingObject::Irq(irq.or_else(|| napi()?.irq_number())?),
+        (PlannedChange::ThreadCpus { thread, .. }, _) => {
+            SettingObject::Thread(thread.or_else(|| Some(napi()?.thread.known()?.as_ref()?.tid))?)
+        }
+        (_, Some(queue)) => SettingObject::RxQueue(id.namespace, id.ifindex, queue),
+        (_, None) => SettingObject::Device(id.namespace, id.ifindex),
+    })
+}
+
+/// Replaces commands that change settings which these owners have set. The new fix undoes or corrects the owner: other
+/// values would be drift, or be refused while a program needs the present ones.
+pub fn are_owned(findings: &mut [Finding], now: &Snapshot, owners: &[&History]) {
+    let is_of_this_boot = |owner: &&&History| now.taken.boot_id.known() == Some(&owner.begin.boot_id);
+    let owners: Vec<&History> = owners.iter().filter(is_of_this_boot).copied().collect();
+    if owners.is_empty() {
+        return;
+    }
+    let owner_of = |fix: &Fix| {
+        let Fix::Set { setting, .. } = fix else { return None };
+        let set_at =
+            |owner: &History| owner.pending().filter_map(|(_, entry)| setting.set_at(&entry.change, now)).max();
+        let set = owners.iter().enumerate().filter_map(|(place, owner)| Some((set_at(owner)?, place)));
+        set.max().map(|(_, place)| place)
+    };
+    for finding in findings {
+        let fixes = std::mem::take(&mut finding.fix);
+        let by_owner: Vec<Option<usize>> = fixes.iter().map(owner_of).collect();
+        for (fix, owner) in fixes.iter().zip(&by_owner) {
+            let new = owner.and_then(|place| {
+                let its = fixes.iter().zip(&by_owner).filter(|(_, other)| **other == Some(place));
+                let settings: Vec<&Setting> = its.filter_map(|(fix, _)| fix.setting()).collect();
+                fix_of_owner(owners[place], &settings, now, &owners)
+            });
+            let fix = new.unwrap_or_else(|| fix.clone());
+            // One command undoes all settings of an owner.
+            if !finding.fix.contains(&fix) {
+                finding.fix.push(fix);
+            }
+        }
+    }
+}
+
+/// How to undo or correct the owner of these settings; absent if the owner has no command for it.
+fn fix_of_owner(owner: &History, settings: &[&Setting], now: &Snapshot, all: &[&History]) -> Option<Fix> {
+    let purpose = &owner.begin.purpose;
+    match purpose {
+        Purpose::Profile { name, netns, .. } => {
+            let wanted: Vec<String> = settings.iter().map(|setting| setting.wanted()).collect();
+            let netns = netns.as_ref().map(|netns| format!(" --netns {}", quoted(netns))).unwrap_or_default();
+            let files: String = name.split(", ").map(|file| format!(" {}", quoted(file))).collect();
+            let has_programs = all.iter().any(|other| other.begin.purpose.is_of_programs());
+            let also = if has_programs { " and ends all attachments" } else { "" };
+            Some(Fix::advice(format!(
+                "profile {name} sets it: correct it there ({}), then `quell revert && quell apply{netns}{files}`; \
+                 `quell revert` undoes the profile{also}",
+                wanted.join(", or "),
+            )))
+        }
+        Purpose::Attachment { .. } | Purpose::Launch { .. } => {
+            let attached = AttachedMode::recorded(owner)?;
+            let runs = |pid: Pid| now.processes.iter().any(|process| process.pid == pid);
+            let mut programs = owner.targets.iter().map(|target| target.pid);
+            let program = programs.clone().find(|pid| runs(*pid)).or_else(|| programs.next())?;
+            let mode = settings.first().and_then(|setting| corrected(&attached.mode, setting));
+            let (steers, pins) = mode.map_or((false, false), |_| (attached.steers, attached.pins));
+            let again = if attached.launched { "; start the program again" } else { "" };
+            let command = ModeCommand::of_pids(Some(mode.unwrap_or_default()), [&program]);
+            Some(Fix::Mode {
+                first: format!("{purpose} sets it{again}:"),
+                command: command.placed(steers, pins).if_attached(&attached),
+                otherwise: None,
+            })
+        }
+        Purpose::Experiment => Some(Fix::advice("`quell bench` sets it, and restores it when it ends")),
+        Purpose::Search => Some(Fix::advice("`quell tune` sets it, and restores it when it ends")),
+        Purpose::Lab | Purpose::Command { .. } => None,
+    }
+}
+
+/// The mode with the wanted value; absent if no mode has it, or it is not a value of the mode.
+fn corrected(mode: &DeliveryMode, setting: &Setting) -> Option<DeliveryMode> {
+    let Setting::Napi { wanted, .. } = setting else { return None };
+    if mode.poller().is_some() {
+        return None;
+    }
+    let napi = PartialNapiSettings::from(mode.napi()).changed_by(wanted).complete()?;
+    // Without suspension, nothing needs an epoll that polls.
+    let ends_suspension = mode.napi().irq_suspend_timeout_ns > 0 && napi.irq_suspend_timeout_ns == 0;
+    let epoll = mode.epoll().filter(|_| !ends_suspension).unwrap_or_default();
+    DeliveryMode::recognised(napi, epoll).filter(|corrected| corrected != mode)
+}

@@ -1,0 +1,190 @@
+//! Fixes of findings about settings that Quell has set: they undo or correct the owner.
+
+use crate::snapshots::{Edit, edits, healthy, set, snapshot};
+use quell_change::change::{
+    Change, ChangeOutcome, DeviceId, Diff, HostSetting, NapiSettingsChange, PlannedChange, ThreadAffinity,
+};
+use quell_change::journal::record::{Begin, FORMAT, Record};
+use quell_change::journal::{History, Keeper, Purpose, TargetProgram};
+use quell_host::findings::{are_owned, examine};
+use quell_linux::{Ifindex, Pid};
+use quell_mode::NapiAttribute;
+use serde_json::Value;
+
+const NAPI: u32 = 8_193;
+
+fn history(purpose: Purpose, changes: Vec<Change>) -> History {
+    let pid = Pid::from_kernel(4_242).unwrap();
+    let owner = Keeper { pid, start_time_ticks: 1 };
+    let boot_id = healthy()["taken"]["boot-id"].as_str().unwrap().to_owned();
+    let (format, version) = (FORMAT.to_owned(), String::new());
+    let mut history = History::new(Begin { format, version, boot_id, owner, started_unix_s: 0, purpose });
+    if history.begin.purpose.is_of_programs() {
+        let start_time_ticks = healthy()["processes"][0]["start-time-ticks"].as_u64().unwrap();
+        history.append(Record::Target(TargetProgram { pid, start_time_ticks, name: "server".to_owned() })).unwrap();
+    }
+    for (seq, change) in (0..).zip(changes) {
+        history.append(Record::Intend { seq, change }).unwrap();
+        history.append(Record::Done { seq, outcome: ChangeOutcome::Made }).unwrap();
+    }
+    history
+}
+
+fn profile(changes: Vec<Change>) -> History {
+    let (name, netns) = ("a b.toml".to_owned(), Some("blue".to_owned()));
+    history(Purpose::Profile { name, netns, content: 0 }, changes)
+}
+
+fn attached(mode: &str, change: Change) -> History {
+    history(Purpose::Attachment { mode: mode.parse().unwrap() }, vec![change])
+}
+
+/// A change of the first queue from 0 to these values.
+fn queue(values: &[(NapiAttribute, u64)], at: u64) -> Change {
+    let zero = |(attribute, _): &(NapiAttribute, u64)| (*attribute, 0);
+    Change::NapiSettings(NapiSettingsChange {
+        namespace_cookie: 0,
+        device: "eth0".to_owned(),
+        ifindex: Ifindex::new(2).unwrap(),
+        sysfs_inode: None,
+        napi_id: NAPI,
+        place: 0,
+        rx_queue: Some(0),
+        old: values.iter().map(zero).collect(),
+        new: values.iter().copied().collect(),
+        alternatives: Vec::new(),
+        set_at_boot_ns: at,
+        since_boot_ns: values.iter().map(|(attribute, _)| (*attribute, at)).collect(),
+        in_plan: None,
+    })
+}
+
+fn host_setting(setting: PlannedChange) -> Change {
+    Change::HostSetting(HostSetting { namespace_cookie: 0, sysfs_inode: None, setting })
+}
+
+/// Fixes of the finding that the edit of a rule causes, on a host with these owners.
+fn fixes(rule: &str, more: &[(&str, Value)], owners: &[&History]) -> Vec<String> {
+    let mut host = healthy();
+    let Edit { now, .. } = edits().into_iter().find(|edit| edit.rule == rule).unwrap();
+    now.into_iter().for_each(|(place, value)| set(&mut host, place, value));
+    more.iter().for_each(|(place, value)| set(&mut host, place, value.clone()));
+    let host = snapshot(&host);
+    let mut findings = examine(&host, Some(&snapshot(&crate::snapshots::before()))).findings;
+    are_owned(&mut findings, &host, owners);
+    let found = findings.iter().find(|finding| finding.id == rule).unwrap();
+    found.fix.iter().map(ToString::to_string).collect()
+}
+
+const DEFER: NapiAttribute = NapiAttribute::DeferHardIrqs;
+const FLUSH: NapiAttribute = NapiAttribute::GroFlushTimeout;
+const SUSPEND: NapiAttribute = NapiAttribute::IrqSuspendTimeout;
+
+#[test]
+fn a_value_of_a_profile_is_changed_in_the_profile_and_not_beside_it() {
+    let suspending = profile(vec![queue(&[(SUSPEND, 20_000_000)], 5)]);
+    let [attach, correct] = &fixes("no-epoll-prefers", &[], &[&suspending])[..] else { panic!("two fixes") };
+    assert_eq!(attach, "quell attach suspend20 4242");
+    assert_eq!(
+        correct,
+        "profile a b.toml sets it: correct it there (irq-suspend-timeout 0 ns), then `quell revert && quell apply \
+         --netns blue 'a b.toml'`; `quell revert` undoes the profile"
+    );
+}
+
+#[test]
+fn a_missing_value_is_added_by_the_owner_of_the_others() {
+    let suspending = profile(vec![queue(&[(SUSPEND, 20_000_000)], 5)]);
+    let fix = fixes("suspension-without-deferral", &[], &[&suspending]).concat();
+    assert!(fix.starts_with("profile a b.toml sets it: correct it there (defer-hard-irqs 100)"), "{fix}");
+    let deferring = profile(vec![queue(&[(DEFER, 100)], 5)]);
+    let both = fixes("deferral-incomplete", &[], &[&deferring]);
+    assert_eq!(both.len(), 1, "{both:?}");
+}
+
+#[test]
+fn a_value_that_another_program_has_set_since_or_before_is_not_the_owners() {
+    let others = [
+        profile(vec![queue(&[(DEFER, 100), (FLUSH, 20_000)], 5)]),
+        profile(vec![queue(&[(SUSPEND, 30_000_000)], 5)]),
+        attached("suspend20", Change::ThreadAffinity(pinned("3"))),
+        { History { begin: Begin { boot_id: "b".to_owned(), ..suspending().begin }, ..suspending() } },
+    ];
+    for owner in others {
+        let fix = fixes("no-epoll-prefers", &[], &[&owner]);
+        assert!(fix[1].starts_with("ynl "), "{fix:?}");
+    }
+}
+
+fn suspending() -> History {
+    profile(vec![queue(&[(SUSPEND, 20_000_000)], 5)])
+}
+
+fn pinned(cpus: &str) -> ThreadAffinity {
+    let tid = Pid::from_kernel(4_243).unwrap();
+    ThreadAffinity {
+        pid: tid,
+        tid,
+        thread_start_time_ticks: 1,
+        old: "0-3".parse().unwrap(),
+        new: cpus.parse().unwrap(),
+    }
+}
+
+#[test]
+fn the_newest_owner_is_undone_or_corrected() {
+    let attached = attached("suspend20", queue(&[(DEFER, 100), (FLUSH, 20_000), (SUSPEND, 20_000_000)], 9));
+    let fix = |owners: &[&History]| fixes("no-epoll-prefers", &[], owners).pop().unwrap();
+    let corrected = "attach suspend20 sets it: `quell detach 4242 && quell attach defer20 4242`";
+    assert_eq!(fix(&[&suspending(), &attached]), corrected);
+    assert_eq!(fix(&[&attached, &suspending()]), corrected);
+    let newer = profile(vec![queue(&[(SUSPEND, 20_000_000)], 10)]);
+    let text = fix(&[&attached, &newer]);
+    assert!(text.starts_with("profile ") && text.ends_with("undoes the profile and ends all attachments"), "{text}");
+}
+
+#[test]
+fn modes_of_commands_that_run_end_with_them() {
+    let of = |purpose| {
+        let owner = history(purpose, vec![queue(&[(SUSPEND, 20_000_000)], 5)]);
+        fixes("no-epoll-prefers", &[], &[&owner]).pop().unwrap()
+    };
+    let launched = of(Purpose::Launch { mode: "suspend20".parse().unwrap() });
+    assert_eq!(launched, "run suspend20 sets it; start the program again: `quell run defer20 -- COMMAND`");
+    assert_eq!(of(Purpose::Experiment), "`quell bench` sets it, and restores it when it ends");
+    assert_eq!(of(Purpose::Search), "`quell tune` sets it, and restores it when it ends");
+    assert!(of(Purpose::Lab).starts_with("ynl "));
+}
+
+#[test]
+fn a_mode_without_the_wanted_value_is_detached() {
+    let owner = attached("userbusy", queue(&[(SUSPEND, 20_000_000)], 5));
+    assert_eq!(fixes("no-epoll-prefers", &[], &[&owner])[1], "attach userbusy sets it: `quell detach 4242`");
+}
+
+#[test]
+fn host_settings_of_a_profile_are_changed_in_the_profile() {
+    let host = snapshot(&healthy());
+    let device =
+        DeviceId { namespace: host.devices[0].namespace, ifindex: host.devices[0].ifindex, name: String::new() };
+    let diff = |old: &str, new: &str| Diff { old: Some(old.parse().unwrap()), new: Some(new.parse().unwrap()) };
+    let rps = PlannedChange::RpsCpus { device: device.clone(), queue: 0, cpus: diff("", "2") };
+    let gro = |new: bool| {
+        let (device, name) = (device.clone(), "rx-gro".to_owned());
+        PlannedChange::Feature { device, name, on: Diff { old: Some(!new), new: Some(new) } }
+    };
+    let sysctl = |new: &str| {
+        let value = Diff { old: Some("0".to_owned()), new: Some(new.to_owned()) };
+        PlannedChange::Sysctl { name: "net.core.busy_read".to_owned(), value }
+    };
+    let wanted = |rule, setting| {
+        let fix = fixes(rule, &[], &[&profile(vec![host_setting(setting)])]).concat();
+        let words = fix.strip_prefix("profile a b.toml sets it: correct it there (")?.split(')').next()?;
+        Some(words.to_owned())
+    };
+    assert_eq!(wanted("rps-on-polled-queue", rps).as_deref(), Some("rps_cpus none"));
+    assert_eq!(wanted("gro-off", gro(false)).as_deref(), Some("rx-gro on"));
+    assert_eq!(wanted("gro-off", gro(true)), None, "another program has set it since");
+    assert_eq!(wanted("system-wide-busy-poll", sysctl("50")).as_deref(), Some("net.core.busy_read 0"));
+    assert_eq!(wanted("system-wide-busy-poll", sysctl("20")), None);
+}
