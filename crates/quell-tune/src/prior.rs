@@ -232,13 +232,7 @@ impl ModelPrior {
         self.base_is.is_some_and(|base| base == *mode)
     }
 
-    fn run_each(
-        &self,
-        goal: &TuneGoal,
-        modes: &[DeliveryMode],
-        threads: usize,
-        reference: &Reference,
-    ) -> Vec<ModeRun> {
+    fn run_each(&self, goal: &TuneGoal, modes: &[DeliveryMode], threads: usize, reference: &Reference) -> Vec<ModeRun> {
         let loads = self.loads.len();
         let run = |index: usize| self.slice(modes[index / loads], index % loads, reference.seed);
         let slices = in_parallel(modes.len() * loads, threads, run, |_| ());

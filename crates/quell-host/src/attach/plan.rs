@@ -380,7 +380,9 @@ impl AttachPlan {
         self.impossible.extend(without_blocking_receive(query, targets).into_iter().map(|(why, processes)| {
             AttachObstacle {
                 what: format!("{} for {}", request.mode, first_of(&processes)),
-                reason: format!("{why}: sockets poll in blocking receives only; modes of queues (defer200, userbusy, threaded) work"),
+                reason: format!(
+                    "{why}: sockets poll in blocking receives only; modes of queues (defer200, userbusy, threaded) work"
+                ),
             }
         }));
     }

@@ -1,7 +1,7 @@
 //! Rules about devices whose packets bypass NAPI, or whose packets move to other CPUs after NAPI.
 
 use super::fix::Fix;
-use super::{Node, Observation, Rule, Severity};
+use super::{Observation, Rule, Severity};
 use crate::snapshot::query::SnapshotQuery;
 use crate::snapshot::{Device, RxQueue};
 use quell_linux::visible::counted;
@@ -92,7 +92,7 @@ fn rps(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         let queue_id = queue.id.to_string();
         Some(Observation {
             severity: Severity::Warning,
-            nodes: vec![Node::RxQueue { device: device.name.clone(), queue: queue.id }, query.napi_node(napi.id)],
+            nodes: vec![query.rx_queue_node(device, queue.id), query.napi_node(napi.id)],
             observed: format!("rps_cpus is {cpus}"),
             fix: vec![Fix::in_namespace(query, device.namespace, &["sh", "-c", script, &device.name, &queue_id])],
         })

@@ -260,8 +260,7 @@ mod tests {
     #[test]
     fn if_no_mode_holds_the_limit_the_first_line_says_what_is_reachable_and_the_last_ones_what_to_do() {
         let plan = plan("p99<=300us, least cpu");
-        let ranked =
-            [one("suspend10", 1, Some(1.4)), one("fullbusy", 1, Some(1.5)), one("base", 3, Some(2.5))];
+        let ranked = [one("suspend10", 1, Some(1.4)), one("fullbusy", 1, Some(1.5)), one("base", 3, Some(2.5))];
         let text = advice("a host", &plan, &ranked, "--pid 1").replace("\n  ", " ");
         assert!(
             text.starts_with(

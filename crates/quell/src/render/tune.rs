@@ -11,9 +11,7 @@ use quell_result::experiment::SubjectFacts;
 use quell_result::facts::HostFacts;
 use quell_result::tune::TuneFile;
 use quell_subject::server::ServerCommand;
-use quell_tune::{
-    ArmReport, ArmState, NextTuneSlice, RefusedMode, TuneAnswer, TunePhase, TunePlan, TuneResult, Tuner,
-};
+use quell_tune::{ArmReport, ArmState, NextTuneSlice, RefusedMode, TuneAnswer, TunePhase, TunePlan, TuneResult, Tuner};
 
 use super::experiment;
 use super::number::ABSENT;

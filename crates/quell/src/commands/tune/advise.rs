@@ -27,8 +27,8 @@ use crate::commands::subject::asked;
 use crate::commands::subject::{ModelDefault, Place};
 use crate::exit::{Exit, Failure};
 use crate::output;
-use crate::render::progress::Progress;
 use crate::render::advice::advice as rendered;
+use crate::render::progress::Progress;
 
 /// Time for which the programs are observed, in ms.
 const OBSERVED_MS: u32 = 1_000;
@@ -86,7 +86,7 @@ pub(in crate::commands) struct AdviceReport {
 }
 
 impl AdviceReport {
-    pub(in crate::commands) const SCHEMA: &str = "quell-advice/1";
+    pub(in crate::commands) const SCHEMA: &str = "quell-advice/2";
 }
 
 /// Programs under their present load.
