@@ -274,9 +274,10 @@ pub fn servers(now: &Snapshot, before: Option<&Snapshot>, known: &Known<'_>) -> 
     let of_root = |processes: Vec<&Process>| {
         let receives = |process: &&Process| sockets(&query, process).any(is_served) || receives_frames(&query, process);
         let is_server = processes.iter().any(receives);
-        let is_own = processes.iter().all(|process| process.name == "quell");
+        let is_own = processes.iter().all(|process| process.is_own());
         (is_server && !is_own && !is_managed(&processes)).then(|| {
-            let netns = processes.iter().find_map(|process| other_netns(now, process));
+            let inodes = processes.iter().filter_map(|process| process.namespace.known());
+            let netns = inodes.copied().find_map(|inode| now.other_netns(inode));
             HostServer { netns, ..server(&query, &processes, known) }
         })
     };
@@ -287,13 +288,6 @@ pub fn servers(now: &Snapshot, before: Option<&Snapshot>, known: &Known<'_>) -> 
         other_serious.cmp(&one_serious).then(other_cpus.total_cmp(&one_cpus)).then(one.pid.cmp(&other.pid))
     });
     servers
-}
-
-/// Name of the network namespace of a process, if it is another one than that of this command.
-fn other_netns(now: &Snapshot, process: &Process) -> Option<String> {
-    let inode = process.namespace.known()?;
-    let namespace = now.namespaces.iter().find(|namespace| namespace.inode == *inode && !namespace.is_current)?;
-    Some(namespace.names.first().cloned().unwrap_or_else(|| format!("net:[{inode}]")))
 }
 
 /// Processes of each program by its first process: the last ancestor with the same name.
@@ -575,17 +569,9 @@ fn other_wait(query: &SnapshotQuery<'_>, processes: &[&Process], epolls: &[&Epol
 
 /// Whether the finding is about the program: its processes, threads and files, or its queues.
 fn concerns(query: &SnapshotQuery<'_>, finding: &Finding, processes: &[&Process], queues: &BTreeSet<NapiId>) -> bool {
-    let has_pid = |pid: Pid| processes.iter().any(|process| process.pid == pid);
-    let has_thread =
-        |tid: Pid| processes.iter().flat_map(|process| process.threads.known_elements()).any(|it| it.tid == tid);
-    let names_program = |node: &Node| match node {
-        Node::Process { pid, .. } | Node::Epoll { pid, .. } | Node::File { pid, .. } => Some(has_pid(*pid)),
-        Node::Thread { tid, .. } => Some(has_pid(*tid) || has_thread(*tid)),
-        _ => None,
-    };
     let is_its_queue = |node: &Node| match node {
         Node::Napi { id, .. } => queues.contains(id),
-        Node::RxQueue { device, queue } => queues.iter().any(|&id| {
+        Node::RxQueue { device, queue, .. } => queues.iter().any(|&id| {
             let found = query.napi(id).filter(|(of, _)| of.name == *device);
             found.is_some_and(|(of, _)| {
                 of.rx_queues.known_elements().any(|rx| rx.id == *queue && rx.napi_id() == Some(id))
@@ -599,7 +585,7 @@ fn concerns(query: &SnapshotQuery<'_>, finding: &Finding, processes: &[&Process]
         }
         _ => false,
     };
-    let named: Vec<bool> = finding.nodes.iter().filter_map(names_program).collect();
+    let named: Vec<bool> = finding.nodes.iter().filter_map(|node| node.is_of_any(processes)).collect();
     match named.is_empty() {
         // A finding about another program on the same queue is not about this one.
         false => named.contains(&true),

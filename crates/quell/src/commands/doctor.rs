@@ -109,10 +109,13 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
 ///
 /// # Errors
 /// When no snapshot can be taken.
-pub(crate) fn overview() -> Result<(), Failure> {
+pub(crate) fn overview(json: bool) -> Result<(), Failure> {
     let terminal = Terminal::of_stdout();
     let scope = SnapshotScope { whole_host: true, configured_files: true, ..SnapshotScope::default() };
     let diagnosis = Diagnosis::of_this_host(&scope, OVERVIEW_S)?;
+    if json {
+        return output::json(&DoctorReport { findings: &diagnosis.report, servers: &diagnosis.servers });
+    }
     let text =
         diagnosis.servers_and_conclusion(terminal, Fixes::ByDoctor) + &render::overview(&diagnosis.report, terminal);
     output::styled(&text, terminal)
@@ -151,6 +154,7 @@ impl Diagnosis {
     ) -> Self {
         let Examined { before, now, polls, sampled, behavior } = examined;
         let mut report = findings::examine_observed(now, before.as_ref(), polls, behavior.as_ref());
+        report.leave_out_own(now);
         let attached = &attached_modes(owners);
         adapt(&mut report.findings, now, owners, attached);
         let known = Known {
