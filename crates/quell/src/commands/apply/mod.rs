@@ -16,6 +16,7 @@ use quell_change::journal::{History, Purpose};
 use quell_change::persistent::{self, Persistent};
 use quell_change::transaction::ChangeError;
 use quell_host::apply::{self, Applied, ApplyError, ApplyRequest, observe};
+use quell_host::findings::Finding;
 use quell_host::plan::{PlanInput, ProfilePlan};
 use quell_linux::netns::NamespaceName;
 use quell_linux::signal::Interruption;
