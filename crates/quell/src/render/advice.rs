@@ -3,7 +3,7 @@
 use quell_linux::visible::{self, agree, counted};
 use quell_mode::DeliveryMode;
 use quell_report::words;
-use quell_tune::{RUNS, RankedMode, RunRange, TuneGoal, TuneMetric, TunePlan, WhyLeftOut, WorthMeasuring};
+use quell_tune::{RUNS, RankedMode, RunRange, TuneGoal, TuneMetric, TunePlan, WhyNotMeasured, WorthMeasuring};
 
 use super::number::ABSENT;
 use super::terminal::Terminal;
@@ -125,8 +125,8 @@ fn next(plan: &TunePlan, ranked: &[RankedMode], programs: &str) -> String {
     let left_out: Vec<String> = left_out
         .into_iter()
         .map(|(mode, why)| match why {
-            WhyLeftOut::NeedsLaunch => format!("{mode} (only `quell run` can set it)"),
-            WhyLeftOut::PollsAtAnyLoad => format!("{mode} (a whole CPU per worker or queue at any load)"),
+            WhyNotMeasured::NeedsLaunch => format!("{mode} (only `quell run` can set it)"),
+            WhyNotMeasured::PollsAtAnyLoad => format!("{mode} (a whole CPU per worker or queue at any load)"),
         })
         .collect();
     let left_out = match left_out.is_empty() {
