@@ -11,6 +11,7 @@ use quell_experiment::{ExperimentDesign, SliceFlag, SliceStage, Treatment};
 use quell_host::attach::consequences::consequences_observed;
 use quell_host::attach::measured::{MeasuredAttachments, measured_attachments};
 use quell_host::attach::placement::{Groups, Wanted, decide, mark_attached_filters};
+use quell_host::attach::plan::AttachObstacle;
 use quell_host::attach::{AttachPlan, Targets, observe};
 use quell_host::behavior;
 use quell_host::findings::{EPOLL_MIXES_NAPIS, Finding, Severity, are_steered};
@@ -174,8 +175,7 @@ impl Measurement<'_> {
                 let serious = self.serious(comparison.modes.iter().zip(preview.plans()), &preview);
                 self.refuse_stalls(&serious)?;
                 let impossible = &preview.plan.impossible;
-                let why_not =
-                    |at: usize| impossible[at].first().map(|first| format!("{}: {}", first.what, first.reason));
+                let why_not = |at: usize| impossible[at].first().map(ToString::to_string);
                 check_settable(&comparison.modes, why_not)?;
                 (comparison.modes.clone(), by_problem(serious))
             }
@@ -201,8 +201,11 @@ impl Measurement<'_> {
         let has_poller = prepared.modes.iter().any(|mode| mode.poller().is_some());
         let lacking_cpus = lacking_cpus(&prepared.preview.plan).filter(|_| has_poller && is_comparison);
         let contention = self.contention(&prepared.preview);
+        let impossible = prepared.modes.iter().zip(&prepared.preview.plan.impossible);
+        let left_out = |(mode, why): (&DeliveryMode, &Vec<AttachObstacle>)| Some((*mode, why.first()?.to_string()));
         let subject = PlannedSubject::Programs {
             facts: &facts,
+            left_out: impossible.filter(|_| is_comparison).filter_map(left_out).collect(),
             affected,
             judges_took_ms,
             steering_helps,

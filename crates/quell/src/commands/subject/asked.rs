@@ -124,7 +124,7 @@ impl Shown {
                 );
             }
             SubjectStep::NotSettable { mode, reason } => {
-                progress.say(&format!("{} is left out: {}", visible::name(mode), visible::name(reason)));
+                progress.say(&left_out_line(mode, reason));
             }
             SubjectStep::Searching(tuner) => {
                 let percent = (tuner.spent() * 100.0).clamp(0.0, 100.0) as u64;
@@ -139,6 +139,10 @@ fn under(load: OfferedLoad) -> String {
         OfferedLoad::Max => " in a closed loop".to_owned(),
         load => format!(" at {load}"),
     }
+}
+
+fn left_out_line(mode: impl std::fmt::Display, reason: &str) -> String {
+    format!("{} is left out: {}", visible::name(&mode.to_string()), visible::name(reason))
 }
 
 /// The user at the command line.
@@ -197,7 +201,15 @@ fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> 
              start and end\n",
             visible::name(&shell_words::join(&facts.command)),
         ),
-        PlannedSubject::Programs { facts, affected, judges_took_ms, steering_helps, lacking_cpus, contention } => {
+        PlannedSubject::Programs {
+            facts,
+            left_out,
+            affected,
+            judges_took_ms,
+            steering_helps,
+            lacking_cpus,
+            contention,
+        } => {
             let is_judged = facts.latency.is_some() || facts.beside.is_some();
             let (total_ms, measured) = match judges_took_ms {
                 Some(ms) if *ms > slice_ms => {
@@ -212,6 +224,7 @@ fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> 
                 counted(facts.queues.len(), "queue"),
                 counted(facts.epolls, "epoll"),
                 blocks(comparison, total_ms)
+                    + &left_out.iter().map(|(mode, why)| left_out_line(mode, why) + "\n").collect::<String>()
                     + &commands(facts)
                     + &notes(facts, *steering_helps)
                     + &affected_too(affected)
@@ -245,7 +258,15 @@ fn plan_of_search(plan: &TunePlan, subject: &PlannedSubject<'_>) -> String {
             };
             (render_tune::searched_on(&SubjectFacts::Command((*facts).clone())), hint.to_owned(), "")
         }
-        PlannedSubject::Programs { facts, affected, judges_took_ms, steering_helps, lacking_cpus, contention } => {
+        PlannedSubject::Programs {
+            facts,
+            left_out: _,
+            affected,
+            judges_took_ms,
+            steering_helps,
+            lacking_cpus,
+            contention,
+        } => {
             let is_open = facts.latency.is_some() && judges_took_ms.is_none();
             let longer = if is_open { "a slice lasts as long as --latency runs, if that is longer\n" } else { "" };
             let restored = "everything is restored at the end, after Ctrl-C, and if this command is killed\n";
