@@ -365,7 +365,9 @@ fn range(range: &LoadRange) -> String {
     }
 }
 
-fn load_name(load: OfferedLoad) -> String {
+/// A load as in `at 20,000 requests/s`.
+#[must_use]
+pub fn load_name(load: OfferedLoad) -> String {
     match load {
         OfferedLoad::Rate(per_s) => format!("{} requests/s", number::short(per_s)),
         load => load.to_string(),

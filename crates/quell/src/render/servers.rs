@@ -463,8 +463,7 @@ mod tests {
 
     #[test]
     fn the_conclusion_is_to_fix_before_to_measure_before_to_attach() {
-        let attach =
-            || NextStep::Attach { mode: DeliveryMode::default(), steered: false, measured: measured(None) };
+        let attach = || NextStep::Attach { mode: DeliveryMode::default(), steered: false, measured: measured(None) };
         let fix = || NextStep::Fix { finding: "stalled-queue" };
         let all = [attach(), NextStep::Measure { steered: false }, fix()].map(|next| server("nginx", next));
         assert!(conclusion(&all, true, Fixes::Above).contains("(stalled-queue)"));
@@ -490,11 +489,8 @@ mod tests {
 
     #[test]
     fn every_next_command_is_valid() {
-        let attach = |problem, steered| NextStep::Attach {
-            mode: DeliveryMode::default(),
-            steered,
-            measured: measured(problem),
-        };
+        let attach =
+            |problem, steered| NextStep::Attach { mode: DeliveryMode::default(), steered, measured: measured(problem) };
         let measure = |steered| NextStep::Measure { steered };
         let again = NextStep::MeasureAgain { steered: true, measured: measured(None), packets_per_s: 2_000 };
         let keep = NextStep::Keep { measured: measured(Some("nested-epoll")), open: None };
@@ -577,8 +573,7 @@ mod tests {
         assert!(parsed.is_ok(), "{command}: {parsed:?}");
         let unplaced = HostServer { steered: false, pinned: false, ..server };
         assert_eq!(super::command(&unplaced, Fixes::Above), Some(command), "it was measured with steering");
-        let next =
-            NextStep::Attach { mode: DeliveryMode::default(), steered: false, measured: measured(None) };
+        let next = NextStep::Attach { mode: DeliveryMode::default(), steered: false, measured: measured(None) };
         let plain = HostServer { next, ..unplaced };
         assert!(super::command(&plain, Fixes::Above).is_some_and(|command| command.starts_with("quell detach")));
     }
