@@ -137,7 +137,7 @@ impl Shown {
 fn under(load: OfferedLoad) -> String {
     match load {
         OfferedLoad::Max => " in a closed loop".to_owned(),
-        load => format!(" at {load}"),
+        load => format!(" at {}", words::load_name(load)),
     }
 }
 
@@ -198,8 +198,9 @@ fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> 
         PlannedSubject::Command(facts) => format!(
             "starts `{}` for each slice, under {modes}, for at most {budget_s} s; its connections are closed after each slice\n\
              a slice lasts {settle_ms} ms to settle and {slice_ms} ms to measure, and the time that the commands take to \
-             start and end\n",
+             start and end\n{}",
             visible::name(&shell_words::join(&facts.command)),
+            commands([&facts.load, &facts.latency, &facts.beside]),
         ),
         PlannedSubject::Programs {
             facts,
@@ -224,8 +225,9 @@ fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> 
                 counted(facts.queues.len(), "queue"),
                 counted(facts.epolls, "epoll"),
                 blocks(comparison, total_ms)
-                    + &left_out.iter().map(|(mode, why)| left_out_line(mode, why) + "\n").collect::<String>()
-                    + &commands(facts)
+                    + &left_out.iter().map(|(mode, why)| left_out_line(mode, why) + "
+").collect::<String>()
+                    + &commands([&facts.load, &facts.latency, &facts.beside])
                     + &notes(facts, *steering_helps)
                     + &affected_too(affected)
                     + &warnings(*lacking_cpus, contention)
@@ -331,14 +333,13 @@ fn blocks(comparison: &Comparison, slice_ms: u64) -> String {
     format!("at most {} of {slices} slices: one of each mode, two of {reference}\n", counted(blocks, "block"))
 }
 
-/// Commands that send the load and judge it.
-fn commands(facts: &ProgramsFacts) -> String {
-    let all = [("load", &facts.load), ("latency", &facts.latency), ("beside", &facts.beside)];
+/// Commands that send the load, measure latency, and measure another program, with their options.
+fn commands(commands: [&Option<Vec<String>>; 3]) -> String {
     let line = |(option, command): (&str, &Option<Vec<String>>)| {
         let command = visible::name(&shell_words::join(command.as_ref()?)).into_owned();
         Some(format!("--{option}: `{command}`\n"))
     };
-    all.into_iter().filter_map(line).collect()
+    ["load", "latency", "beside-latency"].into_iter().zip(commands).filter_map(line).collect()
 }
 
 /// What the programs have or get besides the modes, and which problems the modes cause.
