@@ -110,14 +110,17 @@ pub enum DesignError {
     #[error("a criterion is listed twice: {0:?}")]
     RepeatedCriterion(Criterion),
     #[error(
-        "the budget of {budget_ms} ms has time for {blocks} of {needed} blocks of {block_ms} ms; use at least {} ms",
-        needed * block_ms
+        "the budget of {budget_ms} ms has time for {blocks} of {needed} blocks of {block_ms} ms; use {} ms, so that two \
+         may be disturbed",
+        u64::from(ENOUGH_BLOCKS) * block_ms
     )]
     BudgetTooShort { budget_ms: u64, block_ms: u64, blocks: u64, needed: u64 },
 }
 
 /// Minimum number of blocks in an experiment. With fewer blocks, a 95 % interval has no ends.
 pub(crate) const MIN_BLOCKS: u32 = 6;
+/// Number of blocks of which [`MIN_BLOCKS`] remain if other programs disturb as many as may be dropped, a quarter.
+const ENOUGH_BLOCKS: u32 = 8;
 /// Arm of the reference.
 pub(crate) const REFERENCE: usize = 0;
 /// Arm of the second reference, the A/A control.
@@ -174,10 +177,12 @@ impl<S> ExperimentDesign<S> {
         self.arms() as u64 * (u64::from(self.slice_ms) + u64::from(self.settle_ms))
     }
 
-    /// Shortest budget with time for enough blocks, in milliseconds.
+    /// Budget with time for enough blocks, two of which may be disturbed, in milliseconds. Each slice takes
+    /// `slice_takes_ms` with setting and settling, or as long as it is planned, if that is longer.
     #[must_use]
-    pub fn budget_min_ms(&self) -> u64 {
-        u64::from(MIN_BLOCKS) * self.block_ms()
+    pub fn enough_ms(&self, slice_takes_ms: f64) -> u64 {
+        let planned_ms = f64::from(self.slice_ms) + f64::from(self.settle_ms);
+        (f64::from(ENOUGH_BLOCKS) * self.arms() as f64 * slice_takes_ms.max(planned_ms)).ceil() as u64
     }
 
     /// Arms of a block in the order of their slices. Each block has a different random order.
@@ -310,9 +315,15 @@ mod tests {
     fn a_budget_without_time_for_six_blocks_is_refused() {
         let short = ExperimentDesign { budget_ms: 5_000, ..design() };
         let error = DesignError::BudgetTooShort { budget_ms: 5_000, block_ms: 840, blocks: 5, needed: 6 };
-        assert_eq!(short.budget_min_ms(), 5_040);
-        assert!(error.to_string().contains("at least 5040 ms"), "{error}");
+        assert!(error.to_string().contains("use 6720 ms"), "{error}");
         assert_eq!(short.check(), Err(error));
         assert_eq!(design().check(), Ok(()));
+    }
+
+    #[test]
+    fn enough_time_leaves_the_fewest_blocks_if_two_are_disturbed_and_slices_take_as_long_as_they_did() {
+        let blocks = |slice_takes_ms: f64| design().enough_ms(slice_takes_ms) as f64 / (4.0 * slice_takes_ms);
+        assert_eq!((blocks(210.0), blocks(1_200.0)), (8.0, 8.0));
+        assert_eq!(design().enough_ms(0.0), design().enough_ms(210.0), "as planned");
     }
 }

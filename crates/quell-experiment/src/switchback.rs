@@ -34,6 +34,13 @@ impl<S> ExperimentRecord<S> {
         self.slices.iter().filter(move |slice| slice.arm == arm).map(|slice| &slice.observation)
     }
 
+    /// Mean time of a slice, with setting and settling, in milliseconds. 0 without slices.
+    #[must_use]
+    pub fn slice_takes_ms(&self) -> f64 {
+        let spent_ms: f64 = self.slices.iter().map(|slice| slice.observation.spent_ms).sum();
+        spent_ms / self.slices.len().max(1) as f64
+    }
+
     /// Time that was spent until the end of each complete block, in milliseconds.
     pub(crate) fn spent_ms_after_each_block(&self) -> Vec<f64> {
         let mut spent_ms = 0.0;

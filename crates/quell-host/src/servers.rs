@@ -131,12 +131,37 @@ pub enum NextStep {
         mode: DeliveryMode,
         measured: EarlierMeasurement,
     },
+    /// Compare modes again: its settings without its attachment are not those of the newest measurement.
+    SettingsChanged {
+        /// Whether its workers can get one queue each, which only `--steer` does.
+        steered: bool,
+        measured: EarlierMeasurement,
+        /// Settings then.
+        then: DeliveryMode,
+        /// Present settings; absent if they differ between its queues.
+        now: Option<DeliveryMode>,
+    },
     /// Leave it: a measurement has found no mode that is better without a cost.
-    Keep { measured: EarlierMeasurement },
+    Keep {
+        measured: EarlierMeasurement,
+        /// What the measurement left open; absent if nothing.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        open: Option<OpenQuestion>,
+    },
     /// See whether its attached mode pays.
     Check,
     /// Wait: it has no connection through a queue at present.
     AwaitClients,
+}
+
+/// What a measurement left open.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct OpenQuestion {
+    /// Its answer, and what is open.
+    pub advice: String,
+    /// Command that measures longer.
+    pub command: String,
 }
 
 /// A process by its PID and name.
@@ -172,6 +197,11 @@ impl EarlierMeasurement {
 pub struct EarlierAnswer {
     pub measured: EarlierMeasurement,
     pub verdict: EarlierVerdict,
+    /// What it left open although it has a mode.
+    pub open: Option<OpenQuestion>,
+    /// Settings of the queues, without attachments, for which it answers, as modes: the reference, and those from before
+    /// the measurement.
+    pub settings: Vec<DeliveryMode>,
     /// Modes that were compared.
     pub compared: Vec<DeliveryMode>,
     /// Whether connections were steered to the queues of their workers.
@@ -220,6 +250,8 @@ pub struct Known<'a> {
     pub origins: &'a BTreeMap<Pid, ProcessOrigin>,
     /// Modes of attached processes.
     pub attached: &'a BTreeMap<Pid, AttachedMode>,
+    /// Settings of attached processes without their attachments, as far as they are known.
+    pub below: &'a BTreeMap<Pid, DeliveryMode>,
     /// Answers of measurements for a process with this PID and name, the newest first.
     pub measured: &'a BTreeMap<NamedProcess, Vec<EarlierAnswer>>,
     /// Polls of each queue. Empty if they cannot be sampled.
@@ -242,9 +274,10 @@ pub fn servers(now: &Snapshot, before: Option<&Snapshot>, known: &Known<'_>) -> 
     let of_root = |processes: Vec<&Process>| {
         let receives = |process: &&Process| sockets(&query, process).any(is_served) || receives_frames(&query, process);
         let is_server = processes.iter().any(receives);
-        let is_own = processes.iter().all(|process| process.name == "quell");
+        let is_own = processes.iter().all(|process| process.is_own());
         (is_server && !is_own && !is_managed(&processes)).then(|| {
-            let netns = processes.iter().find_map(|process| other_netns(now, process));
+            let inodes = processes.iter().filter_map(|process| process.namespace.known());
+            let netns = inodes.copied().find_map(|inode| now.other_netns(inode));
             HostServer { netns, ..server(&query, &processes, known) }
         })
     };
@@ -255,13 +288,6 @@ pub fn servers(now: &Snapshot, before: Option<&Snapshot>, known: &Known<'_>) -> 
         other_serious.cmp(&one_serious).then(other_cpus.total_cmp(&one_cpus)).then(one.pid.cmp(&other.pid))
     });
     servers
-}
-
-/// Name of the network namespace of a process, if it is another one than that of this command.
-fn other_netns(now: &Snapshot, process: &Process) -> Option<String> {
-    let inode = process.namespace.known()?;
-    let namespace = now.namespaces.iter().find(|namespace| namespace.inode == *inode && !namespace.is_current)?;
-    Some(namespace.names.first().cloned().unwrap_or_else(|| format!("net:[{inode}]")))
 }
 
 /// Processes of each program by its first process: the last ancestor with the same name.
@@ -344,10 +370,27 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let worst = about.iter().filter(|finding| finding.severity >= Severity::Warning).max_by_key(|it| it.severity);
     // The payoff of an attached mode is worth more than a warning.
     let to_fix = worst.filter(|worst| payoff.is_none() || worst.severity >= Severity::Serious);
-    let present = present(query, &queues, &receiving);
+    let settings = present(query, &queues, &receiving);
+    let present = settings.unwrap_or_default();
+    let below = match attached {
+        Some(_) => pids.iter().find_map(|pid| known.below.get(pid)).map(|mode| Some(*mode)),
+        None => settings,
+    };
     let measured = || {
         let answers = answers.into_iter().flatten().filter(|answer| !(is_steered && answer.is_unsteered()));
-        by_answers(answers, load, mixes && !is_steered, can_steer)
+        let (current, old): (Vec<_>, Vec<_>) = answers.partition(|answer| {
+            let is_set = attached.is_none() && answer.mode().is_some_and(|mode| present == Some(mode));
+            is_set || below.is_none_or(|now| now.is_some_and(|now| answer.settings.contains(&now)))
+        });
+        match (current.is_empty(), old.first()) {
+            (true, Some(EarlierAnswer { measured, settings, .. })) => Answered::Missing(NextStep::SettingsChanged {
+                steered: can_steer,
+                measured: measured.clone(),
+                then: settings.first().copied().unwrap_or_default(),
+                now: below.flatten(),
+            }),
+            _ => by_answers(current.into_iter(), load, mixes && !is_steered, can_steer),
+        }
     };
     let next = match (to_fix, &attached) {
         (Some(worst), _) => NextStep::Fix { finding: worst.id },
@@ -394,19 +437,23 @@ fn of_attached(
 ) -> NextStep {
     let is_ill =
         |payoff: &ModePayoff| matches!(payoff.pays, DoesItPay::NotInEffect | DoesItPay::LeavesQueuesUnpolled { .. });
-    let Answered::By(EarlierAnswer { measured, verdict, compared, steered }) = answered else { return NextStep::Check };
+    let Answered::By(EarlierAnswer { measured, verdict, open, compared, steered, .. }) = answered else {
+        return NextStep::Check;
+    };
     // Only `quell run` could give a launched program another mode.
     if attached.launched || payoff.is_some_and(is_ill) {
         return NextStep::Check;
     }
-    let (mode, measured) = (attached.mode, measured.clone());
+    let (mode, measured, open) = (attached.mode, measured.clone(), open.clone());
     match verdict {
-        EarlierVerdict::Better(better) if *better == mode => NextStep::Keep { measured },
+        EarlierVerdict::Better(better) if *better == mode => NextStep::Keep { measured, open },
         EarlierVerdict::Better(better) => {
             NextStep::Attach { mode: *better, measured, steered: *steered || attached.steers || can_steer }
         }
         // `base` leaves the settings that were kept.
-        EarlierVerdict::Keep(kept) if *kept == mode || mode == DeliveryMode::default() => NextStep::Keep { measured },
+        EarlierVerdict::Keep(kept) if *kept == mode || mode == DeliveryMode::default() => {
+            NextStep::Keep { measured, open }
+        }
         EarlierVerdict::Keep(kept) if compared.contains(&mode) => NextStep::Return { mode: *kept, measured },
         EarlierVerdict::Undecided { advice, command, .. } if !payoff.is_some_and(|payoff| payoff.pays.is_no()) => {
             NextStep::Decide { measured, advice: advice.clone(), command: command.clone() }
@@ -417,7 +464,7 @@ fn of_attached(
 
 /// The next step for a server without problems that is not attached, with this present setting.
 fn of_unattached(present: Option<DeliveryMode>, can_steer: bool, answered: Answered<'_>) -> NextStep {
-    let EarlierAnswer { measured, verdict, steered, .. } = match answered {
+    let EarlierAnswer { measured, verdict, open, steered, .. } = match answered {
         Answered::By(answer) => answer.clone(),
         Answered::Missing(step) => return step,
     };
@@ -428,7 +475,7 @@ fn of_unattached(present: Option<DeliveryMode>, can_steer: bool, answered: Answe
         EarlierVerdict::Keep(mode) if present == Some(base) && mode != base => {
             NextStep::Attach { mode, steered, measured }
         }
-        EarlierVerdict::Better(_) | EarlierVerdict::Keep(_) => NextStep::Keep { measured },
+        EarlierVerdict::Better(_) | EarlierVerdict::Keep(_) => NextStep::Keep { measured, open },
         EarlierVerdict::Undecided { advice, command, .. } => NextStep::Decide { measured, advice, command },
     }
 }
@@ -464,6 +511,14 @@ fn by_answers<'a>(
 }
 
 impl EarlierAnswer {
+    /// The mode that it chose.
+    fn mode(&self) -> Option<DeliveryMode> {
+        match self.verdict {
+            EarlierVerdict::Better(mode) | EarlierVerdict::Keep(mode) => Some(mode),
+            EarlierVerdict::Undecided { .. } => None,
+        }
+    }
+
     fn is_decided(&self) -> bool {
         !matches!(self.verdict, EarlierVerdict::Undecided { .. })
     }
@@ -514,17 +569,9 @@ fn other_wait(query: &SnapshotQuery<'_>, processes: &[&Process], epolls: &[&Epol
 
 /// Whether the finding is about the program: its processes, threads and files, or its queues.
 fn concerns(query: &SnapshotQuery<'_>, finding: &Finding, processes: &[&Process], queues: &BTreeSet<NapiId>) -> bool {
-    let has_pid = |pid: Pid| processes.iter().any(|process| process.pid == pid);
-    let has_thread =
-        |tid: Pid| processes.iter().flat_map(|process| process.threads.known_elements()).any(|it| it.tid == tid);
-    let names_program = |node: &Node| match node {
-        Node::Process { pid, .. } | Node::Epoll { pid, .. } | Node::File { pid, .. } => Some(has_pid(*pid)),
-        Node::Thread { tid, .. } => Some(has_pid(*tid) || has_thread(*tid)),
-        _ => None,
-    };
     let is_its_queue = |node: &Node| match node {
         Node::Napi { id, .. } => queues.contains(id),
-        Node::RxQueue { device, queue } => queues.iter().any(|&id| {
+        Node::RxQueue { device, queue, .. } => queues.iter().any(|&id| {
             let found = query.napi(id).filter(|(of, _)| of.name == *device);
             found.is_some_and(|(of, _)| {
                 of.rx_queues.known_elements().any(|rx| rx.id == *queue && rx.napi_id() == Some(id))
@@ -538,7 +585,7 @@ fn concerns(query: &SnapshotQuery<'_>, finding: &Finding, processes: &[&Process]
         }
         _ => false,
     };
-    let named: Vec<bool> = finding.nodes.iter().filter_map(names_program).collect();
+    let named: Vec<bool> = finding.nodes.iter().filter_map(|node| node.is_of_any(processes)).collect();
     match named.is_empty() {
         // A finding about another program on the same queue is not about this one.
         false => named.contains(&true),
@@ -546,13 +593,17 @@ fn concerns(query: &SnapshotQuery<'_>, finding: &Finding, processes: &[&Process]
     }
 }
 
-/// Setting of all these queues and epolls, as a mode.
-fn present(query: &SnapshotQuery<'_>, queues: &BTreeSet<NapiId>, epolls: &[&EpollContext<'_>]) -> Option<DeliveryMode> {
-    let mut of_queues = queues.iter().map(|&id| Some(query.napi(id)?.1.settings()));
-    let napi: PartialNapiSettings = of_queues.next()??;
-    let mut params = epolls.iter().map(|epoll| epoll.params);
-    let epoll = params.next().unwrap_or_else(|| Some(Default::default()))?;
-    let is_equal = of_queues.all(|other| other == Some(napi)) && params.all(|other| other == Some(epoll));
+/// Setting of all these queues and epolls, as a mode; absent within if they differ, or if no mode has it. `None` if it is
+/// unknown.
+fn present(
+    query: &SnapshotQuery<'_>,
+    queues: &BTreeSet<NapiId>,
+    epolls: &[&EpollContext<'_>],
+) -> Option<Option<DeliveryMode>> {
+    let of_queues: Vec<_> = queues.iter().map(|&id| Some(query.napi(id)?.1.settings())).collect::<Option<_>>()?;
+    let params: Vec<_> = epolls.iter().map(|epoll| epoll.params).collect::<Option<_>>()?;
+    let (napi, epoll) = (*of_queues.first()?, params.first().copied().unwrap_or_default());
+    let is_equal = of_queues.iter().all(|other| *other == napi) && params.iter().all(|other| *other == epoll);
     let napi = PartialNapiSettings::from(NapiSettings::default()).changed_by(&napi).complete()?;
-    is_equal.then(|| DeliveryMode::recognised(napi, epoll))?
+    Some(is_equal.then(|| DeliveryMode::recognised(napi, epoll)).flatten())
 }

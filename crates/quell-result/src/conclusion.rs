@@ -3,16 +3,15 @@
 
 use std::cmp::Reverse;
 
-use quell_experiment::{
-    ContrastResult, ContrastVerdict, Criterion, Goal, RatioEstimate, SwitchbackAnalysis, WhyUndecided,
-};
+use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, SwitchbackAnalysis, WhyUndecided};
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
-use quell_tune::{Confirmation, TuneAnswer, TuneEnd, TuneMetric};
+use quell_tune::{Confirmation, TuneAnswer, TuneEnd, TuneMetric, WhyNotChosen};
 
 use crate::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
 use crate::facts::SteeredFacts;
 use crate::figures;
+use crate::standing::{AtLoad, Standing, Worth, open_gains};
 use crate::tune::TuneFile;
 
 /// What to do after reading a result.
@@ -39,6 +38,10 @@ pub enum Conclusion {
         mode: DeliveryMode,
         /// Why no other one is better.
         because: WhyKeep,
+        /// What other modes may save nevertheless.
+        open: Vec<OpenGain>,
+        /// Budget that is worth trying to decide that, in ms; absent if nothing is open, or more time does not help.
+        budget_ms: Option<u64>,
         /// Whether nothing that clients see was compared, such as latency.
         without_clients: bool,
     },
@@ -46,6 +49,10 @@ pub enum Conclusion {
     MeasureLonger {
         /// Why not.
         because: WhyLonger,
+        /// Modes that are worse by something that was decided.
+        worse: Vec<WorseMode>,
+        /// What modes may save.
+        open: Vec<OpenGain>,
         /// Budget that is worth trying, in ms; absent if more time does not help.
         budget_ms: Option<u64>,
     },
@@ -61,8 +68,8 @@ pub enum WhyKeep {
         /// Share of time in which the server's CPUs were not idle; absent if unknown.
         busy: Option<f64>,
     },
-    /// Every mode is worse by one of these quantities.
-    OthersAreWorse { by: Vec<Quantity> },
+    /// Each of these, which are all others, is worse by a quantity.
+    OthersAreWorse { modes: Vec<WorseMode> },
     /// The best of the others is better by some quantities and much worse by others.
     TradeOff { mode: String, saves: Vec<QuantityChange>, costs: Vec<QuantityChange> },
     /// A search found no better mode.
@@ -76,8 +83,16 @@ pub enum WhyLonger {
     Incomplete,
     /// The reference differs from itself: something else changed during the experiment.
     Unsteady,
-    /// The queues received no packets, or too few requests were measured.
-    TooFewRequests,
+    /// Too few blocks were complete and not disturbed by other programs.
+    TooFewBlocks {
+        /// Number of blocks that were disturbed.
+        disturbed: u32,
+    },
+    /// Too few requests or packets were measured.
+    TooFewRequests {
+        /// Whether the clients sent as fast as the server answered, so that no other rate can be asked of them.
+        closed_loop: bool,
+    },
     /// Other programs used most of the time of the server's CPUs, so CPU time or latency could not be compared.
     OtherPrograms {
         /// Whether latencies were not compared, and could be, because other programs do not distort them.
@@ -113,6 +128,34 @@ pub struct UndecidedCost {
     pub load: Option<OfferedLoad>,
 }
 
+/// A mode that is worse than the reference.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WorseMode {
+    /// Name of the mode in the result.
+    pub mode: String,
+    /// By what, and by how much.
+    pub costs: Vec<QuantityChange>,
+}
+
+/// A quantity that a mode may improve: nothing decided it, and more time can.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OpenGain {
+    pub quantity: Quantity,
+    /// Best estimate that is a gain.
+    pub best: Option<EstimatedGain>,
+}
+
+/// An undecided estimate in favour of a mode.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EstimatedGain {
+    /// Name of the mode in the result.
+    pub mode: String,
+    /// Ratio to the reference.
+    pub ratio: f64,
+    /// Absent if the result has one load.
+    pub load: Option<OfferedLoad>,
+}
+
 /// Loads at which a mode pays, and loads at which it costs too much.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoadSplit {
@@ -133,7 +176,7 @@ pub enum LoadRange {
 }
 
 impl LoadSplit {
-    fn new(pays: &[OfferedLoad], costs: &[OfferedLoad], there: Vec<QuantityChange>) -> Self {
+    pub(crate) fn new(pays: &[OfferedLoad], costs: &[OfferedLoad], there: Vec<QuantityChange>) -> Self {
         let are_below =
             |some: &[OfferedLoad], others: &[OfferedLoad]| some.iter().all(|a| others.iter().all(|b| is_below(*a, *b)));
         let lowest = |loads: &[OfferedLoad]| loads.iter().copied().reduce(|a, b| if is_below(b, a) { b } else { a });
@@ -168,199 +211,10 @@ pub enum Quantity {
     Metric(TuneMetric),
 }
 
-/// Largest factor by which a quantity may get worse under a mode that is recommended for others.
-const COST_MAX: f64 = 1.25;
-/// Least ratio of what a mode saves to what it costs, as sums of the logarithms of its changes.
-const GAIN_PER_COST: f64 = 2.0;
-
-/// What a mode changes at one load, by the decided contrasts.
-#[derive(Debug)]
-struct AtLoad {
-    load: Option<OfferedLoad>,
-    /// The load as it was asked for, which tables have as its name.
-    named: Option<OfferedLoad>,
-    better: Vec<(Quantity, f64)>,
-    worse: Vec<(Quantity, f64)>,
-    /// What looks worse, or has no estimate, without a verdict.
-    undecided: Vec<(Quantity, Option<f64>)>,
-    is_unsettled: bool,
-}
-
-impl AtLoad {
-    fn new<'a>(
-        load: Option<OfferedLoad>,
-        contrasts: impl Iterator<Item = &'a ContrastResult>,
-        quantity: impl Fn(&Criterion) -> Quantity,
-    ) -> Self {
-        let mut at_load = Self {
-            load,
-            named: load,
-            better: Vec::new(),
-            worse: Vec::new(),
-            undecided: Vec::new(),
-            is_unsettled: false,
-        };
-        for contrast in contrasts {
-            let changes = match contrast.verdict {
-                ContrastVerdict::Better => &mut at_load.better,
-                ContrastVerdict::Worse => &mut at_load.worse,
-                ContrastVerdict::NoDifferenceLargerThan { .. } => continue,
-                ContrastVerdict::Undecided { reason } => {
-                    let is_open = is_worth_time(reason);
-                    at_load.is_unsettled |= is_open;
-                    let ratio = contrast.estimate.map(|estimate| estimate.ratio);
-                    let is_worse = match contrast.criterion.goal() {
-                        Goal::Lowest => ratio.is_none_or(|ratio| ratio > 1.0),
-                        Goal::Highest => ratio.is_none_or(|ratio| ratio < 1.0),
-                    };
-                    if is_worse && (is_open || ratio.is_some()) {
-                        at_load.undecided.push((quantity(&contrast.criterion), ratio));
-                    }
-                    continue;
-                }
-            };
-            if let Some(RatioEstimate { ratio, .. }) = contrast.estimate {
-                changes.push((quantity(&contrast.criterion), ratio));
-            }
-        }
-        at_load
-    }
-
-    /// Verdicts for the mode less those against it.
-    fn score(&self) -> i64 {
-        self.better.len() as i64 - self.worse.len() as i64
-    }
-
-    /// Whether the mode saves something here and costs nothing, or little compared with what it saves.
-    fn pays(&self) -> bool {
-        let is_little = |(_, ratio): &(Quantity, f64)| ratio.max(1.0 / ratio) <= COST_MAX;
-        let sum = |changes: &[(Quantity, f64)]| changes.iter().map(|(_, ratio)| ratio.ln().abs()).sum::<f64>();
-        !self.better.is_empty()
-            && self.worse.iter().all(is_little)
-            && sum(&self.better) >= GAIN_PER_COST * sum(&self.worse)
-    }
-
-    fn costs(&self) -> bool {
-        !self.worse.is_empty() && !self.pays()
-    }
-}
-
-/// What a mode changes at all loads.
-#[derive(Debug, Default)]
-struct Standing(Vec<AtLoad>);
-
-/// How a mode compares with the reference.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Worth {
-    /// Saves nothing.
-    Nothing,
-    /// Saves one quantity at the cost of another.
-    TradeOff,
-    /// Pays at some loads, and costs at others.
-    SomeLoads,
-    /// Pays at a load, and costs at none.
-    Everybody,
-}
-
-impl Standing {
-    fn worth(&self) -> Worth {
-        let (pays, costs) = (self.0.iter().any(AtLoad::pays), self.0.iter().any(AtLoad::costs));
-        match (pays, costs) {
-            (true, false) => Worth::Everybody,
-            (true, true) => Worth::SomeLoads,
-            _ if self.0.iter().any(|at| !at.better.is_empty()) => Worth::TradeOff,
-            _ => Worth::Nothing,
-        }
-    }
-
-    fn score(&self) -> i64 {
-        self.0.iter().map(AtLoad::score).sum()
-    }
-
-    fn is_unsettled(&self) -> bool {
-        self.0.iter().any(|at| at.is_unsettled)
-    }
-
-    fn is_worse(&self) -> bool {
-        self.0.iter().any(|at| !at.worse.is_empty())
-    }
-
-    fn saves(&self, of: fn(&AtLoad) -> bool) -> Vec<QuantityChange> {
-        merged(self.0.iter().filter(|at| of(at)).map(|at| (at.named, &at.better)))
-    }
-
-    fn costs(&self, of: fn(&AtLoad) -> bool) -> Vec<QuantityChange> {
-        merged(self.0.iter().filter(|at| of(at)).map(|at| (at.named, &at.worse)))
-    }
-
-    /// By quantity, in the order of the loads.
-    fn undecided(&self, of: fn(&AtLoad) -> bool) -> Vec<UndecidedCost> {
-        let load_of = |at: &AtLoad| at.named.filter(|_| self.0.len() > 1);
-        let of_load = self
-            .0
-            .iter()
-            .filter(|at| of(at))
-            .flat_map(|at| at.undecided.iter().map(move |(of, ratio)| (of.clone(), *ratio, load_of(at))));
-        let mut costs: Vec<UndecidedCost> = Vec::new();
-        for (quantity, ratio, load) in of_load {
-            let last = costs.iter().rposition(|cost| cost.quantity == quantity);
-            costs.insert(last.map_or(costs.len(), |last| last + 1), UndecidedCost { quantity, ratio, load });
-        }
-        costs
-    }
-
-    /// The conclusion to use the mode, at the loads at which it pays.
-    fn to_use(
-        &self,
-        mode: DeliveryMode,
-        instead_of: DeliveryMode,
-        holds_limits: bool,
-        without_clients: bool,
-    ) -> Conclusion {
-        let loads = |of: fn(&AtLoad) -> bool| -> Vec<OfferedLoad> {
-            self.0.iter().filter(|at| of(at)).filter_map(|at| at.load).collect()
-        };
-        let is_split = self.worth() == Worth::SomeLoads && !holds_limits;
-        let of: fn(&AtLoad) -> bool = if is_split { AtLoad::pays } else { |_| true };
-        let split =
-            is_split.then(|| LoadSplit::new(&loads(AtLoad::pays), &loads(AtLoad::costs), self.costs(AtLoad::costs)));
-        let (saves, costs, undecided) = (self.saves(of), self.costs(of), self.undecided(of));
-        Conclusion::Use { mode, instead_of, saves, costs, undecided, holds_limits, split, without_clients }
-    }
-}
-
-fn merged<'a>(at_loads: impl Iterator<Item = (Option<OfferedLoad>, &'a Vec<(Quantity, f64)>)>) -> Vec<QuantityChange> {
-    let mut changes: Vec<QuantityChange> = Vec::new();
-    let at_loads: Vec<_> = at_loads.collect();
-    let count = at_loads.len();
-    for (load, (quantity, ratio)) in at_loads.into_iter().flat_map(|(load, of)| of.iter().map(move |one| (load, one))) {
-        match changes.iter_mut().find(|change| change.quantity == *quantity) {
-            Some(known) => {
-                (known.low, known.high) = (known.low.min(*ratio), known.high.max(*ratio));
-                known.loads.extend(load);
-            }
-            None => changes.push(QuantityChange {
-                quantity: quantity.clone(),
-                low: *ratio,
-                high: *ratio,
-                loads: load.into_iter().collect(),
-                is_everywhere: false,
-            }),
-        }
-    }
-    for change in &mut changes {
-        change.is_everywhere = change.loads.is_empty() || change.loads.len() == count;
-    }
-    changes
-}
-
-/// Whether more slices can decide a contrast that is undecided for this reason.
-fn is_worth_time(reason: WhyUndecided) -> bool {
-    !matches!(
-        reason,
-        WhyUndecided::TreatmentDropped | WhyUndecided::AllZero | WhyUndecided::RequestsFail | WhyUndecided::Saturated
-    )
-}
+/// How much longer than those of a result slices may take.
+const SLICES_VARY: f64 = 1.1;
+/// Longest budget that is suggested for more requests, in ms.
+const BUDGET_MAX_MS: u64 = 3_600_000;
 
 impl ExperimentResult {
     /// What follows for the reader. Absent for counts in a guest, which measure no times, and without an experiment.
@@ -372,84 +226,129 @@ impl ExperimentResult {
         }
         let analyses: Vec<SwitchbackAnalysis> = self.experiments.iter().map(LoadExperiment::analyse).collect();
         let design = &first.record.design;
-        let longer =
-            |because| Conclusion::MeasureLonger { because, budget_ms: Some(design.budget_ms.saturating_mul(2)) };
-        let other_programs = |latency_helps| Conclusion::MeasureLonger {
-            because: WhyLonger::OtherPrograms { latency_helps },
-            budget_ms: None,
-        };
         let without_clients = !design.criteria.iter().any(figures::is_of_clients);
         if self.subject.is_not_steered() {
-            return Some(Conclusion::MeasureLonger { because: WhyLonger::NotSteered, budget_ms: None });
+            return Some(WhyLonger::NotSteered.without_figures());
         }
         if self.experiments.iter().any(LoadExperiment::has_no_idle_cpu) {
-            return Some(other_programs(false));
+            return Some(WhyLonger::OtherPrograms { latency_helps: false }.without_figures());
         }
         let standing = |name: &str| {
             let of_load = |(experiment, analysis): (&LoadExperiment, &SwitchbackAnalysis)| {
                 let load = experiment.offered();
                 let contrasts = analysis.contrasts.iter().filter(|contrast| contrast.treatment == name);
-                let at_load = AtLoad::new(load, contrasts, |of| Quantity::Criterion(of.clone()));
-                AtLoad { named: experiment.load.or(load), ..at_load }
+                let mut at_load = AtLoad::new(load, contrasts, design.margin, |of| Quantity::Criterion(of.clone()));
+                at_load.named = experiment.load.or(load);
+                at_load
             };
             Standing(self.experiments.iter().zip(&analyses).map(of_load).collect())
         };
         let standings: Vec<Standing> = design.treatments.iter().map(|one| standing(&one.name)).collect();
+        let names = || design.treatments.iter().map(|treatment| treatment.name.as_str());
+        let next_ms = Some(self.next_budget_ms(&analyses));
         let best = standings.iter().enumerate().filter(|(_, standing)| standing.worth() > Worth::Nothing);
         // Of equal ones the first: modes are listed from the least to the most invasive.
         let best = best.max_by_key(|(index, standing)| (standing.worth(), standing.score(), Reverse(*index)));
-        let reference = self.subject.present(design.reference.setting);
+        let mode = self.subject.present(design.reference.setting);
+        let keep = |because, open: Vec<OpenGain>| {
+            let budget_ms = next_ms.filter(|_| !open.is_empty());
+            Some(Conclusion::Keep { mode, because, open, budget_ms, without_clients })
+        };
         if let Some((index, standing)) = best {
-            let mode = design.treatments[index].setting;
-            return Some(match standing.worth() {
+            let treatment = &design.treatments[index];
+            return match standing.worth() {
                 Worth::Nothing | Worth::TradeOff => {
                     let (saves, costs) = (standing.saves(|_| true), standing.costs(|_| true));
-                    let because = WhyKeep::TradeOff { mode: mode.to_string(), saves, costs };
-                    Conclusion::Keep { mode: reference, because, without_clients }
+                    let because = WhyKeep::TradeOff { mode: treatment.setting.to_string(), saves, costs };
+                    keep(because, open_gains(names().zip(&standings)))
                 }
-                Worth::SomeLoads | Worth::Everybody => standing.to_use(mode, reference, false, without_clients),
-            });
+                Worth::SomeLoads | Worth::Everybody => {
+                    Some(standing.to_use(treatment.setting, mode, false, without_clients))
+                }
+            };
         }
+        let worse = || -> Vec<WorseMode> {
+            let of_mode = |(name, standing): (&str, &Standing)| {
+                let costs = standing.costs(|_| true);
+                (!costs.is_empty()).then(|| WorseMode { mode: name.to_owned(), costs })
+            };
+            names().zip(&standings).filter_map(of_mode).collect()
+        };
+        if !standings.is_empty() && standings.iter().all(Standing::is_worse) {
+            return keep(WhyKeep::OthersAreWorse { modes: worse() }, open_gains(names().zip(&standings)));
+        }
+        let longer = |because| {
+            let open = open_gains(names().zip(&standings));
+            Some(Conclusion::MeasureLonger { because, worse: worse(), open, budget_ms: next_ms })
+        };
         if self.failure().is_some() || self.was_interrupted() {
-            return Some(Conclusion::MeasureLonger { because: WhyLonger::Incomplete, budget_ms: None });
+            return Some(WhyLonger::Incomplete.without_figures());
         }
         if analyses.iter().flat_map(|analysis| &analysis.controls).any(|control| !control.holds) {
-            return Some(longer(WhyLonger::Unsteady));
+            return longer(WhyLonger::Unsteady);
         }
         if standings.iter().any(Standing::is_unsettled) {
-            let has_few = |contrast: &ContrastResult| {
-                let too_few =
-                    |reason| matches!(reason, WhyUndecided::TooFewBlocks { .. } | WhyUndecided::TooFewRequests { .. });
-                matches!(contrast.verdict, ContrastVerdict::Undecided { reason } if too_few(reason))
-            };
-            let few = analyses.iter().flat_map(|analysis| &analysis.contrasts).any(has_few);
-            let is_foreign = self.experiments.iter().any(LoadExperiment::has_foreign_cpu);
+            if let Some(because) = self.too_little(&analyses) {
+                return longer(because);
+            }
             let is_compared = |contrast: &ContrastResult| {
                 !matches!(contrast.verdict, ContrastVerdict::Undecided { reason: WhyUndecided::ForeignCpu })
             };
             let others_compared = analyses.iter().flat_map(|analysis| &analysis.contrasts).any(is_compared);
-            return Some(match (few, is_foreign) {
-                (true, _) => longer(WhyLonger::TooFewRequests),
-                (false, true) => other_programs(!others_compared),
-                (false, false) => longer(WhyLonger::TooWide),
-            });
+            return match self.experiments.iter().any(LoadExperiment::has_foreign_cpu) {
+                true => Some(WhyLonger::OtherPrograms { latency_helps: !others_compared }.without_figures()),
+                false => longer(WhyLonger::TooWide),
+            };
         }
-        let because = match !standings.is_empty() && standings.iter().all(Standing::is_worse) {
-            true => {
-                let mut by: Vec<Quantity> = Vec::new();
-                for change in standings.iter().flat_map(|standing| standing.costs(|_| true)) {
-                    if !by.contains(&change.quantity) {
-                        by.push(change.quantity);
+        let busy = first.median(&design.reference.name, figures::BUSY);
+        keep(WhyKeep::NothingToGain { margin: design.margin, busy }, Vec::new())
+    }
+
+    /// Why too little was measured for a verdict, if it was.
+    fn too_little(&self, analyses: &[SwitchbackAnalysis]) -> Option<WhyLonger> {
+        let mut few_requests = false;
+        for analysis in analyses {
+            for contrast in &analysis.contrasts {
+                match contrast.verdict {
+                    ContrastVerdict::Undecided { reason: WhyUndecided::TooFewBlocks { needed, .. } }
+                        if analysis.blocks - analysis.blocks_dropped < needed =>
+                    {
+                        return Some(WhyLonger::TooFewBlocks { disturbed: analysis.blocks_dropped });
                     }
+                    ContrastVerdict::Undecided {
+                        reason: WhyUndecided::TooFewBlocks { .. } | WhyUndecided::TooFewRequests { .. },
+                    } => few_requests = true,
+                    _ => {}
                 }
-                WhyKeep::OthersAreWorse { by }
             }
-            false => WhyKeep::NothingToGain {
-                margin: design.margin,
-                busy: first.median(&design.reference.name, figures::BUSY),
-            },
+        }
+        let closed_loop = self.experiments.iter().all(|experiment| self.subject.is_closed_loop(experiment));
+        few_requests.then_some(WhyLonger::TooFewRequests { closed_loop })
+    }
+
+    /// Budget of a repetition that probably decides more, in ms: twice the present one, and time for enough blocks of
+    /// slices that take as long as these, and for enough requests.
+    fn next_budget_ms(&self, analyses: &[SwitchbackAnalysis]) -> u64 {
+        let budget_ms: u64 =
+            self.experiments.iter().map(|one| one.record.design.budget_ms).fold(0, u64::saturating_add);
+        let enough = |one: &LoadExperiment| one.record.design.enough_ms(one.record.slice_takes_ms() * SLICES_VARY);
+        let enough_ms = self.experiments.iter().map(enough).max().unwrap_or(0) * self.experiments.len() as u64;
+        let lacking = |contrast: &ContrastResult| match contrast.verdict {
+            ContrastVerdict::Undecided { reason: WhyUndecided::TooFewRequests { beyond, needed } } => {
+                Some(f64::from(needed) / f64::from(beyond.max(1)))
+            }
+            _ => None,
         };
-        Some(Conclusion::Keep { mode: reference, because, without_clients })
+        let lacking = analyses.iter().flat_map(|analysis| &analysis.contrasts).filter_map(lacking).fold(0.0, f64::max);
+        let for_requests_ms = ((budget_ms as f64 * lacking * SLICES_VARY) as u64).min(BUDGET_MAX_MS);
+        budget_ms.saturating_mul(2).max(enough_ms).max(for_requests_ms)
+    }
+}
+
+impl WhyLonger {
+    /// The conclusion where nothing that was measured counts, and more time does not help.
+    fn without_figures(self) -> Conclusion {
+        Conclusion::MeasureLonger { because: self, worse: Vec::new(), open: Vec::new(), budget_ms: None }
     }
 }
 
@@ -462,6 +361,17 @@ impl SubjectFacts {
         }
     }
 
+    /// Whether the clients sent as fast as the server answered: in a closed loop of Quell's generator, or by a command that
+    /// is known to do so.
+    fn is_closed_loop(&self, experiment: &LoadExperiment) -> bool {
+        let command = match self {
+            Self::Programs(facts) => facts.latency.as_ref().or(facts.load.as_ref()),
+            Self::Command(facts) => facts.latency.as_ref().or(facts.load.as_ref()),
+            _ => None,
+        };
+        experiment.load == Some(OfferedLoad::Max) || command.is_some_and(|words| sends_in_closed_loop(words))
+    }
+
     /// Whether connections were to be steered, and the measured ones are those from before.
     fn is_not_steered(&self) -> bool {
         let Self::Programs(programs) = self else { return false };
@@ -469,6 +379,25 @@ impl SubjectFacts {
         let is_from_before = |steered: &SteeredFacts| steered.new_connections == Some(0);
         !steered.is_empty() && steered.iter().all(is_from_before)
     }
+}
+
+/// Load generators that send in a closed loop, except with this option.
+const CLOSED_LOOPS: [(&str, &str); 7] = [
+    ("quell", "--rate"),
+    ("wrk", "-R"),
+    ("oha", "-q"),
+    ("hey", "-q"),
+    ("h2load", "--rps"),
+    ("redis-benchmark", "--rps"),
+    ("memtier_benchmark", "--rate-limiting"),
+];
+
+/// Whether a command, which another one such as ssh may start, is known to send in a closed loop.
+fn sends_in_closed_loop(words: &[String]) -> bool {
+    let is_named = |word: &String, name: &str| word.rsplit('/').next() == Some(name);
+    let option = CLOSED_LOOPS.iter().find(|(name, _)| words.iter().any(|word| is_named(word, name)));
+    let is_max = words.windows(2).any(|pair| pair[0] == "--rate" && pair[1] == "max");
+    option.is_some_and(|(_, rate)| is_max || !words.iter().any(|word| word.starts_with(rate)))
 }
 
 impl TuneFile {
@@ -480,7 +409,8 @@ impl TuneFile {
         let standing = |confirmation: &Confirmation| {
             let of_load = |(load, analysis): (&String, &SwitchbackAnalysis)| {
                 let of_goal = |_: &Criterion| Quantity::Metric(plan.goal.objective.clone());
-                AtLoad::new(load.parse().ok(), analysis.contrasts.iter().take(1), of_goal)
+                // What rivals may save is known from all slices of the search.
+                AtLoad::new(load.parse().ok(), analysis.contrasts.iter().take(1), 0.0, of_goal)
             };
             Standing(plan.loads.iter().zip(&confirmation.analyses).map(of_load).collect())
         };
@@ -489,7 +419,7 @@ impl TuneFile {
             confirmation.map(standing).unwrap_or_default().to_use(*mode, present, holds_limits, false)
         };
         if self.subject.is_not_steered() {
-            return Conclusion::MeasureLonger { because: WhyLonger::NotSteered, budget_ms: None };
+            return WhyLonger::NotSteered.without_figures();
         }
         match &self.search.answer {
             TuneAnswer::Better { mode, .. } => confirmed(mode, false),
@@ -499,14 +429,30 @@ impl TuneFile {
                     |one: &&Confirmation| one.meets_limits && standing(one).worth() == Worth::SomeLoads;
                 match self.search.confirmations.iter().find(pays_at_a_load) {
                     Some(one) => confirmed(&one.mode, false),
-                    None => Conclusion::Keep { mode: present, because: WhyKeep::NotBeaten, without_clients: false },
+                    None => self.not_beaten(present),
                 }
             }
             TuneAnswer::None => {
                 let end = self.search.end.clone();
                 let budget_ms = (end == TuneEnd::BudgetSpent).then_some(plan.budget_ms.saturating_mul(2));
-                Conclusion::MeasureLonger { because: WhyLonger::Search(end), budget_ms }
+                let (worse, open) = (Vec::new(), Vec::new());
+                Conclusion::MeasureLonger { because: WhyLonger::Search(end), worse, open, budget_ms }
             }
         }
+    }
+
+    /// The conclusion to keep the present mode, with the rival that looks best and that more time can decide.
+    fn not_beaten(&self, present: DeliveryMode) -> Conclusion {
+        let quantity = Quantity::Metric(self.search.plan.goal.objective.clone());
+        let open = self.search.rivals.iter().find_map(|rival| match rival.why {
+            WhyNotChosen::Undecided { budget_ms: Some(ms) } | WhyNotChosen::NotCompared { budget_ms: Some(ms) } => {
+                let ratio = rival.interval.map_or(rival.looks, |interval| interval.ratio);
+                Some((EstimatedGain { mode: rival.mode.to_string(), ratio, load: None }, ms))
+            }
+            _ => None,
+        });
+        let (best, budget_ms) = open.unzip();
+        let open = best.map(|best| OpenGain { quantity, best: Some(best) }).into_iter().collect();
+        Conclusion::Keep { mode: present, because: WhyKeep::NotBeaten, open, budget_ms, without_clients: false }
     }
 }

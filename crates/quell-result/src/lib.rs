@@ -18,6 +18,7 @@ mod program_answers;
 pub mod published;
 pub mod published_xdp;
 pub mod simulation;
+mod standing;
 pub mod store;
 pub mod top;
 pub mod tune;

@@ -1,6 +1,7 @@
 //! The answer of a result for the programs that it measured, at each load.
 
-use quell_host::servers::{EarlierAnswer, EarlierMeasurement, EarlierVerdict, NamedProcess};
+use quell_host::servers::{EarlierAnswer, EarlierMeasurement, EarlierVerdict, NamedProcess, OpenQuestion};
+use quell_host::switching::ReportedSettings;
 use quell_linux::Pid;
 use quell_linux::kernel::Kernel;
 use quell_load::OfferedLoad;
@@ -9,7 +10,7 @@ use quell_mode::DeliveryMode;
 use crate::ResultDocument;
 use crate::conclusion::{Conclusion, LoadRange, WhyLonger, is_below};
 use crate::experiment::{ExperimentResult, LoadExperiment, SubjectFacts, median};
-use crate::facts::{ProblemFacts, ProcessFacts};
+use crate::facts::{ProblemFacts, ProcessFacts, ProgramsFacts};
 use crate::figures;
 use crate::tune::TuneFile;
 
@@ -46,7 +47,7 @@ impl LoadRange {
 impl ResultDocument {
     /// Running processes that were measured on this kernel, with their names, and the answer for them at each load.
     /// `name` is that of the result. `advice` is the sentence and the command with which it ends: the answer of a result
-    /// that decides nothing. Absent without either.
+    /// that decides nothing, and what another one leaves open. Absent without either.
     #[must_use]
     pub fn answers_for_programs(
         &self,
@@ -76,6 +77,13 @@ impl ResultDocument {
             _ => return None,
         };
         let compared: Vec<DeliveryMode> = compared;
+        let settings = self.settings_of_answer(subject, programs);
+        let open = match &conclusion {
+            Conclusion::Keep { budget_ms: Some(_), .. } => {
+                advice.clone().map(|(advice, command)| OpenQuestion { advice, command })
+            }
+            _ => None,
+        };
         let at_load = |(load, packets_per_s): (Option<OfferedLoad>, Option<f64>)| {
             let verdict = match &conclusion {
                 Conclusion::Use { mode, split, .. } => {
@@ -102,10 +110,27 @@ impl ResultDocument {
                 problem: programs.problems.iter().find(is_relevant).map(|problem| problem.id.clone()),
             };
             let steered = programs.placement.as_ref().is_some_and(|it| !it.steered.is_empty());
-            Some(EarlierAnswer { measured, verdict, compared: compared.clone(), steered })
+            let (open, settings, compared) = (open.clone(), settings.clone(), compared.clone());
+            Some(EarlierAnswer { measured, verdict, open, settings, compared, steered })
         };
         let answers: Vec<EarlierAnswer> = loads.into_iter().filter_map(at_load).collect();
         let process = |process: &ProcessFacts| Some((Pid::from_kernel(process.pid)?, process.name.clone()));
         Some((programs.processes.iter().filter_map(process).collect(), answers))
+    }
+
+    /// Settings of the queues, without attachments, for which the result answers.
+    fn settings_of_answer(&self, subject: &SubjectFacts, programs: &ProgramsFacts) -> Vec<DeliveryMode> {
+        let (reference, reported) = match self {
+            Self::Experiment(result) => {
+                let Some(first) = result.experiments.first() else { return Vec::new() };
+                (first.record.design.reference.setting, first.settings.as_ref())
+            }
+            Self::Tune(file) => (file.search.plan.present, file.settings.as_ref()),
+            _ => return Vec::new(),
+        };
+        // `base` is what an attachment was made on.
+        let reference = if programs.attached == Some(reference) { DeliveryMode::default() } else { reference };
+        let before = reported.filter(|_| programs.attached.is_none()).and_then(ReportedSettings::mode_before);
+        [Some(reference), before].into_iter().flatten().map(|mode| subject.present(mode)).collect()
     }
 }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use quell_linux::proc::ProcError;
+use quell_linux::visible::thousands;
 use quell_load::{Generator, LoadError, RunObserver, RunSpec, Schedule};
 
 use crate::counters::use_during;
@@ -31,16 +32,18 @@ pub enum Unsuitable {
     MachineIsBusy(f64),
     /// The closed loops do not agree.
     #[error(
-        "base's maximum is not stable ({:.0}/s, then {:.0}/s), and loads in percent refer to it: end other programs, or measure \
-         later",
-        .0.0[0],
-        .0.0[1]
+        "base's maximum is not stable ({}/s, then {}/s), and loads in percent refer to it: end other programs, or \
+         measure later",
+        whole(.0.0[0]),
+        whole(.0.0[1])
     )]
     MaximumVaries(Maximum),
     /// `base` reaches less after an experiment than the experiment offered.
     #[error(
-        "base reaches only {reaches_per_s:.0}/s now, and {offered_per_s:.0}/s were offered: these latencies are those of an \
-         overloaded server; measure again when no other programs run"
+        "base reaches only {}/s now, and {}/s were offered: these latencies are those of an overloaded server; measure \
+         again when no other programs run",
+        whole(*reaches_per_s),
+        whole(*offered_per_s)
     )]
     NoLongerFits {
         /// Offered rate, in requests per second.
@@ -48,6 +51,10 @@ pub enum Unsuitable {
         /// Maximum after the experiment, in requests per second.
         reaches_per_s: f64,
     },
+}
+
+fn whole(per_s: f64) -> String {
+    thousands(&format!("{per_s:.0}"))
 }
 
 /// Observes for half a second how much other programs use of the lab's CPUs. Nothing of the lab may run.
@@ -104,7 +111,7 @@ mod tests {
         let texts =
             [Unsuitable::MachineIsBusy(0.63), Unsuitable::MaximumVaries(Maximum([70_220.0, 35_540.0])), no_longer_fits];
         for (text, figure) in
-            texts.map(|reason| reason.to_string()).iter().zip(["63 %", "(70220/s, then 35540/s)", "63198/s"])
+            texts.map(|reason| reason.to_string()).iter().zip(["63 %", "(70,220/s, then 35,540/s)", "63,198/s"])
         {
             assert!(text.contains(figure) && text.contains("measure "), "{text}");
         }

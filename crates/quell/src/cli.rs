@@ -1,5 +1,6 @@
 //! The commands: names, groups and examples. Their options are in the modules of `commands`.
 
+use clap::error::ErrorKind;
 use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::commands::{
@@ -17,6 +18,9 @@ pub(crate) struct Cli {
     /// Command to run [default: list the servers of this host, and what to do next]
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
+    /// Without a command: print JSON, the document of `quell doctor --all --json`.
+    #[arg(short, long)]
+    pub(crate) json: bool,
     /// Log to standard error: decisions; -vv: changes; -vvv: kernel requests.
     #[arg(short, long, global = true, action = ArgAction::Count, display_order = 900)]
     pub(crate) verbose: u8,
@@ -100,7 +104,12 @@ impl Cli {
     pub(crate) fn from_command_line() -> Result<Self, clap::Error> {
         let matches = command().try_get_matches()?;
         let command_name = matches.subcommand_name().unwrap_or_default().to_owned();
-        Ok(Self { command_name, ..Self::from_arg_matches(&matches)? })
+        let cli = Self { command_name, ..Self::from_arg_matches(&matches)? };
+        if cli.json && cli.command.is_some() {
+            let text = format!("--json belongs after the command: quell {} --json", cli.command_name);
+            return Err(command().error(ErrorKind::ArgumentConflict, text));
+        }
+        Ok(cli)
     }
 }
 
@@ -154,7 +163,7 @@ pub(crate) enum Command {
     Export(export::ExportArgs),
     /// List packet delivery problems on this host, with severity and fix.
     Doctor(doctor::DoctorArgs),
-    /// Simulate the kernel's packet delivery: no root, no lab, in seconds.
+    /// Simulate the kernel's packet delivery: no root, no lab.
     Sim {
         /// Simulation to run.
         #[command(subcommand)]

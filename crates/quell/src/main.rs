@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     logging::start(cli.verbose, if restores_for_others { FullPipe::DropLine } else { FullPipe::Wait });
     // Spans have the highest level, so that they are shown with lines of every level.
     let _command = error_span!("quell", command = %cli.command_name, pid = process::id()).entered();
-    match cli.command.as_ref().map_or_else(overview, run) {
+    match cli.command.as_ref().map_or_else(|| overview(cli.json), run) {
         Ok(code) => code,
         Err(failure) => {
             info!(exit_code = failure.exit as u8, error = failure.text, "command failed");
@@ -40,8 +40,8 @@ fn main() -> ExitCode {
 }
 
 /// `quell` without a command.
-fn overview() -> Result<ExitCode, Failure> {
-    commands::doctor::overview().map(|()| ExitCode::SUCCESS)
+fn overview(json: bool) -> Result<ExitCode, Failure> {
+    commands::doctor::overview(json).map(|()| ExitCode::SUCCESS)
 }
 
 /// Whether the command opens a descriptor per process, socket or connection, and starts no program that would inherit

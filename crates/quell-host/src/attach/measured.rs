@@ -2,18 +2,22 @@
 //! epolls. The owner of the attachment pauses: it sets nothing, frees no queue and judges nothing until the experiment
 //! ends.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use quell_change::change::Change;
 use quell_change::journal::{Journal, Purpose, TargetProgram};
 use quell_change::persistent::PersistError;
 use quell_change::recovery::is_running;
+use quell_linux::Pid;
 use quell_linux::proc::ProcRoot;
-use quell_mode::DeliveryMode;
+use quell_mode::{DeliveryMode, ModeKind};
 
 use super::attached::{Attached, in_use};
 use super::error::AttachError;
-use crate::attach::Targets;
+use crate::attach::{Selection, Targets};
+use crate::snapshot::Snapshot;
+use crate::switching::SwitchPlan;
 
 /// Attachments to programs that an experiment is about to switch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -56,6 +60,25 @@ pub fn measured_attachments(journal: &Journal, targets: &Targets) -> Result<Meas
         measured.journals.push(attached.path);
     }
     Ok(measured)
+}
+
+/// Settings that attached programs have below all attachments, as a mode, by PID. Programs whose queues differ, or have
+/// settings of no mode, are left out.
+#[must_use]
+pub fn settings_below(journal: &Journal, attached: &[Attached], snapshot: &Snapshot) -> BTreeMap<Pid, DeliveryMode> {
+    // The second one makes NAPI threads a part of the settings.
+    let modes = [ModeKind::Base, ModeKind::Threaded].map(DeliveryMode::from);
+    let attachments = || attached.iter().filter(|one| matches!(one.purpose(), Purpose::Attachment { .. }));
+    let journals = attachments().map(|one| one.path.clone()).collect();
+    let all = MeasuredAttachments { journals, ..MeasuredAttachments::default() };
+    let of_attachment = |one: &Attached| {
+        let runs = |pid: &Pid| snapshot.processes.iter().any(|process| process.pid == *pid);
+        let pids: Vec<Pid> = one.history.targets.iter().map(|target| target.pid).filter(runs).collect();
+        let targets = Targets::find(Selection::Processes(pids)).ok()?;
+        let below = SwitchPlan::new(snapshot, &targets, &modes).setting_without(journal, &all).ok()??;
+        Some(targets.pids().into_iter().map(move |pid| (pid, below)))
+    };
+    attachments().filter_map(of_attachment).flatten().collect()
 }
 
 /// Whether busy polling was set on sockets or io_urings, which an experiment cannot switch.

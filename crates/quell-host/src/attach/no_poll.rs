@@ -9,6 +9,7 @@ use quell_linux::{NapiId, Pid};
 
 use super::attached::AttachedMode;
 use super::attachment::observe;
+use super::mode_command::ModeCommand;
 use super::receivers::accepts_for_others;
 use crate::findings::sorting::one_queue_per_worker;
 use crate::findings::{Finding, Fix, one_queue_if_attached, stalls};
@@ -28,12 +29,16 @@ pub enum NoPollCause {
     Moved {
         /// NAPI instances that they received from last.
         to: BTreeSet<NapiId>,
+        /// Sets the mode of the programs again.
+        again: Box<ModeCommand>,
     },
     /// A finding explains it: an object that stays ready, or a way of waiting that polls nothing.
     Found(Box<Finding>),
     /// An epoll with sockets of the queue does not busy poll.
     NotEnabled {
         epoll: NamedEpoll,
+        /// Sets the mode of the programs again.
+        again: Box<ModeCommand>,
     },
     /// Threads sleep in an epoll that watches the one with the sockets, and nobody sleeps in that one.
     WatchedByAnother {
@@ -108,7 +113,8 @@ pub(crate) fn cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, napi: N
         return NoPollCause::Found(Box::new(found));
     }
     if let Some(epoll) = here.iter().find(|epoll| epoll.params.is_some() && !epoll.polls()) {
-        return NoPollCause::NotEnabled { epoll: NamedEpoll::of(epoll) };
+        let again = Box::new(ModeCommand::of_pids(None, programs));
+        return NoPollCause::NotEnabled { epoll: NamedEpoll::of(epoll), again };
     }
     let are_threads_known = |epoll: &EpollContext<'_>| {
         let threads = epoll.process.threads.known();
@@ -157,7 +163,7 @@ fn elsewhere(
         true => {
             NoPollCause::Unknown { seen: "no socket in an epoll of the programs has received from a queue".to_owned() }
         }
-        false => NoPollCause::Moved { to },
+        false => NoPollCause::Moved { to, again: Box::new(ModeCommand::of_pids(None, programs)) },
     }
 }
 
@@ -179,7 +185,11 @@ impl NoPollCause {
     /// The cause for a program that has a mode, with a fix that is not refused.
     #[must_use]
     pub fn if_attached(self, attached: &AttachedMode) -> Self {
+        let placed =
+            |again: Box<ModeCommand>| Box::new(again.placed(attached.steers, attached.pins).if_attached(attached));
         match self {
+            Self::Moved { to, again } => Self::Moved { to, again: placed(again) },
+            Self::NotEnabled { epoll, again } => Self::NotEnabled { epoll, again: placed(again) },
             Self::SeveralQueues { epoll, queues, fix } => {
                 Self::SeveralQueues { epoll, queues, fix: Box::new(one_queue_if_attached(*fix, attached)) }
             }
@@ -192,9 +202,14 @@ impl NoPollCause {
         let text = match self {
             Self::NoEpoll | Self::ListenersOnly => "choose a mode that only defers, such as defer20",
             Self::TrafficOfOthers { .. } | Self::Unknown { .. } => return None,
-            Self::Moved { .. } => "detach, then attach again, or use --follow",
             Self::Found(finding) => return finding.fix.first().cloned(),
-            Self::NotEnabled { .. } => "detach, then attach again",
+            Self::Moved { again, .. } | Self::NotEnabled { again, .. } => {
+                return Some(Fix::Mode {
+                    first: "set the mode again:".to_owned(),
+                    command: again.as_ref().clone(),
+                    otherwise: None,
+                });
+            }
             Self::WatchedByAnother { .. } | Self::NobodySleeps { .. } => {
                 "`quell doctor` observes how the program waits; a mode that only defers does not depend on it"
             }
@@ -215,12 +230,12 @@ impl fmt::Display for NoPollCause {
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
                 write!(f, "the program has no socket on this queue; {} has", names.join(", "))
             }
-            Self::Moved { to } => {
+            Self::Moved { to, .. } => {
                 let to: Vec<String> = to.iter().map(ToString::to_string).collect();
                 write!(f, "the program's sockets receive from NAPI {} now", to.join(", "))
             }
             Self::Found(finding) => write!(f, "{}: {}", finding.id, finding.observed),
-            Self::NotEnabled { epoll } => write!(f, "{epoll} does not busy poll"),
+            Self::NotEnabled { epoll, .. } => write!(f, "{epoll} does not busy poll"),
             Self::WatchedByAnother { inner, outer } => {
                 write!(f, "nobody slept in {inner}, which has the connections; epoll {outer} watches it")
             }

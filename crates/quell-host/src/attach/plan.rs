@@ -16,7 +16,7 @@ use tracing::{debug, info};
 use super::affected_processes::{AffectedProcess, affected_processes};
 pub use super::limitation::Limitation;
 use super::pollers::{self, RingStep, SocketsStep, of_xdp_sockets, without_napi};
-use super::receivers::{will_poll, without_epoll};
+use super::receivers::{will_poll, without_blocking_receive, without_epoll};
 use super::unassigned_epolls::{self, UnassignedEpoll};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Device, Files, Process, Reading, Snapshot, SnapshotNapi, UnknownReason, WatchedFile};
@@ -123,6 +123,7 @@ pub fn plan(
         // The reason is all there is to say.
         return AttachPlan { impossible: plan.impossible, ..AttachPlan::default() };
     }
+    plan.refuse_without_blocking_receive(&query, targets, request);
     for id in plan.queues_to_set(&query, targets, &request.mode) {
         match query.napi(id) {
             Some((device, napi)) => plan.add_queue(&query, device, napi, &request.mode),
@@ -261,9 +262,12 @@ impl AttachPlan {
     }
 
     pub(super) fn refuse_without_privilege(&mut self, snapshot: &Snapshot) {
-        if self.queues().all(QueueStep::is_there) {
-            return;
-        }
+        let what = match (self.queues().all(QueueStep::is_there), self.sockets().next().is_some()) {
+            (false, _) => "configure the queues",
+            // `SO_BUSY_POLL` and `SO_PREFER_BUSY_POLL` need the same privilege.
+            (true, true) => "set the sockets",
+            (true, false) => return,
+        };
         let privileges = &snapshot.privileges;
         let why = match (privileges.capabilities.known(), privileges.in_initial_user_namespace.known()) {
             (Some(have), _) if !have.contains(&quell_linux::capability::Capability::NetAdmin) => {
@@ -272,7 +276,7 @@ impl AttachPlan {
             (_, Some(false)) => "needs CAP_NET_ADMIN in the initial user namespace, which root in a container lacks",
             _ => return,
         };
-        self.impossible.push(AttachObstacle { what: "configure the queues".to_owned(), reason: why.to_owned() });
+        self.impossible.push(AttachObstacle { what: what.to_owned(), reason: why.to_owned() });
     }
 
     fn add_process(&mut self, query: &SnapshotQuery<'_>, process: &Process, request: &AttachRequest) {
@@ -361,6 +365,26 @@ impl AttachPlan {
             }
         }));
         self.impossible.len() > before
+    }
+
+    /// Refuses a mode of sockets for programs that never wait in a blocking receive.
+    fn refuse_without_blocking_receive(
+        &mut self,
+        query: &SnapshotQuery<'_>,
+        targets: &BTreeSet<Pid>,
+        request: &AttachRequest,
+    ) {
+        if request.epolls != EpollsSetBy::Attachment || request.mode.socket_busy_poll().is_none() {
+            return;
+        }
+        self.impossible.extend(without_blocking_receive(query, targets).into_iter().map(|(why, processes)| {
+            AttachObstacle {
+                what: format!("{} for {}", request.mode, first_of(&processes)),
+                reason: format!(
+                    "{why}: sockets poll in blocking receives only; modes of queues (defer200, userbusy, threaded) work"
+                ),
+            }
+        }));
     }
 
     /// NAPI instances of the queues that deliver to the targets.

@@ -1,4 +1,5 @@
-//! Programs that receive packets without an epoll, which no mode that polls in `epoll_wait` can help. Pure.
+//! Programs that receive packets in another call than the one in which a mode polls: without an epoll, or without a
+//! blocking receive. The mode cannot have an effect on them. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,18 +77,57 @@ fn why_unpolled(process: &Process, files: &Files, mode: &DeliveryMode) -> &'stat
         }
         false => return "it receives through AF_XDP: only epoll suspends interrupts",
     }
-    let is_socket = |fd: i32| files.sockets.iter().any(|held| held.fd == fd);
-    let is_on_socket = |wait: &FileWait| match *wait {
-        FileWait::Receive { fd } | FileWait::Accept { fd } => is_socket(fd),
-        FileWait::Poll | FileWait::Select => true,
-    };
-    let waits = process.threads.known_elements().filter_map(|thread| thread.file_wait).filter(is_on_socket);
     // A thread that accepts connections leaves the receiving to others.
-    match waits.min_by_key(|wait| matches!(wait, FileWait::Accept { .. })) {
+    match waits_for_sockets(process, files).min_by_key(|wait| matches!(wait, FileWait::Accept { .. })) {
         Some(FileWait::Receive { .. }) => "it waits in recv(2): only epoll polls a queue",
         Some(FileWait::Poll) => "it waits in poll(2): only epoll polls a queue",
         Some(FileWait::Select) => "it waits in select(2): only epoll polls a queue",
         Some(FileWait::Accept { .. }) => "it waits in accept(2): only epoll polls a queue",
         None => "no epoll watches its sockets: only epoll polls a queue",
     }
+}
+
+/// Calls other than `epoll_wait` in which threads of the process wait for its sockets.
+fn waits_for_sockets<'a>(process: &'a Process, files: &'a Files) -> impl Iterator<Item = FileWait> + 'a {
+    let is_socket = |fd: i32| files.sockets.iter().any(|held| held.fd == fd);
+    let is_on_socket = move |wait: &FileWait| match *wait {
+        FileWait::Receive { fd } | FileWait::Accept { fd } => is_socket(fd),
+        FileWait::Poll | FileWait::Select => true,
+    };
+    process.threads.known_elements().filter_map(|thread| thread.file_wait).filter(is_on_socket)
+}
+
+/// Those of the processes that receive packets, by the call in which they wait for them, if none of them can wait in a
+/// blocking receive. Only there does a socket with `SO_BUSY_POLL` wait for packets by polling its queue.
+pub(super) fn without_blocking_receive<'a>(
+    query: &SnapshotQuery<'a>,
+    targets: &BTreeSet<Pid>,
+) -> BTreeMap<&'static str, Vec<&'a Process>> {
+    let epolls = query.epolls_by_descriptor.iter().filter(|epoll| targets.contains(&epoll.process.pid));
+    let watched: BTreeSet<u64> = epolls.flat_map(EpollContext::sockets).collect();
+    let polls_sockets = query.now.sysctls.busy_poll_us.known() != Some(&0);
+    let receives = |inode: &u64| {
+        let socket = query.socket(*inode).filter(|socket| is_receiver(socket));
+        socket.is_some_and(|socket| matches!(socket.napi.known(), Some(Some(_))))
+    };
+    let mut receiving: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for process in query.now.processes.iter().filter(|process| targets.contains(&process.pid)) {
+        let Some(files) = process.files.known() else { return BTreeMap::new() };
+        let waits: Vec<FileWait> = waits_for_sockets(process, files).collect();
+        let blocks = waits.iter().any(|wait| matches!(wait, FileWait::Receive { .. }));
+        if blocks || !files.xdp_sockets.is_empty() || files.receiving_rings().next().is_some() {
+            return BTreeMap::new();
+        }
+        let sockets: Vec<u64> = files.sockets.iter().map(|held| held.inode).filter(receives).collect();
+        let why = match (sockets.iter().all(|inode| watched.contains(inode)), &waits[..]) {
+            _ if sockets.is_empty() => continue,
+            (true, _) => "it waits in epoll_wait(2)",
+            (false, waits) if !polls_sockets && waits.contains(&FileWait::Poll) => "it waits in poll(2)",
+            (false, waits) if !polls_sockets && waits.contains(&FileWait::Select) => "it waits in select(2)",
+            // A thread may receive from these sockets in a blocking call.
+            (false, _) => return BTreeMap::new(),
+        };
+        receiving.entry(why).or_default().push(process);
+    }
+    receiving
 }

@@ -2,7 +2,7 @@
 
 use super::fix::{Feature, Fix};
 use super::setting::{Setting, SettingObject};
-use super::{Node, Observation, Rule, Severity};
+use super::{Observation, Rule, Severity};
 use crate::snapshot::query::SnapshotQuery;
 use crate::snapshot::{Device, RxQueue};
 use quell_linux::visible::counted;
@@ -95,7 +95,7 @@ fn rps(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         let object = SettingObject::RxQueue(device.namespace, device.ifindex, queue.id);
         Some(Observation {
             severity: Severity::Warning,
-            nodes: vec![Node::RxQueue { device: device.name.clone(), queue: queue.id }, query.napi_node(napi.id)],
+            nodes: vec![query.rx_queue_node(device, queue.id), query.napi_node(napi.id)],
             observed: format!("rps_cpus is {cpus}"),
             fix: vec![
                 Fix::in_namespace(query, device.namespace, &words)

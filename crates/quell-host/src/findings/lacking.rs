@@ -1,7 +1,7 @@
 //! Rules about missing values: not supported by the kernel or the driver, or not permitted to the caller. The kernel's
 //! answer decides, never a version number. No other rules report unknown values.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quell_linux::capability::Capability;
 use quell_linux::visible::counted;
@@ -57,7 +57,8 @@ static DRIVER: Rule = Rule {
 };
 
 fn driver(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let of = |device: &Device| {
+    let mut lacking_together: BTreeMap<String, Vec<Node>> = BTreeMap::new();
+    let lacking_at = |device: &Device| {
         if !device.is_up || device.napis.known()?.is_empty() {
             return None;
         }
@@ -70,14 +71,14 @@ fn driver(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             ("flow rules", why(&device.flow_rules)),
         ];
         let lacking: Vec<&str> = features.into_iter().filter(|(_, why)| lacks(*why)).map(|(what, _)| what).collect();
-        (!lacking.is_empty()).then(|| Observation {
-            severity: Severity::Note,
-            nodes: vec![device.into()],
-            observed: format!("no {}", lacking.join(", ")),
-            fix: Vec::new(),
-        })
+        (!lacking.is_empty()).then(|| format!("no {}", lacking.join(", ")))
     };
-    query.now.devices.iter().filter_map(of).collect()
+    for device in &query.now.devices {
+        let lacking = lacking_at(device);
+        lacking.into_iter().for_each(|lacking| lacking_together.entry(lacking).or_default().push(device.into()));
+    }
+    let of = |(observed, nodes)| Observation { severity: Severity::Note, nodes, observed, fix: Vec::new() };
+    lacking_together.into_iter().map(of).collect()
 }
 
 static PRIVILEGE: Rule = Rule {

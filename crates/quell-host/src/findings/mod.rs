@@ -31,7 +31,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::behavior::Behavior;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Process, Snapshot};
 
 use crate::snapshot::query::SnapshotQuery;
 pub use fix::{Fix, FixText};
@@ -142,6 +142,15 @@ impl FindingsReport {
     pub fn worst(&self) -> Option<Severity> {
         self.findings.iter().map(|finding| finding.severity).max()
     }
+
+    /// Leaves out findings about processes of Quell alone (`quell load`, `respond`, `export`, `top`).
+    pub fn leave_out_own(&mut self, now: &Snapshot) {
+        let own: Vec<&Process> = now.processes.iter().filter(|process| process.is_own()).collect();
+        self.findings.retain(|finding| {
+            let mut of_own = finding.nodes.iter().filter_map(|node| node.is_of_any(&own)).peekable();
+            of_own.peek().is_none() || !of_own.all(|is_own| is_own)
+        });
+    }
 }
 
 pub fn rules() -> impl Iterator<Item = &'static Rule> {
@@ -198,7 +207,7 @@ pub fn examine_observed(
             not_applied.push(rule.id);
             continue;
         }
-        findings.extend((rule.examine)(&query).into_iter().map(|observation| rule.finding(observation)));
+        findings.extend((rule.examine)(&query).into_iter().map(|observation| rule.finding(&query, observation)));
     }
     // A stable sort keeps the order of the rules within a severity.
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
@@ -207,7 +216,8 @@ pub fn examine_observed(
 
 /// Findings of the rules that predict a stall.
 pub(crate) fn stalls(query: &SnapshotQuery<'_>) -> Vec<Finding> {
-    let of = |rule: &'static Rule| (rule.examine)(query).into_iter().map(|observation| rule.finding(observation));
+    let of =
+        |rule: &'static Rule| (rule.examine)(query).into_iter().map(|observation| rule.finding(query, observation));
     let applies = |rule: &&'static Rule| {
         rule.stalls && !rule.judges_settings && (!rule.needs_two || query.interval_ns().is_some())
     };
@@ -261,8 +271,9 @@ impl Finding {
 }
 
 impl Rule {
-    fn finding(&self, observation: Observation) -> Finding {
+    fn finding(&self, query: &SnapshotQuery<'_>, observation: Observation) -> Finding {
         let Observation { severity, nodes, observed, fix } = observation;
+        let nodes = nodes.into_iter().map(|node| node.in_namespace(query)).collect();
         let Self { id, title, impact, source, .. } = *self;
         Finding { id, severity, title, observed, nodes, impact, source, fix }
     }

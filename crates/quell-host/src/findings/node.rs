@@ -24,6 +24,9 @@ pub enum Node {
         ifindex: Ifindex,
         /// Interface name.
         name: String,
+        /// Name, or inode, of its namespace; absent if that is the one of this command.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        netns: Option<String>,
     },
     /// A receive queue.
     RxQueue {
@@ -31,6 +34,9 @@ pub enum Node {
         device: String,
         /// Queue number on the device.
         queue: u32,
+        /// As that of a device.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        netns: Option<String>,
     },
     /// A NAPI instance.
     Napi {
@@ -89,7 +95,35 @@ impl EpollContext<'_> {
     }
 }
 
+impl Node {
+    /// Whether it is one of these processes, or a thread or file of one. `None` if it is of no process.
+    pub(crate) fn is_of_any(&self, processes: &[&Process]) -> Option<bool> {
+        let has_pid = |pid: Pid| processes.iter().any(|process| process.pid == pid);
+        let has_thread =
+            |tid: Pid| processes.iter().flat_map(|process| process.threads.known_elements()).any(|it| it.tid == tid);
+        match self {
+            Self::Process { pid, .. } | Self::Epoll { pid, .. } | Self::File { pid, .. } => Some(has_pid(*pid)),
+            Self::Thread { tid, .. } => Some(has_pid(*tid) || has_thread(*tid)),
+            _ => None,
+        }
+    }
+
+    /// The same with the name of the namespace of a device.
+    pub(super) fn in_namespace(self, query: &SnapshotQuery<'_>) -> Self {
+        match self {
+            Self::Device { namespace, ifindex, name, .. } => {
+                Self::Device { namespace, ifindex, name, netns: query.now.other_netns(namespace) }
+            }
+            other => other,
+        }
+    }
+}
+
 impl SnapshotQuery<'_> {
+    pub(crate) fn rx_queue_node(&self, device: &Device, queue: u32) -> Node {
+        Node::RxQueue { device: device.name.clone(), queue, netns: self.now.other_netns(device.namespace) }
+    }
+
     pub(crate) fn napi_node(&self, id: NapiId) -> Node {
         Node::Napi { id, device: self.napi(id).map(|(device, _)| device.name.clone()) }
     }
@@ -97,7 +131,7 @@ impl SnapshotQuery<'_> {
 
 impl From<&Device> for Node {
     fn from(device: &Device) -> Self {
-        Self::Device { namespace: device.namespace, ifindex: device.ifindex, name: device.name.clone() }
+        Self::Device { namespace: device.namespace, ifindex: device.ifindex, name: device.name.clone(), netns: None }
     }
 }
 
@@ -123,8 +157,10 @@ impl fmt::Display for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Host => f.write_str("this host"),
-            Self::Device { name, .. } => f.write_str(name),
-            Self::RxQueue { device, queue } => write!(f, "{device} rx-{queue}"),
+            Self::Device { name, netns: None, .. } => f.write_str(name),
+            Self::Device { name, netns: Some(netns), .. } => write!(f, "{name} (netns {netns})"),
+            Self::RxQueue { device, queue, netns: None } => write!(f, "{device} rx-{queue}"),
+            Self::RxQueue { device, queue, netns: Some(netns) } => write!(f, "{device} rx-{queue} (netns {netns})"),
             Self::Napi { id, device: Some(device) } => write!(f, "{device} NAPI {id}"),
             Self::Napi { id, device: None } => write!(f, "NAPI {id}"),
             Self::Irq { number } => write!(f, "IRQ {number}"),

@@ -25,7 +25,8 @@ static FLOATING: Rule = Rule {
     source: "the published runs of IRQ suspension: 8 threads over 8 CPUs, queues served at 72,000 to 237,000 requests \
              per second",
     explanation: "Detected if a thread that waits on an epoll with connections is allowed on several CPUs. A warning \
-                  if the epoll busy-polls, otherwise a note. Fix: pin the thread to the CPU of its queue's interrupt.",
+                  if the epoll busy-polls, otherwise a note. Fix: pin the thread to the CPU of its queue's interrupt or \
+                  kernel thread; to any CPU if the queue has neither (veth).",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -43,14 +44,18 @@ fn floating(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             command: to_steer(query, epoll.process),
             otherwise: None,
         };
+        let has_cpus = |&id: &NapiId| query.napi(id).is_some_and(|(_, napi)| query.packet_cpus(napi).is_some());
+        let by_hand = || Fix::advice(format!("pin it to one CPU: taskset -cp CPU {}", thread.tid));
         let fix = match at {
+            // `--pin` finds no CPU.
+            None if !epoll.by_napi.keys().any(has_cpus) => by_hand(),
             _ if epoll.by_napi.len() > 1 => match has_reuseport_group(query, epoll.process) {
                 true => steered("pin it when it polls one queue:"),
                 false => Fix::advice("pin it when it polls one queue (epoll-mixes-napis)"),
             },
             _ if can_come_to_mix(query, epoll.process) => steered("pin it to the CPU of its queue:"),
             Some(cpu) => Fix::pin(thread, &only(cpu)),
-            None => Fix::advice(format!("pin it to one CPU: taskset -cp CPU {}", thread.tid)),
+            None => by_hand(),
         };
         let mut nodes = epoll.nodes();
         nodes.push(Node::from(thread));

@@ -418,7 +418,7 @@ fn leased(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         ];
         (napi.defers() || query.is_polled(napi)).then(|| Observation {
             severity: Severity::Warning,
-            nodes: vec![Node::RxQueue { device: device.name.clone(), queue: queue.id }, query.napi_node(napi.id)],
+            nodes: vec![query.rx_queue_node(device, queue.id), query.napi_node(napi.id)],
             observed: format!("queue {} of interface {} {place} leases it", lease.queue, lease.ifindex.get()),
             fix: vec![
                 Fix::advice("exclude the queue from the profile or the mode"),

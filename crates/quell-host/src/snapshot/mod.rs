@@ -111,6 +111,12 @@ impl Snapshot {
         Ok(serde_json::from_slice(json)?)
     }
 
+    /// Name, or inode, of a network namespace that is not the one of this command.
+    pub(crate) fn other_netns(&self, inode: u64) -> Option<String> {
+        let namespace = self.namespaces.iter().find(|namespace| namespace.inode == inode && !namespace.is_current)?;
+        Some(namespace.names.first().cloned().unwrap_or_else(|| format!("net:[{inode}]")))
+    }
+
     /// The process of another snapshot in this one; `None` if it is gone, also if another has its PID now.
     #[must_use]
     pub fn same_process(&self, process: &Process) -> Option<&Process> {

@@ -28,6 +28,14 @@ pub struct Process {
     pub files: Reading<Files>,
 }
 
+impl Process {
+    /// Whether it is a process of Quell, such as `quell load`.
+    #[must_use]
+    pub fn is_own(&self) -> bool {
+        self.name == "quell"
+    }
+}
+
 /// One thread, of a process or of the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]

@@ -174,6 +174,14 @@ fn thread_of<'a>(process: &'a Process, worker: &SteerWorker) -> Result<&'a Threa
     }
 }
 
+impl WhyNotPinned {
+    /// Whether the reason may disappear, for example because a client connects or the thread waits.
+    #[must_use]
+    pub fn may_change(&self) -> bool {
+        matches!(self, Self::NoConnection | Self::OlderThanFilter(_) | Self::NoThread)
+    }
+}
+
 impl fmt::Display for NotPinned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let SteerWorker { pid, epoll_fd, process } = &self.worker;
@@ -190,8 +198,7 @@ impl fmt::Display for WhyNotPinned {
                 write!(
                     f,
                     "its queue is unknown, because the filter selects the worker of new connections only, and it has \
-                     none ({connections} from before): let the clients reconnect (restart them, or `nginx -s reload`); \
-                     `quell attach --follow` then pins it"
+                     none ({connections} from before): let the clients reconnect (restart them, or `nginx -s reload`)"
                 )
             }
             Self::Datagrams => f.write_str(

@@ -418,6 +418,29 @@ fn a_program_that_waits_without_epoll_is_refused_by_modes_that_poll() {
 }
 
 #[test]
+fn a_mode_of_sockets_is_refused_for_programs_that_never_wait_in_a_blocking_receive() {
+    let fd = healthy()["processes"][0]["files"]["sockets"][1]["fd"].clone();
+    let receives = json!({"receive": {"fd": fd}});
+    let refused = |host: &Value| plan_of(host, "sockpoll50").impossible.first().map(|first| first.reason.clone());
+    let why = refused(&untouched()).unwrap();
+    assert!(why.starts_with("it waits in epoll_wait(2): sockets poll in blocking receives only"), "{why}");
+    let mut also_receives = untouched();
+    also_receives["processes"][0]["threads"][1]["file-wait"] = receives.clone();
+    assert_eq!(refused(&also_receives), None);
+    let why = refused(&without_epoll(json!("poll"))).unwrap();
+    assert!(why.starts_with("it waits in poll(2)"), "{why}");
+    for wait in [receives, json!(null)] {
+        assert_eq!(refused(&without_epoll(wait)), None);
+    }
+    let mut polls_sockets = without_epoll(json!("select"));
+    set(&mut polls_sockets, "/sysctls/busy-poll-us", json!(50));
+    assert_eq!(refused(&polls_sockets), None, "net.core.busy_poll lets select busy poll such sockets");
+    let mut unprivileged = without_epoll(json!(null));
+    set(&mut unprivileged, "/privileges/capabilities", json!(["CAP_SYS_PTRACE"]));
+    assert_eq!(refused(&unprivileged).as_deref(), Some("CAP_NET_ADMIN is missing"));
+}
+
+#[test]
 fn processes_that_wait_in_the_same_way_are_one_obstacle() {
     let mut host = without_epoll(json!("poll"));
     let mut second = host["processes"][0].clone();

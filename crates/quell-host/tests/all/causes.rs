@@ -66,7 +66,7 @@ fn rows() -> Vec<Row> {
             moved(),
             vec![],
             "the program's sockets receive from NAPI 8194 now",
-            "detach, then attach again, or use --follow",
+            "set the mode again: `quell attach MODE 4242`",
         ),
         row(
             vec![],
@@ -97,7 +97,7 @@ fn rows() -> Vec<Row> {
             vec![("/processes/0/files/epolls/1/params/prefer_busy_poll", json!(false))],
             vec![],
             "epoll 5 of server 4242 does not busy poll",
-            "detach, then attach again",
+            "set the mode again: `quell attach MODE 4242`",
         ),
         row(
             vec![],

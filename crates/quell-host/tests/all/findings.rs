@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::snapshots::{self, Edit, HarmlessEdit, before, healthy, set, snapshot};
 use proptest::prelude::*;
 use quell_host::behavior::{Behavior, EpollWaits, OBSERVED, ReadyCause, ReadyGroup};
-use quell_host::findings::{Fix, FixText, Severity, examine, examine_observed, examine_sampled, rules};
+use quell_host::findings::{Finding, Fix, FixText, Node, Severity, examine, examine_observed, examine_sampled, rules};
 use quell_host::snapshot::Snapshot;
 use quell_linux::NapiId;
 use quell_sampler::{PollsByPoller, QueueSample, WaitBounds};
@@ -53,6 +53,50 @@ fn each_edit_causes_its_finding() {
         assert_eq!(found.severity, severity, "{rule}: {found:#?}");
         assert!(!found.observed.is_empty() && !found.nodes.is_empty(), "{found:#?}");
     }
+}
+
+#[test]
+fn devices_of_another_namespace_are_named_with_it_and_those_that_lack_the_same_are_one_finding() {
+    let mut host = healthy();
+    let mut namespace = host["namespaces"][0].clone();
+    for (key, value) in [("inode", json!(7)), ("names", json!(["pod"])), ("is-current", json!(false))] {
+        namespace[key] = value;
+    }
+    set(&mut host, "/namespaces/-", namespace);
+    let unsupported = json!({"unknown": {"reason": "unsupported-by-driver", "message": "flow rules: no"}});
+    set(&mut host, "/devices/0/flow-rules", unsupported);
+    let mut device = host["devices"][0].clone();
+    device["namespace"] = json!(7);
+    set(&mut host, "/devices/-", device);
+    let report = examine(&snapshot(&host), None);
+    let lacking: Vec<_> = report.findings.iter().filter(|finding| finding.id == "driver-lacks").collect();
+    let [one] = lacking[..] else { panic!("{lacking:?}") };
+    let name = host["devices"][0]["name"].as_str().unwrap();
+    let named: Vec<String> = one.nodes.iter().map(ToString::to_string).collect();
+    assert_eq!(named, [name.to_owned(), format!("{name} (netns pod)")]);
+}
+
+#[test]
+fn processes_of_quell_have_no_findings_of_their_own() {
+    let is_of_process = |finding: &Finding| {
+        finding.nodes.iter().any(|node| matches!(node, Node::Process { .. } | Node::Epoll { .. } | Node::Thread { .. }))
+    };
+    let mut left_out = 0;
+    for Edit { now, then, .. } in snapshots::edits() {
+        let (mut later, mut earlier) = (healthy(), before());
+        now.into_iter().for_each(|(place, value)| set(&mut later, place, value));
+        then.into_iter().for_each(|(place, value)| set(&mut earlier, place, value));
+        later["services"] = json!([]);
+        later["processes"].as_array_mut().unwrap().iter_mut().for_each(|process| process["name"] = json!("quell"));
+        let now = snapshot(&later);
+        let mut report = examine(&now, Some(&snapshot(&earlier)));
+        let found = report.findings.iter().filter(|finding| is_of_process(finding)).count();
+        report.leave_out_own(&now);
+        let kept: Vec<&Finding> = report.findings.iter().filter(|finding| is_of_process(finding)).collect();
+        assert!(kept.is_empty(), "{kept:#?}");
+        left_out += found;
+    }
+    assert!(left_out > 0);
 }
 
 #[test]

@@ -7,7 +7,8 @@ use quell_host::attach::AttachedMode;
 use quell_host::attach::payoff::DoesItPay;
 use quell_host::findings::{Finding, examine};
 use quell_host::servers::{
-    EarlierAnswer, EarlierMeasurement, EarlierVerdict, HostServer, Known, NextStep, ProcessOrigin, ServerWait, servers,
+    EarlierAnswer, EarlierMeasurement, EarlierVerdict, HostServer, Known, NextStep, OpenQuestion, ProcessOrigin,
+    ServerWait, servers,
 };
 use quell_linux::{NapiId, Pid};
 use quell_sampler::QueueSample;
@@ -20,6 +21,8 @@ struct Facts {
     /// The newest first.
     measured: Vec<EarlierAnswer>,
     packets_per_s: Option<u64>,
+    /// Mode of the settings below an attachment.
+    below: Option<&'static str>,
 }
 
 /// Polls of one second, all of them by the program, in which both queues together received so many packets.
@@ -41,7 +44,15 @@ fn answer(better: Option<&str>) -> EarlierAnswer {
     let mode = |word: &str| word.parse().unwrap();
     let verdict =
         better.map_or_else(|| EarlierVerdict::Keep(mode("base")), |better| EarlierVerdict::Better(mode(better)));
-    EarlierAnswer { measured, verdict, compared: ["base", "suspend200"].map(mode).to_vec(), steered: false }
+    EarlierAnswer {
+        measured,
+        verdict,
+        open: None,
+        // Of `plain` and `healthy`.
+        settings: ["base", "suspend20"].map(mode).to_vec(),
+        compared: ["base", "suspend200"].map(mode).to_vec(),
+        steered: false,
+    }
 }
 
 fn undecided(unsteered: bool) -> EarlierAnswer {
@@ -68,6 +79,7 @@ fn of(host: &Value, facts: &Facts) -> Vec<HostServer> {
         findings: &findings,
         origins: &facts.parents.iter().map(origin).collect(),
         attached: &facts.attached.iter().map(|&(one, mode)| (pid(one), mode)).collect(),
+        below: &facts.below.iter().map(|below| (pid(4242), below.parse().unwrap())).collect(),
         measured: &BTreeMap::from([((pid(4242), name), facts.measured.clone())]),
         polls: &facts.packets_per_s.map(polls).unwrap_or_default(),
         sampled_ns: 1_000_000_000,
@@ -227,6 +239,52 @@ fn a_mode_that_was_kept_or_better_is_kept_where_it_is_set_and_attached_where_it_
 }
 
 #[test]
+fn an_answer_counts_while_the_settings_without_an_attachment_are_those_that_it_was_measured_with() {
+    let mode = |word: &str| word.parse().unwrap();
+    let measured = |settings: &[&str], better| {
+        vec![EarlierAnswer { settings: settings.iter().copied().map(mode).collect(), ..answer(better) }]
+    };
+    let next = |host: &Value, measured| only(host, &Facts { measured, ..Facts::default() }).next;
+    let mut threaded = plain();
+    for napi in [0, 1] {
+        set(&mut threaded, &format!("/devices/0/napis/{napi}/threading"), json!("enabled"));
+    }
+    let changed = next(&threaded, measured(&["base"], None));
+    let NextStep::SettingsChanged { then, now: Some(now), steered: false, .. } = &changed else {
+        panic!("{changed:?}")
+    };
+    assert_eq!((*then, *now), (mode("base"), mode("threaded")));
+    assert!(matches!(next(&threaded, measured(&["threaded"], None)), NextStep::Keep { .. }));
+    assert!(matches!(next(&plain(), measured(&["threaded"], Some("suspend20"))), NextStep::SettingsChanged { .. }));
+    assert!(matches!(next(&plain(), measured(&["suspend20", "base"], None)), NextStep::Keep { .. }), "from before");
+    let both = [measured(&["threaded"], Some("suspend20")), measured(&["base"], None)].concat();
+    assert!(matches!(next(&plain(), both), NextStep::Keep { .. }), "the older one was measured with these settings");
+    let mut differ = plain();
+    set(&mut differ, "/devices/0/napis/0/threading", json!("enabled"));
+    assert!(matches!(next(&differ, measured(&["base"], None)), NextStep::SettingsChanged { now: None, .. }));
+    let on_attached = |below| {
+        let facts = Facts {
+            attached: vec![(4242, attached("suspend20", false))],
+            measured: measured(&["base"], Some("suspend20")),
+            below,
+            ..Facts::default()
+        };
+        only(&healthy(), &facts).next
+    };
+    assert!(matches!(on_attached(Some("base")), NextStep::Keep { .. }));
+    assert!(matches!(on_attached(None), NextStep::Keep { .. }), "unknown");
+    assert_eq!(on_attached(Some("threaded")), NextStep::Check);
+}
+
+#[test]
+fn a_mode_that_is_kept_has_what_is_open_and_the_command_that_decides_it() {
+    let open = Some(OpenQuestion { advice: "keep base: …".to_owned(), command: "quell bench".to_owned() });
+    let measured = vec![EarlierAnswer { open: open.clone(), ..answer(None) }];
+    let next = only(&plain(), &Facts { measured, ..Facts::default() }).next;
+    assert!(matches!(&next, NextStep::Keep { open: said, .. } if *said == open), "{next:?}");
+}
+
+#[test]
 fn a_server_has_the_address_of_its_connections() {
     assert_eq!(only(&healthy(), &Facts::default()).address.map(|it| it.port()), Some(11_211));
     assert!(only(&healthy(), &Facts::default()).address.is_some_and(|it| !it.ip().is_unspecified()));
@@ -273,13 +331,17 @@ fn a_reuseport_group_on_several_queues_is_steered_although_no_epoll_mixes_queues
     assert_eq!(only(&sorted_for_now(), &steered).next, NextStep::Check);
     let mut floating = sorted_for_now();
     set(&mut floating, "/processes/0/threads/1/affinity", json!("0-3"));
-    let fixes: Vec<String> = examine(&snapshot(&floating), None)
-        .findings
-        .iter()
-        .filter(|finding| finding.id == "floating-worker")
-        .flat_map(|finding| finding.fix.iter().map(ToString::to_string))
-        .collect();
-    assert_eq!(fixes, ["pin it to the CPU of its queue: `quell attach MODE 4242 --steer --pin --follow`"]);
+    let fixes = |host: &Value| -> Vec<String> {
+        let found = examine(&snapshot(host), None).findings;
+        let floating = found.into_iter().filter(|finding| finding.id == "floating-worker");
+        floating.flat_map(|finding| finding.fix).map(|fix| fix.to_string()).collect()
+    };
+    assert_eq!(fixes(&floating), ["pin it to the CPU of its queue: `quell attach MODE 4242 --steer --pin --follow`"]);
+    for napi in floating["devices"][0]["napis"].as_array().map(Vec::len).into_iter().flat_map(|count| 0..count) {
+        set(&mut floating, &format!("/devices/0/napis/{napi}/irq"), json!(null));
+    }
+    let by_hand = fixes(&floating);
+    assert!(by_hand.iter().all(|fix| fix.starts_with("pin it to one CPU: taskset -cp CPU ")), "{by_hand:?}");
 }
 
 #[test]

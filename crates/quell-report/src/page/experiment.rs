@@ -53,7 +53,7 @@ pub(crate) fn content(result: &ExperimentResult, parts: &[Part<'_>], level: u8) 
                 (reported)
             }
         }))
-        (parts::section(below, "The command that repeats it", "", &parts::command(&words::repeat_experiment(result))))
+        (parts::section(below, "The command that repeats it", "", &parts::command(&words::repeat_experiment(result, None))))
     }
 }
 

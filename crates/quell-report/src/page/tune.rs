@@ -64,7 +64,7 @@ pub(crate) fn body(source: &ReportSource, file: &TuneFile, level: u8) -> Body {
             (parts::table(&facts::settings(modes.iter().map(|(name, mode)| (name.as_str(), *mode))), "settings"))
             @if let Some(reported) = facts::reported(file.settings.iter()) { (reported) }
         }))
-        (parts::section(below, "The command that repeats it", "", &parts::command(&words::repeat_search(file))))
+        (parts::section(below, "The command that repeats it", "", &parts::command(&words::repeat_search(file, None))))
     };
     Body {
         title: format!("{} – Quell", experiment::headline(&conclusion)),

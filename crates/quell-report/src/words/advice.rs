@@ -3,7 +3,7 @@
 use quell_result::ResultDocument;
 use quell_result::conclusion::{Conclusion, WhyLonger};
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
-use quell_result::facts::{PRESENT, ProgramsFacts};
+use quell_result::facts::ProgramsFacts;
 use quell_result::tune::TuneFile;
 
 use crate::words;
@@ -32,29 +32,22 @@ pub fn advice_of(document: &ResultDocument) -> Option<Advice> {
 /// What an experiment advises. `None` if it measures no times, or is empty.
 #[must_use]
 pub fn experiment_advice(result: &ExperimentResult) -> Option<Advice> {
-    let conclusion = result.conclusion()?;
-    let modes = result.experiments.first().map(|first| {
-        // The attached mode is a row of the next result, too.
-        let named = first.record.design.treatments.iter().filter(|treatment| treatment.name != PRESENT);
-        let modes = std::iter::once(&first.record.design.reference).chain(named);
-        modes.map(|mode| mode.setting.to_string()).collect::<Vec<_>>().join(",")
-    });
-    let measure = |pids: &str| format!("quell bench --pid {pids} --modes {}", modes.unwrap_or_default());
-    Some(of(&conclusion, &result.subject, measure, &[]))
+    let again = |longer_ms| words::repeat_experiment(result, longer_ms);
+    Some(of(&result.conclusion()?, &result.subject, again, &[]))
 }
 
 /// What a search advises.
 #[must_use]
 pub fn search_advice(file: &TuneFile) -> Advice {
-    let goal = shell_words::quote(&file.search.plan.goal.to_string()).into_owned();
-    let measure = |pids: &str| format!("quell tune --pid {pids} --goal {goal}");
-    of(&file.conclusion(), &file.subject, measure, &file.left_alone)
+    let again = |longer_ms| words::repeat_search(file, longer_ms);
+    of(&file.conclusion(), &file.subject, again, &file.left_alone)
 }
 
+/// `again` is the command that measures again, with this budget in ms or the same.
 fn of(
     conclusion: &Conclusion,
     subject: &SubjectFacts,
-    measure: impl FnOnce(&str) -> String,
+    again: impl FnOnce(Option<u64>) -> String,
     left_alone: &[String],
 ) -> Advice {
     let said = words::conclusion(conclusion, left_alone);
@@ -81,19 +74,11 @@ fn of(
             let placement = placement_options(subject);
             advice(&said, Some(&format!("{detach}quell attach {mode}{placement} --follow {pids}")))
         }
-        (Conclusion::MeasureLonger { because, budget_ms }, SubjectFacts::Programs(facts))
-            if budget_ms.is_some() || matches!(because, WhyLonger::OtherPrograms { .. }) =>
-        {
-            let again = commands_of(facts)
-                .into_iter()
-                .map(|(option, words)| format!(" {option} {}", shell_words::quote(&words::command_line(&words))));
-            let measure = measure(&pids(facts, ","));
-            let command = format!("{measure}{}{}", placement_options(subject), again.collect::<String>());
-            let longer = budget_ms.map_or_else(String::new, |ms| format!(" --budget {}", budget(ms)));
-            advice(&said, Some(&(command + &longer)))
+        (Conclusion::MeasureLonger { budget_ms: Some(ms), .. } | Conclusion::Keep { budget_ms: Some(ms), .. }, _) => {
+            advice(&said, Some(&again(Some(*ms))))
         }
-        (Conclusion::MeasureLonger { budget_ms: Some(budget_ms), .. }, _) => {
-            advice(&format!("{said}: run the command again with --budget {}", budget(*budget_ms)), None)
+        (Conclusion::MeasureLonger { because: WhyLonger::OtherPrograms { .. }, .. }, _) => {
+            advice(&said, Some(&again(None)))
         }
         _ => advice(&said, None),
     }
@@ -112,17 +97,6 @@ pub fn placement_options(subject: &SubjectFacts) -> String {
 
 fn pids(facts: &ProgramsFacts, separator: &str) -> String {
     facts.named_pids().map(|pid| pid.to_string()).collect::<Vec<_>>().join(separator)
-}
-
-/// Options of the command that made the result, with their commands.
-fn commands_of(facts: &ProgramsFacts) -> Vec<(&'static str, Vec<String>)> {
-    let given = [
-        ("--load", facts.load.clone()),
-        ("--latency", facts.latency.clone()),
-        ("--beside-latency", facts.beside.clone()),
-        ("--clients", facts.clients.as_ref().map(|clients| clients.command.clone())),
-    ];
-    given.into_iter().filter_map(|(option, words)| Some((option, words?))).collect()
 }
 
 /// A time as an option takes it.

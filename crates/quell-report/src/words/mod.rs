@@ -16,7 +16,8 @@ use quell_linux::NapiId;
 use quell_linux::visible::{self, counted};
 use quell_load::OfferedLoad;
 use quell_result::conclusion::{
-    Conclusion, LoadRange, LoadSplit, Quantity, QuantityChange, UndecidedCost, WhyKeep, WhyLonger,
+    Conclusion, EstimatedGain, LoadRange, LoadSplit, OpenGain, Quantity, QuantityChange, UndecidedCost, WhyKeep,
+    WhyLonger, WorseMode,
 };
 use quell_result::experiment::LoadExperiment;
 use quell_result::figures::{self, Work};
@@ -158,7 +159,7 @@ pub fn conclusion(conclusion: &Conclusion, left_alone: &[String]) -> String {
                     range(costs)
                 );
             }
-            let better = listed(": better: ", changes(saves, everywhere));
+            let better = listed(": ", changes(saves, everywhere));
             let no_cost = match costs.is_empty() && undecided.is_empty() {
                 true if !without_clients => "; no cost was measured",
                 _ => unmeasured,
@@ -167,59 +168,120 @@ pub fn conclusion(conclusion: &Conclusion, left_alone: &[String]) -> String {
                 if *holds_limits { format!("; holds the limits, {instead_of} does not") } else { String::new() };
             format!("use {mode} instead of {instead_of}{better}{worse}{open}{no_cost}{limits}")
         }
-        Conclusion::Keep { mode, because, without_clients } => {
+        Conclusion::Keep { mode, because, open, without_clients, .. } => {
             let unmeasured = if *without_clients { LATENCY_UNMEASURED } else { "" };
-            format!("keep {mode}, {}{unmeasured}", why_keep(because))
+            let what = if open.iter().all(|gain| is_latency(&gain.quantity)) { "latency" } else { "that" };
+            let open = open_gains(open).map(|open| format!("; {open}: if {what} is what you lack, measure longer"));
+            format!("keep {mode}{}{unmeasured}{}", why_keep(because), open.unwrap_or_default())
         }
-        Conclusion::MeasureLonger { because, .. } => match because {
-            WhyLonger::Incomplete => "no answer: the measurement is incomplete".to_owned(),
-            WhyLonger::Unsteady => {
-                "measure longer, or under a steadier load, because something else changed between the slices".to_owned()
-            }
-            WhyLonger::TooFewRequests => {
-                "measure longer, or under more load, because too little was measured".to_owned()
-            }
-            WhyLonger::OtherPrograms { latency_helps: false } => {
-                "measure again when other programs no longer use most of the server's CPUs".to_owned()
-            }
-            WhyLonger::OtherPrograms { latency_helps: true } => {
-                "measure again when other programs no longer use most of the server's CPUs, or compare latencies \
-                 (--latency)"
-                    .to_owned()
-            }
-            WhyLonger::NotSteered => {
-                "no answer for steered connections, because no client has reconnected: steer them, let the clients \
-                 reconnect, and run this command again"
-                    .to_owned()
-            }
-            WhyLonger::TooWide => "measure longer, because the slices vary more than the modes differ".to_owned(),
-            WhyLonger::Search(end) => format!("no answer: {}", search_end(end, left_alone)),
-        },
+        Conclusion::MeasureLonger { because, worse, open, .. } => {
+            let open: Vec<OpenGain> = open.iter().filter(|gain| gain.best.is_some()).cloned().collect();
+            let known = worse.iter().take(NAMED).map(worse_mode).chain(open_gains(&open));
+            why_longer(because, left_alone) + &known.map(|known| format!("; {known}")).collect::<String>()
+        }
+    }
+}
+
+fn why_longer(because: &WhyLonger, left_alone: &[String]) -> String {
+    match because {
+        WhyLonger::Incomplete => "no answer: the measurement is incomplete".to_owned(),
+        WhyLonger::Unsteady => {
+            "measure longer, or under a steadier load, because something else changed between the slices".to_owned()
+        }
+        WhyLonger::TooFewBlocks { disturbed: 0 } => "measure longer, because too few blocks were measured".to_owned(),
+        WhyLonger::TooFewBlocks { disturbed } => {
+            format!("measure longer, because too few blocks were measured: {disturbed} more were disturbed")
+        }
+        WhyLonger::TooFewRequests { closed_loop: false } => {
+            "measure longer, or under more load, because too little was measured".to_owned()
+        }
+        WhyLonger::TooFewRequests { closed_loop: true } => {
+            "measure longer, because too few requests were measured, although the clients sent all they could".to_owned()
+        }
+        WhyLonger::OtherPrograms { latency_helps: false } => {
+            "measure again when other programs no longer use most of the server's CPUs".to_owned()
+        }
+        WhyLonger::OtherPrograms { latency_helps: true } => {
+            "measure again when other programs no longer use most of the server's CPUs, or compare latencies (--latency)"
+                .to_owned()
+        }
+        WhyLonger::NotSteered => {
+            "no answer for steered connections, because no client has reconnected: steer them, let the clients \
+             reconnect, and run this command again"
+                .to_owned()
+        }
+        WhyLonger::TooWide => "measure longer, because the slices vary more than the modes differ".to_owned(),
+        WhyLonger::Search(end) => format!("no answer: {}", search_end(end, left_alone)),
+    }
+}
+
+/// Number of modes, and of quantities, that a sentence names.
+const NAMED: usize = 3;
+
+/// `suspend20 costs CPU/packet ×6.04`.
+fn worse_mode(WorseMode { mode, costs }: &WorseMode) -> String {
+    format!("{} costs {}", visible::name(mode), changes(costs, ALL_LOADS))
+}
+
+/// `p99-us (suspend20 −40 %) and p50-us are undecided`. `None` without any.
+fn open_gains(open: &[OpenGain]) -> Option<String> {
+    let one = |OpenGain { quantity: of, best }: &OpenGain| {
+        let estimate = |EstimatedGain { mode, ratio, load }: &EstimatedGain| {
+            let load = load.map_or_else(String::new, |load| format!(" {}", range(&LoadRange::At(vec![load]))));
+            format!(" ({} {}{load})", visible::name(mode), change(*ratio))
+        };
+        quantity(of) + &best.as_ref().map(estimate).unwrap_or_default()
+    };
+    let mut named: Vec<String> = open.iter().take(NAMED).map(one).collect();
+    if open.len() > NAMED {
+        named.push(counted(open.len() - NAMED, "other quantity"));
+    }
+    let (last, others) = named.split_last()?;
+    Some(match others {
+        [] => format!("{last} is undecided"),
+        others => format!("{} and {last} are undecided", others.join(", ")),
+    })
+}
+
+fn is_latency(quantity: &Quantity) -> bool {
+    match quantity {
+        Quantity::Criterion(Criterion::Latency { .. }) | Quantity::Metric(TuneMetric::Latency { .. }) => true,
+        Quantity::Criterion(Criterion::Metric { name, .. }) => figures::is_latency(name),
+        Quantity::Metric(_) => false,
     }
 }
 
 const LATENCY_UNMEASURED: &str = "; latency was not measured (--latency)";
 
+/// Follows the name of the mode that is kept.
 fn why_keep(because: &WhyKeep) -> String {
     match because {
         WhyKeep::NothingToGain { margin, busy } => {
             let busy =
                 busy.filter(|busy| busy.is_finite()).map(|busy| format!("; its CPUs are {:.0} % busy", busy * 100.0));
             format!(
-                "because there is nothing to gain at this load: no mode differs by more than {} %{}",
+                ", because there is nothing to gain at this load: no mode differs by more than {} %{}",
                 number::plain(margin * 100.0),
                 busy.unwrap_or_default()
             )
         }
-        WhyKeep::OthersAreWorse { by } => {
-            let by: Vec<String> = by.iter().map(quantity).collect();
-            format!("because every other mode is worse by {}", by.join(" or "))
-        }
+        WhyKeep::OthersAreWorse { modes } => match &modes[..] {
+            [one] => format!(": {}", worse_mode(one)),
+            modes => {
+                let mut by: Vec<String> = Vec::new();
+                for name in modes.iter().flat_map(|one| &one.costs).map(|change| quantity(&change.quantity)) {
+                    if !by.contains(&name) {
+                        by.push(name);
+                    }
+                }
+                format!(", because every other mode is worse by {}", by.join(" or "))
+            }
+        },
         WhyKeep::TradeOff { mode, saves, costs } => {
             let (saved, cost) = (changes(saves, ALL_LOADS), changes(costs, ALL_LOADS));
-            format!("unless {saved} under {} is worth {cost}", visible::name(mode))
+            format!(", unless {saved} under {} is worth {cost}", visible::name(mode))
         }
-        WhyKeep::NotBeaten => "because the search found no better mode".to_owned(),
+        WhyKeep::NotBeaten => ", because the search found no better mode".to_owned(),
     }
 }
 
@@ -377,6 +439,7 @@ pub fn search_end(end: &TuneEnd, left_alone: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quell_mode::DeliveryMode;
 
     #[test]
     fn ratios_are_signed_changes_below_two_and_factors_from_two_on_in_intervals_too() {
@@ -416,10 +479,12 @@ mod tests {
     #[test]
     fn a_conclusion_without_latency_says_so_and_names_what_was_compared() {
         let mode: quell_mode::DeliveryMode = "base".parse().unwrap();
-        let by = vec![Quantity::Metric(quell_tune::TuneMetric::Cpu)];
-        let kept = |because, without_clients| conclusion(&Conclusion::Keep { mode, because, without_clients }, &[]);
+        let kept = |because, without_clients| {
+            conclusion(&Conclusion::Keep { mode, because, open: Vec::new(), budget_ms: None, without_clients }, &[])
+        };
+        let modes = ["suspend20", "fullbusy"].map(worse_by_cpu).to_vec();
         assert_eq!(
-            kept(WhyKeep::OthersAreWorse { by }, true),
+            kept(WhyKeep::OthersAreWorse { modes }, true),
             "keep base, because every other mode is worse by cpu; latency was not measured (--latency)"
         );
         let equal = WhyKeep::NothingToGain { margin: 0.05, busy: None };
@@ -429,6 +494,43 @@ mod tests {
         let (instead_of, holds_limits, split, without_clients) = (mode, false, None, true);
         let used = Conclusion::Use { mode, instead_of, saves, costs, undecided, holds_limits, split, without_clients };
         assert!(conclusion(&used, &[]).ends_with("cpu −30 %; latency was not measured (--latency)"));
+    }
+
+    fn worse_by_cpu(mode: &str) -> WorseMode {
+        WorseMode { mode: mode.to_owned(), costs: vec![cpu(6.04, OfferedLoad::Max)] }
+    }
+
+    fn open(quantile: f64, best: Option<(&str, f64)>) -> OpenGain {
+        let best = best.map(|(mode, ratio)| EstimatedGain { mode: mode.to_owned(), ratio, load: None });
+        OpenGain { quantity: Quantity::Criterion(Criterion::Latency { quantile }), best }
+    }
+
+    #[test]
+    fn a_mode_that_is_kept_has_what_others_cost_and_what_they_may_save_nevertheless() {
+        let kept = |open| {
+            let because = WhyKeep::OthersAreWorse { modes: vec![worse_by_cpu("suspend20")] };
+            let mode = DeliveryMode::default();
+            let kept = Conclusion::Keep { mode, because, open, budget_ms: Some(1), without_clients: false };
+            conclusion(&kept, &[])
+        };
+        assert_eq!(
+            kept(vec![open(0.99, Some(("suspend20", 0.6))), open(0.5, None)]),
+            "keep base: suspend20 costs cpu ×6.04; p99 (suspend20 −40 %) and p50 are undecided: if latency is what you \
+             lack, measure longer"
+        );
+        assert_eq!(kept(Vec::new()), "keep base: suspend20 costs cpu ×6.04");
+    }
+
+    #[test]
+    fn a_result_that_has_to_be_measured_longer_has_what_is_decided_and_the_estimates_of_gains() {
+        let (because, worse) = (WhyLonger::TooWide, vec![worse_by_cpu("suspend20")]);
+        let open = vec![open(0.99, Some(("suspend200", 0.6))), open(0.5, None)];
+        let longer = Conclusion::MeasureLonger { because, worse, open, budget_ms: Some(1) };
+        assert_eq!(
+            conclusion(&longer, &[]),
+            "measure longer, because the slices vary more than the modes differ; suspend20 costs cpu ×6.04; p99 \
+             (suspend200 −40 %) is undecided"
+        );
     }
 
     #[test]
@@ -468,12 +570,12 @@ mod tests {
                 &Conclusion::Use { mode, instead_of, saves, costs, undecided, holds_limits, split, without_clients },
                 &[]
             ),
-            "use suspend50 instead of base: better: p50 −42 % to −30 % at all loads, cpu −23 % at max; undecided: cpu \
+            "use suspend50 instead of base: p50 −42 % to −30 % at all loads, cpu −23 % at max; undecided: cpu \
              +2.5 % at 50%, p99 at max"
         );
         assert_eq!(
             used(at_one(0.7, high), Some(at_one(1.05, low)), None),
-            "use suspend20 instead of base: better: cpu −30 % at 200,000 requests/s; worse: cpu +5.0 % at 20,000 \
+            "use suspend20 instead of base: cpu −30 % at 200,000 requests/s; worse: cpu +5.0 % at 20,000 \
              requests/s"
         );
     }

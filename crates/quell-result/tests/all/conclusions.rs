@@ -8,13 +8,15 @@ use quell_host::servers::EarlierVerdict;
 use quell_linux::Pid;
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
-use quell_result::conclusion::{Conclusion, LoadRange, LoadSplit, Quantity, QuantityChange, WhyKeep, WhyLonger};
+use quell_result::conclusion::{
+    Conclusion, LoadRange, LoadSplit, OpenGain, Quantity, QuantityChange, WhyKeep, WhyLonger, WorseMode,
+};
 use quell_result::experiment::{EndOfExperiment, ExperimentResult, LoadExperiment, SubjectFacts};
 use quell_result::facts::{ModelFacts, PlacementFacts, ProblemFacts, ProcessFacts, ProgramsFacts, SteeredFacts};
 use quell_result::figures::{BUSY, PACKETS, Work};
 use quell_result::tune::TuneFile;
 use quell_result::{Document as _, ResultDocument};
-use quell_tune::{TuneAnswer, TuneEnd};
+use quell_tune::{Rival, TuneAnswer, TuneEnd, WhyNotChosen};
 
 const BLOCKS: u32 = 40;
 
@@ -64,6 +66,10 @@ fn experiment(modes: &[(&str, f64, f64)], noise: f64) -> ExperimentResult {
 
 fn concluded(modes: &[(&str, f64, f64)], noise: f64) -> Conclusion {
     experiment(modes, noise).conclusion().unwrap()
+}
+
+fn unknown(because: WhyLonger) -> Conclusion {
+    Conclusion::MeasureLonger { because, worse: Vec::new(), open: Vec::new(), budget_ms: None }
 }
 
 fn used(conclusion: &Conclusion) -> Option<String> {
@@ -271,18 +277,116 @@ fn equal_modes_have_nothing_to_gain_at_this_load_and_worse_ones_are_worse() {
     let Conclusion::Keep { because: WhyKeep::NothingToGain { busy, .. }, .. } = equal else { panic!("{equal:?}") };
     assert_eq!(busy, Some(0.03));
     let worse = concluded(&[("suspend20", 20.0, 2.0)], 0.001);
-    let Conclusion::Keep { because: WhyKeep::OthersAreWorse { by }, without_clients: true, .. } = worse else {
+    let Conclusion::Keep { because: WhyKeep::OthersAreWorse { modes }, open, without_clients: true, .. } = worse else {
         panic!("{worse:?}")
     };
+    let [WorseMode { mode: other, costs }] = &modes[..] else { panic!("{modes:?}") };
     let compared = [Work::Packet.cpu(), Work::Packet.criterion(quell_result::figures::IRQS)];
-    assert_eq!(by, compared.map(Quantity::Criterion));
+    let quantities: Vec<_> = costs.iter().map(|change| change.quantity.clone()).collect();
+    assert_eq!((other.as_str(), quantities), ("suspend20", compared.map(Quantity::Criterion).to_vec()));
+    assert_eq!(open, []);
 }
 
 #[test]
 fn modes_that_differ_less_than_the_slices_are_measured_longer() {
     let conclusion = concluded(&[("suspend20", 10.0, 1.0)], 0.5);
-    let Conclusion::MeasureLonger { because, budget_ms } = conclusion else { panic!("{conclusion:?}") };
-    assert_eq!((because, budget_ms), (WhyLonger::TooWide, Some(240_000)));
+    let Conclusion::MeasureLonger { because, worse, budget_ms, .. } = conclusion else { panic!("{conclusion:?}") };
+    assert_eq!((because, worse.len(), budget_ms), (WhyLonger::TooWide, 0, Some(240_000)));
+}
+
+/// Adds a latency to every slice: `us` times `factor` under the treatments, noisy.
+fn with_noisy_latency(result: &mut ExperimentResult, factor: f64) {
+    for experiment in &mut result.experiments {
+        experiment.record.design.criteria.push(p99());
+        for slice in &mut experiment.record.slices {
+            let noise = if (slice.block >> (slice.arm % 4)) & 1 == 0 { 1.9 } else { 0.1 };
+            let us = 100.0 * noise * if slice.arm >= 2 { factor } else { 1.0 };
+            slice.observation = slice.observation.clone().with_metric("p99-us", Some(us));
+        }
+    }
+}
+
+fn p99() -> Criterion {
+    Criterion::Metric { name: "p99-us".to_owned(), goal: Goal::Lowest }
+}
+
+#[test]
+fn a_mode_that_is_worse_is_not_used_although_its_latency_is_undecided_which_is_said_with_its_estimate() {
+    let mut result = experiment(&[("suspend20", 60.4, 1.0)], 0.01);
+    with_noisy_latency(&mut result, 0.6);
+    let conclusion = result.conclusion().unwrap();
+    let Conclusion::Keep { mode: kept, because: WhyKeep::OthersAreWorse { modes }, open, budget_ms, .. } = conclusion
+    else {
+        panic!("{conclusion:?}")
+    };
+    assert_eq!((kept, ratios(&modes[0].costs), budget_ms), (mode("base"), vec![6.04], Some(240_000)));
+    let [OpenGain { quantity, best: Some(best) }] = &open[..] else { panic!("{open:?}") };
+    assert_eq!((quantity, best.mode.as_str()), (&Quantity::Criterion(p99()), "suspend20"));
+    assert!(best.ratio < 0.8, "{best:?}");
+    let mut slower = experiment(&[("suspend20", 60.4, 1.0)], 0.01);
+    with_noisy_latency(&mut slower, 50.0);
+    let conclusion = slower.conclusion();
+    let Some(Conclusion::Keep { open, budget_ms: None, .. }) = &conclusion else { panic!("{conclusion:?}") };
+    assert_eq!(open, &[], "it cannot be faster");
+}
+
+#[test]
+fn what_is_decided_is_said_although_another_mode_has_to_be_measured_longer() {
+    let mut result = experiment(&[("suspend20", 60.4, 1.0), ("suspend200", 10.0, 1.0)], 0.01);
+    with_noisy_latency(&mut result, 0.6);
+    let conclusion = result.conclusion().unwrap();
+    let Conclusion::MeasureLonger { because: WhyLonger::TooWide, worse, open, .. } = &conclusion else {
+        panic!("{conclusion:?}")
+    };
+    assert_eq!((worse.len(), worse[0].mode.as_str(), open.len()), (1, "suspend20", 1));
+}
+
+#[test]
+fn a_mode_that_is_worse_at_one_load_and_open_at_another_is_measured_longer() {
+    let mut result = experiment(&[("suspend20", 20.0, 1.0)], 0.01);
+    result.experiments.extend(experiment(&[("suspend20", 10.0, 1.0)], 0.5).experiments);
+    let conclusion = result.conclusion().unwrap();
+    let Conclusion::MeasureLonger { worse, budget_ms, .. } = &conclusion else { panic!("{conclusion:?}") };
+    assert_eq!((worse.len(), *budget_ms), (1, Some(480_000)), "twice the budget of both loads");
+}
+
+/// The first blocks of an experiment, with slices that took so long.
+fn first_blocks(blocks: u32, took_ms: f64, command: Option<&str>) -> Option<Conclusion> {
+    let mut few = experiment(&[("suspend20", 10.0, 1.0)], 0.5);
+    few.experiments[0].record.design.budget_ms = 5_000;
+    few.experiments[0].record.slices.retain(|slice| slice.block < blocks);
+    few.experiments[0].record.slices.iter_mut().for_each(|slice| slice.observation.spent_ms = took_ms);
+    let latency = command.map(|command| command.split(' ').map(str::to_owned).collect());
+    few.subject = SubjectFacts::Programs(Box::new(ProgramsFacts { latency, ..programs() }));
+    few.conclusion()
+}
+
+#[test]
+fn a_longer_budget_has_time_for_enough_blocks_of_slices_that_take_as_long_as_these() {
+    let conclusion = first_blocks(3, 1_500.0, None);
+    let Some(Conclusion::MeasureLonger { because, budget_ms: Some(ms), .. }) = &conclusion else {
+        panic!("{conclusion:?}")
+    };
+    assert_eq!(because, &WhyLonger::TooFewBlocks { disturbed: 0 });
+    let blocks = *ms as f64 / (3.0 * 1_500.0);
+    assert!((8.0..=9.0).contains(&blocks), "{blocks}");
+}
+
+#[test]
+fn more_load_is_no_remedy_in_a_closed_loop() {
+    let because = |command: &str| {
+        let mut result = experiment(&[("suspend20", 10.0, 1.0)], 0.5);
+        result.experiments[0].record.design.criteria = vec![p99()];
+        let latency = Some(command.split(' ').map(str::to_owned).collect());
+        result.subject = SubjectFacts::Programs(Box::new(ProgramsFacts { latency, ..programs() }));
+        match result.conclusion() {
+            Some(Conclusion::MeasureLonger { because: WhyLonger::TooFewRequests { closed_loop }, .. }) => closed_loop,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(because("wrk -c 4 http://192.0.2.1/") && because("ssh client quell load 192.0.2.1:80 --rate max"));
+    assert!(because("/usr/bin/quell load 192.0.2.1:80"));
+    assert!(!because("quell load 192.0.2.1:80 --rate 1K") && !because("mine") && !because("oha -q 100"));
 }
 
 #[test]
@@ -292,8 +396,7 @@ fn verdicts_that_other_programs_prevent_do_not_ask_for_more_time() {
         slice.observation.flags.insert(SliceFlag::ForeignCpu);
     }
     let conclusion = disturbed.conclusion();
-    let because = WhyLonger::OtherPrograms { latency_helps: false };
-    assert_eq!(conclusion, Some(Conclusion::MeasureLonger { because, budget_ms: None }));
+    assert_eq!(conclusion, Some(unknown(WhyLonger::OtherPrograms { latency_helps: false })));
 }
 
 #[test]
@@ -304,7 +407,7 @@ fn a_server_that_waited_for_a_cpu_has_no_answer_whatever_its_cpu_time() {
             slice.observation.flags.insert(SliceFlag::NoIdleCpu);
         }
         let because = WhyLonger::OtherPrograms { latency_helps: false };
-        assert_eq!(disturbed.conclusion(), Some(Conclusion::MeasureLonger { because, budget_ms: None }));
+        assert_eq!(disturbed.conclusion(), Some(unknown(because)));
     }
 }
 
@@ -332,7 +435,7 @@ fn connections_that_were_not_steered_have_no_answer() {
         result.subject = SubjectFacts::Programs(Box::new(facts));
         result.conclusion().unwrap()
     };
-    let not_steered = Conclusion::MeasureLonger { because: WhyLonger::NotSteered, budget_ms: None };
+    let not_steered = unknown(WhyLonger::NotSteered);
     assert_eq!(concluded(&[Some(0)]), not_steered);
     assert!(used(&concluded(&[Some(0), Some(4)])).is_some(), "clients of one port have reconnected");
     assert!(used(&concluded(&[])).is_some(), "the attachment steers");
@@ -343,8 +446,7 @@ fn an_experiment_that_failed_has_no_answer() {
     let mut failed = experiment(&[("suspend20", 10.0, 1.0)], 0.5);
     failed.experiments[0].end = EndOfExperiment::Failed("the program exited".to_owned());
     let conclusion = failed.conclusion().unwrap();
-    let incomplete = Conclusion::MeasureLonger { because: WhyLonger::Incomplete, budget_ms: None };
-    assert_eq!(conclusion, incomplete);
+    assert_eq!(conclusion, unknown(WhyLonger::Incomplete));
 }
 
 #[test]
@@ -352,7 +454,14 @@ fn a_search_concludes_its_answer() {
     let mut file = TuneFile::from_json(include_str!("../../../quell/tests/fixtures/tune.json")).unwrap();
     assert!(used(&file.conclusion()).is_some());
     file.search.answer = TuneAnswer::NoSettingBetter;
-    assert!(matches!(file.conclusion(), Conclusion::Keep { because: WhyKeep::NotBeaten, .. }));
+    assert!(matches!(file.conclusion(), Conclusion::Keep { because: WhyKeep::NotBeaten, budget_ms: None, .. }));
+    let rivals = file.search.rivals.clone();
+    let why = WhyNotChosen::Undecided { budget_ms: Some(100_000) };
+    file.search.rivals = vec![Rival { mode: mode("suspend40"), looks: 0.88, interval: None, why }];
+    let conclusion = file.conclusion();
+    let Conclusion::Keep { open, budget_ms: Some(100_000), .. } = &conclusion else { panic!("{conclusion:?}") };
+    assert!(open[0].best.as_ref().is_some_and(|best| best.mode == "suspend40"), "{open:?}");
+    file.search.rivals = rivals;
     // The candidate was better at one load and worse at the other.
     file.search.plan.loads = vec!["50%".to_owned(), "90%".to_owned()];
     let mut worse = file.search.confirmations[0].analyses[0].clone();

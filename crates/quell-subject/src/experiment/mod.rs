@@ -34,6 +34,7 @@ use quell_host::switching::{SwitchError, SwitchPlan};
 use quell_linux::CpuList;
 use quell_linux::proc::ProcRoot;
 use quell_linux::sched::SchedError;
+use quell_linux::visible::thousands;
 use quell_load::OfferedLoad;
 use quell_mode::{DeliveryMode, ModeKind, Requirement};
 use quell_result::experiment::{EndOfExperiment, ExperimentResult, LoadExperiment, SubjectFacts};
@@ -151,7 +152,8 @@ pub enum ComparisonError {
     },
     /// The budget has no time for enough blocks.
     #[error(
-        "a slice takes {takes_ms} ms{}, so a budget of {} s has no time for enough slices: use --budget {}s{}",
+        "a slice takes {} ms{}, so a budget of {} s has no time for enough slices: use --budget {}s{}",
+        thousands(&takes_ms.to_string()),
         if *is_observed { ", as a first run shows" } else { "" },
         (*budget_ms as f64 / 100.0).round() / 10.0,
         needed_ms.div_ceil(1_000),
@@ -205,7 +207,10 @@ pub fn run_command(
         design = with_enough_blocks(design, spent_ms, request.budget_max_ms)?;
         if design.budget_ms > planned_ms {
             let seconds = design.budget_ms.div_ceil(1_000);
-            let text = format!("a slice takes {spent_ms:.0} ms: the measurement takes up to {seconds} s");
+            let text = format!(
+                "a slice takes {} ms: the measurement takes up to {seconds} s",
+                thousands(&format!("{spent_ms:.0}"))
+            );
             follow(SubjectStep::Note(&text));
         }
         subject.limit_judges(design.budget_ms, design.slice_ms);
@@ -248,13 +253,10 @@ pub(crate) fn with_enough_blocks(
     slice_takes_ms: f64,
     budget_max_ms: u64,
 ) -> Result<ExperimentDesign<DeliveryMode>, ComparisonError> {
-    let with = |slice_takes_ms: f64| {
-        let settle_ms = (slice_takes_ms as u32).saturating_sub(design.slice_ms).max(design.settle_ms);
-        ExperimentDesign { settle_ms, ..design.clone() }
-    };
-    let wanted_ms = with(slice_takes_ms * SLICES_VARY).budget_min_ms();
+    let wanted_ms = design.enough_ms(slice_takes_ms * SLICES_VARY);
     let budget_ms = design.budget_ms.max(wanted_ms.min(budget_max_ms));
-    let checked = ExperimentDesign { budget_ms, ..with(slice_takes_ms) }.check();
+    let settle_ms = (slice_takes_ms as u32).saturating_sub(design.slice_ms).max(design.settle_ms);
+    let checked = ExperimentDesign { budget_ms, settle_ms, ..design.clone() }.check();
     if let Err(DesignError::BudgetTooShort { .. }) = checked {
         let (planned_ms, modes) = (f64::from(design.slice_ms + design.settle_ms), 1 + design.treatments.len());
         let (takes_ms, is_observed) = (slice_takes_ms.max(planned_ms) as u64, slice_takes_ms > planned_ms);
@@ -342,7 +344,7 @@ pub(crate) fn check_part(design: &ExperimentDesign<DeliveryMode>, parts: u64) ->
             takes_ms: u64::from(design.slice_ms) + u64::from(design.settle_ms),
             is_observed: false,
             budget_ms: budget_ms * parts,
-            needed_ms: design.budget_min_ms() * parts,
+            needed_ms: design.enough_ms(0.0) * parts,
             modes: 1 + design.treatments.len(),
         }),
         checked => Ok(checked?),
@@ -460,7 +462,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_budget_grows_to_six_blocks_of_real_slices_up_to_its_maximum_and_otherwise_names_the_options() {
+    fn a_budget_grows_to_enough_blocks_of_real_slices_up_to_its_maximum_and_otherwise_names_the_options() {
         let timing = Timing { budget_ms: 30_000, slice_ms: 1_000, settle_ms: 0, margin: 0.05, seed: 1 };
         let modes = DeliveryMode::parse_list("base,suspend20,defer200").unwrap();
         let budget_ms = |slice_takes_ms, budget_max_ms| {
@@ -469,14 +471,14 @@ mod tests {
             grown.map(|design| (design.budget_ms, design.settle_ms)).map_err(|error| error.to_string())
         };
         assert_eq!(budget_ms(0.0, 120_000), Ok((30_000, 0)));
-        assert_eq!(budget_ms(2_000.0, 120_000), Ok((52_800, 0)));
+        assert_eq!(budget_ms(2_000.0, 120_000), Ok((70_400, 0)));
         let refused = budget_ms(2_000.0, 30_000).unwrap_err();
         assert_eq!(
             refused,
-            "a slice takes 2000 ms, as a first run shows, so a budget of 30 s has no time for enough slices: use --budget 53s, or \
+            "a slice takes 2,000 ms, as a first run shows, so a budget of 30 s has no time for enough slices: use --budget 71s, or \
              fewer modes (--modes)"
         );
-        assert_eq!(budget_ms(2_000.0, 53_000), Ok((52_800, 0)));
+        assert_eq!(budget_ms(2_000.0, 53_000), Ok((53_000, 0)));
     }
 
     #[test]
@@ -487,7 +489,7 @@ mod tests {
         let [one, two] = [1, 2].map(|loads| check_designs(&vec![OfferedLoad::Max; loads], &comparison));
         assert!(one.is_ok(), "{one:?}");
         let two = two.map_err(|error| error.to_string());
-        let said = "a slice takes 210 ms, so a budget of 6 s has no time for enough slices: use --budget 8s";
+        let said = "a slice takes 210 ms, so a budget of 6 s has no time for enough slices: use --budget 11s";
         assert_eq!(two, Err(said.to_owned()), "the budget of all loads; one of two modes cannot be left out");
         let timing = Timing { budget_ms: 8_000, ..timing };
         assert!(check_designs(&[OfferedLoad::Max; 2], &Comparison { timing, ..comparison }).is_ok());

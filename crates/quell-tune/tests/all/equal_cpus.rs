@@ -20,7 +20,7 @@ fn with_threads(goal: &str, base_is: Option<DeliveryMode>) -> Vec<RankedMode> {
 }
 
 fn cost(ranked: &[RankedMode], mode: &str) -> f64 {
-    ranked.iter().find(|ranked| ranked.mode.to_string() == mode).unwrap().cost
+    ranked.iter().find(|ranked| ranked.mode.to_string() == mode).unwrap().cost.median
 }
 
 #[test]

@@ -9,6 +9,7 @@ use clap::{Args, value_parser};
 use quell_change::journal::{EndRecord, TargetProgram};
 use quell_host::attach::AttachedMode;
 use quell_host::attach::attached::{Attached, adapt, attached_modes, in_use};
+use quell_host::attach::measured::settings_below;
 use quell_host::attach::placement::mark_attached_filters;
 use quell_host::behavior::{self, Behavior};
 use quell_host::findings::{self, FindingsReport, Rule, Severity};
@@ -17,6 +18,7 @@ use quell_host::snapshot::{self, Process, Snapshot, SnapshotScope};
 use quell_linux::process::is_root;
 use quell_linux::visible::counted;
 use quell_linux::{NapiId, Pid, kernel, visible};
+use quell_mode::DeliveryMode;
 use quell_report::words;
 use quell_result::store::{self, ResultStore};
 use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
@@ -86,10 +88,10 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     }
     let diagnosis = match &args.read[..] {
         [] => Diagnosis::of_this_host(&args.scope.with_attachments()?, args.seconds)?,
-        [now] => Diagnosis::of(&Examined::from(read(now)?), &[], &BTreeMap::new()),
+        [now] => Diagnosis::of(&Examined::from(read(now)?), &[], &BTreeMap::new(), &BTreeMap::new()),
         [before, now, ..] => {
             let examined = Examined { before: Some(read(before)?), ..Examined::from(read(now)?) };
-            Diagnosis::of(&examined, &[], &BTreeMap::new())
+            Diagnosis::of(&examined, &[], &BTreeMap::new(), &BTreeMap::new())
         }
     };
     if args.json {
@@ -107,10 +109,13 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
 ///
 /// # Errors
 /// When no snapshot can be taken.
-pub(crate) fn overview() -> Result<(), Failure> {
+pub(crate) fn overview(json: bool) -> Result<(), Failure> {
     let terminal = Terminal::of_stdout();
     let scope = SnapshotScope { whole_host: true, configured_files: true, ..SnapshotScope::default() };
     let diagnosis = Diagnosis::of_this_host(&scope, OVERVIEW_S)?;
+    if json {
+        return output::json(&DoctorReport { findings: &diagnosis.report, servers: &diagnosis.servers });
+    }
     let text =
         diagnosis.servers_and_conclusion(terminal, Fixes::ByDoctor) + &render::overview(&diagnosis.report, terminal);
     output::styled(&text, terminal)
@@ -133,21 +138,30 @@ impl Diagnosis {
         let observing = format!("observing this host for {}", counted(seconds, "second"));
         let (examined, measured) =
             Progress::during(&observing, || (take(scope, seconds), reading.join().unwrap_or_default()));
-        let (examined, owners) = (examined?, in_use(&journal()).unwrap_or_default());
-        let reverted = reverted(journal().ends(), &examined.now, &attached_modes(&owners));
-        Ok(Self { reverted, ..Self::of(&examined, &owners, &measured) })
+        let (examined, journal) = (examined?, journal());
+        let owners = in_use(&journal).unwrap_or_default();
+        let below = settings_below(&journal, &owners, &examined.now);
+        let reverted = reverted(journal.ends(), &examined.now, &attached_modes(&owners));
+        Ok(Self { reverted, ..Self::of(&examined, &owners, &below, &measured) })
     }
 
-    /// `owners` are those of settings of this host.
-    fn of(examined: &Examined, owners: &[Attached], measured: &EarlierAnswers) -> Self {
+    /// `owners` are those of settings of this host, `below` the settings of attached programs without their attachments.
+    fn of(
+        examined: &Examined,
+        owners: &[Attached],
+        below: &BTreeMap<Pid, DeliveryMode>,
+        measured: &EarlierAnswers,
+    ) -> Self {
         let Examined { before, now, polls, sampled, behavior } = examined;
         let mut report = findings::examine_observed(now, before.as_ref(), polls, behavior.as_ref());
+        report.leave_out_own(now);
         let attached = &attached_modes(owners);
         adapt(&mut report.findings, now, owners, attached);
         let known = Known {
             findings: &report.findings,
             origins: &servers::origins(now),
             attached,
+            below,
             measured,
             polls,
             sampled_ns: u64::try_from(sampled.as_nanos()).unwrap_or(u64::MAX),

@@ -13,7 +13,7 @@ use quell_launch::reached::{Reached, ReachedObjects, Waits};
 use quell_linux::visible::{self, counted};
 use quell_mode::{DeliveryMode, NAPI_POLL_WEIGHT, Requirement};
 
-use super::attach::{affected_process_line, impossible as impossible_lines, queue_lines};
+use super::attach::{affected_process_line, impossible as impossible_lines, limitation_lines, queue_lines};
 use crate::commands::run::Launch;
 
 pub(crate) fn launch(launch: &Launch) -> String {
@@ -164,6 +164,7 @@ pub(crate) fn queues(plan: &AttachPlan) -> String {
     if lines.is_empty() {
         lines.push("queues      none with NAPI settings here".to_owned());
     }
+    lines.extend(limitation_lines(&plan.limitations));
     lines.extend(affected_lines(plan));
     if !plan.impossible.is_empty() {
         lines.push(format!("not possible here:\n{}", impossible(plan)));

@@ -1,5 +1,6 @@
 //! Presentation: tables, sentences, progress. The results come from the library crates.
 
+pub(crate) mod advice;
 pub(crate) mod attach;
 pub(crate) mod conclusion;
 pub(crate) mod conformance;

@@ -94,6 +94,19 @@ pub(crate) fn figures(payoff: &ModePayoff) -> String {
     [polls, share, wait, cpu].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
+/// The answer in a few words, for a column.
+#[must_use]
+pub(crate) fn in_short(payoff: &ModePayoff) -> &'static str {
+    match payoff.pays {
+        DoesItPay::NotInEffect => "not in effect",
+        DoesItPay::LeavesQueuesUnpolled { .. } => "leaves queues unpolled",
+        DoesItPay::LacksCpus(_) => "lacks CPUs",
+        DoesItPay::CostsCpuTime { .. } => "polls more than interrupts would, measure",
+        DoesItPay::ChangesNothing | DoesItPay::MeasureToKnow => "in effect, measure",
+        DoesItPay::CannotTell => "unclear, look again under load",
+    }
+}
+
 /// What to do with a mode that pays or does not, with its figures, and the command for it.
 #[must_use]
 pub(crate) fn advice(payoff: &ModePayoff, programs: &ProgramArguments) -> (String, Option<String>) {
@@ -119,20 +132,22 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
             (format!("{mode} costs more than it gives: {threads} and {workers} share {cpus}{figures}: {undo}"), detach)
         }
         DoesItPay::CostsCpuTime { instead, break_even_packets_per_s } => {
-            let above = break_even_packets_per_s.map(|rate| {
-                let rate = short(rate as f64);
-                format!(" (above {rate} packets/s per queue it polls at most twice per packet)")
-            });
-            let above = above.unwrap_or_default();
+            let above = break_even_packets_per_s
+                .map(|rate| format!("at most 2 polls per packet above {} packets/s per queue", short(rate as f64)));
+            let figures = match (figures.strip_suffix(')'), above) {
+                (Some(figures), Some(above)) => format!("{figures}; {above})"),
+                (None, Some(above)) => format!(" ({above})"),
+                (_, None) => figures.to_owned(),
+            };
             let (beside, modes) = match *instead == DeliveryMode::default() {
-                true => (format!("otherwise {undo}"), " --modes base".to_owned()),
-                false => (format!("beside {instead}, which polls less"), format!(" --modes base,{instead}")),
+                true => (String::new(), " --modes base".to_owned()),
+                false => (format!(" beside {instead}, which polls less"), format!(" --modes base,{instead}")),
             };
             let compares = programs.compares();
             (
                 format!(
-                    "{mode} polls more than interrupts would{figures}{above}: CPU time that only lower latency repays; \
-                     measure whether it does, {beside}{compares}"
+                    "{mode} polls more than interrupts would{figures}: CPU time that only lower latency repays; measure \
+                     whether it does{beside}, or {undo}{compares}"
                 ),
                 Some(programs.measure(&modes)),
             )
@@ -235,9 +250,10 @@ mod tests {
     fn a_verdict_against_a_mode_names_what_to_do_instead() {
         let (text, command) = said("suspend20", costs("suspend500"));
         assert!(text.contains("polls more than interrupts would (12.1 polls per packet"), "{text}");
-        assert!(text.contains("above 25,000 packets/s per queue") && text.contains("beside suspend500"), "{text}");
+        assert!(text.contains("(p99); at most 2 polls per packet above 25,000 packets/s per queue)"), "{text}");
+        assert!(text.contains("measure whether it does beside suspend500"), "{text}");
         assert_eq!(command.as_deref(), Some("quell bench --pid 812,813 --modes base,suspend500"));
-        assert!(said("suspend20", costs("base")).0.contains("otherwise undo it"));
+        assert!(said("suspend20", costs("base")).0.contains("measure whether it does, or undo it"));
         let lacking = DoesItPay::LacksCpus(LackingCpus { cpus: 2, queues: 2, workers: 1 });
         let (text, command) = said("userbusy", lacking);
         assert!(text.contains("2 polling threads and 1 worker share 2 CPUs") && text.ends_with(": undo it"), "{text}");

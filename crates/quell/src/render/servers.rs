@@ -10,6 +10,7 @@ use quell_host::attach::{AttachedMode, ModeCommand};
 use quell_host::servers::{EarlierMeasurement, HostServer, NextStep, ServerWait};
 use quell_linux::proc::ProgramPlace;
 use quell_linux::visible::{self, counted};
+use quell_mode::DeliveryMode;
 use quell_result::store::utc;
 
 use super::conclusion;
@@ -156,11 +157,13 @@ fn next(server: &HostServer, fixes: Fixes) -> String {
         NextStep::Fix { finding } => format!("fix {finding}"),
         NextStep::Measure { .. } => "measure".to_owned(),
         NextStep::MeasureAgain { measured, packets_per_s, .. } => again(measured, *packets_per_s),
+        NextStep::SettingsChanged { measured, then, now, .. } => settings_changed(measured, then, now.as_ref()),
         NextStep::Decide { measured, advice, .. } => format!("{advice}, {}", as_measured(measured)),
         NextStep::Attach { mode, measured, .. } => format!("attach {mode}, {}", as_measured(measured)),
         NextStep::Return { mode, measured } => format!("return to {mode}, {}", as_measured(measured)),
-        NextStep::Keep { measured } => format!("keep, {}", as_measured(measured)),
-        NextStep::Check => pays(server).map_or_else(|| "check".to_owned(), |(text, _)| text),
+        NextStep::Keep { measured, open: Some(open) } => format!("{}, {}", as_measured(measured), open.advice),
+        NextStep::Keep { measured, open: None } => format!("keep, {}", as_measured(measured)),
+        NextStep::Check => server.payoff.as_ref().map_or("check", payoff::in_short).to_owned(),
         NextStep::AwaitClients => "no connection through a queue now".to_owned(),
     };
     command(server, fixes).map_or_else(|| step.clone(), |command| format!("{step}: {command}"))
@@ -177,6 +180,13 @@ fn again(measured: &EarlierMeasurement, packets_per_s: u64) -> String {
     let now = if packets_per_s == 0 { "none".to_owned() } else { format!("{}/s", short(packets_per_s as f64)) };
     let again = if packets_per_s == 0 { "look again under load" } else { "measure again" };
     format!("measured{} ({}), now {now}: {again}", when(measured), visible::name(&measured.result))
+}
+
+/// `measured on 2026-11-25 (bench-20261125-180405) with other settings (base there was base, now threaded): measure again`.
+fn settings_changed(measured: &EarlierMeasurement, then: &DeliveryMode, now: Option<&DeliveryMode>) -> String {
+    let now = now.map_or_else(|| "settings that differ or that no mode has".to_owned(), ToString::to_string);
+    let (when, result) = (when(measured), visible::name(&measured.result));
+    format!("measured{when} ({result}) with other settings (base there was {then}, now {now}): measure again")
 }
 
 /// ` at 200,000 packets/s on 2026-11-25`.
@@ -206,7 +216,9 @@ fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
     match &server.next {
         NextStep::Fix { .. } => (fixes == Fixes::ByDoctor).then(|| format!("quell doctor {pid}")),
         NextStep::MeasureAgain { packets_per_s: 0, .. } => None,
-        NextStep::Measure { steered } | NextStep::MeasureAgain { steered, .. } => {
+        NextStep::Measure { steered }
+        | NextStep::MeasureAgain { steered, .. }
+        | NextStep::SettingsChanged { steered, .. } => {
             Some(arguments(server).measure(placement_options(*steered, *steered)))
         }
         NextStep::Decide { command, .. } => Some(visible::name(command).into_owned()),
@@ -225,7 +237,8 @@ fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
             None => ModeCommand::of_pids(Some(*mode), [&pid]).placed(*steered, *steered).to_string(),
         }),
         NextStep::Check => pays(server).map_or_else(|| Some("quell status".to_owned()), |(_, command)| command),
-        NextStep::Keep { measured: EarlierMeasurement { problem: Some(_), result, .. } } => {
+        NextStep::Keep { open: Some(open), .. } => Some(visible::name(&open.command).into_owned()),
+        NextStep::Keep { measured: EarlierMeasurement { problem: Some(_), result, .. }, open: None } => {
             Some(format!("quell results show {}", visible::name(result)))
         }
         NextStep::Return { .. } | NextStep::Keep { .. } | NextStep::AwaitClients => None,
@@ -268,7 +281,7 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) ->
         NextStep::Return { .. } => 1,
         NextStep::Check if costs(server) => 2,
         NextStep::Measure { .. } | NextStep::Decide { .. } => 2,
-        NextStep::MeasureAgain { .. } => 3,
+        NextStep::MeasureAgain { .. } | NextStep::SettingsChanged { .. } => 3,
         NextStep::Attach { .. } => 4,
         NextStep::Check => 5,
         NextStep::Keep { .. } => 6,
@@ -306,6 +319,10 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) ->
             let compares = if *packets_per_s == 0 { "" } else { arguments(first).compares() };
             format!("{name} {pid} was {}{}{compares}", again(measured, *packets_per_s), reconnect(steered))
         }
+        NextStep::SettingsChanged { steered, measured, then, now } => {
+            let changed = settings_changed(measured, then, now.as_ref());
+            format!("{name} {pid} was {changed}{}{}", reconnect(steered), arguments(first).compares())
+        }
         NextStep::Decide { measured, advice, .. } => format!("{name} {pid}: {advice}, {}", as_measured(measured)),
         NextStep::Return { mode, measured } => {
             let instead = first.attached.map(|old| format!(" instead of {old}")).unwrap_or_default();
@@ -329,7 +346,10 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) ->
                 format!("see whether the mode of {name} {pid} is in effect and what it costs; {end}")
             }
         },
-        NextStep::Keep { measured } => {
+        NextStep::Keep { measured, open: Some(open) } => {
+            format!("{name} {pid}: {}, {}", as_measured(measured), open.advice)
+        }
+        NextStep::Keep { measured, open: None } => {
             format!("keep the settings of {name} {pid}: no mode was better, {}", as_measured(measured))
         }
         NextStep::AwaitClients => format!(
@@ -338,7 +358,10 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) ->
         ),
     };
     let changes_nothing = |next: &NextStep| {
-        matches!(next, NextStep::Fix { .. } | NextStep::Check | NextStep::Keep { .. } | NextStep::AwaitClients)
+        matches!(
+            next,
+            NextStep::Fix { .. } | NextStep::Check | NextStep::Keep { open: None, .. } | NextStep::AwaitClients
+        )
     };
     let root = if !changes_nothing(&first.next) && !is_root { " (as root)" } else { "" };
     conclusion::line(&format!("{text}{root}{alike}"), command(first, fixes).as_deref())
@@ -389,7 +412,7 @@ mod tests {
             launched: false,
             steered: false,
             pinned: false,
-            present: Some(quell_mode::DeliveryMode::default()),
+            present: Some(DeliveryMode::default()),
             queues: 2,
             workers: 2,
             address: None,
@@ -427,9 +450,9 @@ mod tests {
     #[test]
     fn an_earlier_answer_has_its_load_day_and_result_and_its_serious_finding() {
         let of = |next| conclusion(&[server("nginx", next)], true, Fixes::Above).replace("\n  ", " ");
-        let kept = of(NextStep::Keep { measured: measured(None) });
+        let kept = of(NextStep::Keep { measured: measured(None), open: None });
         assert!(kept.contains("as measured at 200,000 packets/s on 2026-11-25 (bench-20261125-180405)"), "{kept}");
-        let ill = of(NextStep::Keep { measured: measured(Some("nested-epoll")) });
+        let ill = of(NextStep::Keep { measured: measured(Some("nested-epoll")), open: None });
         assert!(ill.contains("serious finding nested-epoll") && ill.contains("quell results show bench-"), "{ill}");
         let again =
             |packets_per_s| of(NextStep::MeasureAgain { steered: false, measured: measured(None), packets_per_s });
@@ -440,8 +463,7 @@ mod tests {
 
     #[test]
     fn the_conclusion_is_to_fix_before_to_measure_before_to_attach() {
-        let attach =
-            || NextStep::Attach { mode: quell_mode::DeliveryMode::default(), steered: false, measured: measured(None) };
+        let attach = || NextStep::Attach { mode: DeliveryMode::default(), steered: false, measured: measured(None) };
         let fix = || NextStep::Fix { finding: "stalled-queue" };
         let all = [attach(), NextStep::Measure { steered: false }, fix()].map(|next| server("nginx", next));
         assert!(conclusion(&all, true, Fixes::Above).contains("(stalled-queue)"));
@@ -455,7 +477,7 @@ mod tests {
     #[test]
     fn the_conclusion_names_every_server_with_the_same_step() {
         let measure = || NextStep::Measure { steered: false };
-        let keep = NextStep::Keep { measured: measured(None) };
+        let keep = NextStep::Keep { measured: measured(None), open: None };
         let mut all = [server("nginx", measure()), server("haproxy", measure()), server("envoy", keep)];
         for (other, pid) in all.iter_mut().skip(1).zip(1_000_000..) {
             other.pid = Pid::new(pid).unwrap_or_else(|| unreachable!());
@@ -467,15 +489,12 @@ mod tests {
 
     #[test]
     fn every_next_command_is_valid() {
-        let attach = |problem, steered| NextStep::Attach {
-            mode: quell_mode::DeliveryMode::default(),
-            steered,
-            measured: measured(problem),
-        };
+        let attach =
+            |problem, steered| NextStep::Attach { mode: DeliveryMode::default(), steered, measured: measured(problem) };
         let measure = |steered| NextStep::Measure { steered };
         let again = NextStep::MeasureAgain { steered: true, measured: measured(None), packets_per_s: 2_000 };
-        let keep = NextStep::Keep { measured: measured(Some("nested-epoll")) };
-        let back = NextStep::Return { mode: quell_mode::DeliveryMode::default(), measured: measured(None) };
+        let keep = NextStep::Keep { measured: measured(Some("nested-epoll")), open: None };
+        let back = NextStep::Return { mode: DeliveryMode::default(), measured: measured(None) };
         let fix = NextStep::Fix { finding: "nested-epoll" };
         for next in [
             fix,
@@ -557,7 +576,7 @@ mod tests {
             steered: true,
             measured: measured(None),
         };
-        let attached = Some(quell_mode::DeliveryMode::default());
+        let attached = Some(DeliveryMode::default());
         let server = HostServer { attached, steered: true, pinned: true, ..server("nginx", next) };
         let text = conclusion(std::slice::from_ref(&server), true, Fixes::Above);
         let command = format!("quell attach suspend200 {} --steer --pin --follow --take-over --yes", server.pid);
@@ -569,8 +588,7 @@ mod tests {
         assert!(parsed.is_ok(), "{command}: {parsed:?}");
         let unplaced = HostServer { steered: false, pinned: false, ..server };
         assert_eq!(super::command(&unplaced, Fixes::Above), Some(command), "it was measured with steering");
-        let next =
-            NextStep::Attach { mode: quell_mode::DeliveryMode::default(), steered: false, measured: measured(None) };
+        let next = NextStep::Attach { mode: DeliveryMode::default(), steered: false, measured: measured(None) };
         let plain = HostServer { next, ..unplaced };
         assert!(super::command(&plain, Fixes::Above).is_some_and(|command| command.starts_with("quell detach")));
     }
@@ -592,7 +610,7 @@ mod tests {
 
     #[test]
     fn a_launched_program_is_not_to_be_detached() {
-        let attached = Some(quell_mode::DeliveryMode::default());
+        let attached = Some(DeliveryMode::default());
         let of = |launched| {
             let server = HostServer { attached, launched, ..server("redis", NextStep::Check) };
             conclusion(&[server], true, Fixes::Above).replace("\n  ", " ")

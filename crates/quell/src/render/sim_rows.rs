@@ -23,7 +23,8 @@ const LEGEND: &str = "
   qps      requests answered per second  mean..p99  latency seen by the client, µs
   cpu%     CPU utilization               soft%      softirq and interrupt part of cpu%
   cyc/req  executed cycles per request   irq/s      device interrupts, all queues
-  poll/s   NAPI polls of one queue       ev/wait    events that epoll_wait returned
+  pkt/poll packets per NAPI poll         poll/s     NAPI polls of one queue
+  ev/wait  events that epoll_wait returned
 ";
 
 /// Header and table with a line for each row.

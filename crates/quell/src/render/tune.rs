@@ -1,4 +1,4 @@
-//! Renders plans, rankings and results of `quell tune`.
+//! Renders plans and results of `quell tune`.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,13 @@ use quell_result::experiment::SubjectFacts;
 use quell_result::facts::HostFacts;
 use quell_result::tune::TuneFile;
 use quell_subject::server::ServerCommand;
-use quell_tune::{
-    ArmReport, ArmState, NextTuneSlice, RankedMode, RefusedMode, TuneAnswer, TuneMetric, TunePhase, TunePlan,
-    TuneResult, Tuner,
-};
+use quell_tune::{ArmReport, ArmState, NextTuneSlice, RefusedMode, TuneAnswer, TunePhase, TunePlan, TuneResult, Tuner};
 
 use super::experiment;
 use super::number::ABSENT;
 use super::terminal::Terminal;
 use quell_cli::table::{align_numbers, new_table};
 
-const ADVISED: usize = 12;
 const STANDING: usize = 8;
 
 /// Number of tried modes that the table of a result has.
@@ -62,7 +58,7 @@ pub(crate) fn plan(plan: &TunePlan, of_time: &str) -> String {
 }
 
 /// Kinds of mode that are not tried, by reason. `None` if all are tried.
-fn skipped(plan: &TunePlan) -> Option<String> {
+pub(super) fn skipped(plan: &TunePlan) -> Option<String> {
     let mut by_reason: Vec<(&str, Vec<&str>)> = Vec::new();
     for RefusedMode { kind, reason } in plan.space.iter().flat_map(|space| &space.refused) {
         match by_reason.iter_mut().find(|(other, _)| other == reason) {
@@ -135,104 +131,6 @@ fn arm_table<'a>(plan: &TunePlan, arms: impl Iterator<Item = &'a ArmReport>, wit
         column.set_cell_alignment(CellAlignment::Left);
     }
     table.trim_fmt()
-}
-
-#[must_use]
-pub(crate) fn advice(host: &str, plan: &TunePlan, ranked: &[RankedMode], programs: &str) -> String {
-    let heading = plan.loads.iter().map(|load| format!("{} at {load}", unit(&plan.goal.objective)));
-    let limit = (!plan.goal.limits.is_empty()).then(|| "of the limit".to_owned());
-    let mut table = new_table();
-    table.set_header(std::iter::once("mode".to_owned()).chain(heading).chain(limit));
-    let is_compared = |mode: &RankedMode| mode.mode == plan.present || mode.mode == DeliveryMode::default();
-    let rest = ranked.iter().skip(ADVISED).filter(|mode| is_compared(mode));
-    let shown: Vec<&RankedMode> = ranked.iter().take(ADVISED).chain(rest).collect();
-    for mode in &shown {
-        let objective =
-            mode.objective.iter().map(|value| value.map_or(ABSENT.to_owned(), |value| format!("{value:.2}")));
-        let limit = mode.limit_ratio.map(words::of_limit);
-        let is_present = mode.mode == plan.present && plan.present != DeliveryMode::default();
-        let name = format!("{}{}", plan.name(mode.mode), if is_present { " (present)" } else { "" });
-        table.add_row(std::iter::once(name).chain(objective).chain(limit));
-    }
-    align_numbers(&mut table, 1);
-    let is_unknown = |mode: &&RankedMode| mode.limit_ratio.is_some_and(f64::is_infinite);
-    let unknown = ranked.iter().filter(is_unknown).count();
-    let misses = ranked.iter().filter(|mode| !mode.meets_limits()).count() - unknown;
-    let count = |count: usize, [one, many]: [&str; 2]| match count {
-        0 => String::new(),
-        count => format!("; {count} {}", agree(&count, one, many)),
-    };
-    let limits = [
-        count(
-            misses,
-            ["misses a limit and is ranked after the others", "miss a limit and are ranked after the others"],
-        ),
-        count(unknown, ["has", "have"]),
-    ]
-    .concat();
-    let limits = if unknown > 0 { limits + " too few requests in a slice to judge a limit (--slice)" } else { limits };
-    let rest = shown.iter().skip(ADVISED).map(|mode| format!(" and {}", mode.mode)).collect::<String>();
-    let all = match ranked.len() - shown.len() {
-        0 => String::new(),
-        _ => format!("; the best {ADVISED}{rest} are shown, --json lists all"),
-    };
-    let skipped = skipped(plan).map_or_else(String::new, |skipped| {
-        let text = format!("not possible here: {}", visible::name(&skipped));
-        format!("\n{}", Terminal::of_stdout().fill(&text, "", "  "))
-    });
-    let ranked_by = format!(
-        "{} ranked by the model of {} for {}{limits}{all}:",
-        counted(ranked.len(), "mode"),
-        visible::name(host),
-        visible::name(&plan.goal.to_string()),
-    );
-    format!(
-        "{}\n\n{}\n{skipped}\n\
-         The constants of the model are those of that host, not of this machine. Nothing was measured here.\n\
-         The order shows what is worth trying first. It does not show what is best on this machine.\n\
-         {}\n",
-        Terminal::of_stdout().fill(&ranked_by, "", "  "),
-        table.trim_fmt(),
-        worth_measuring(plan, ranked, programs),
-    )
-}
-
-/// The command that measures the modes that are worth it.
-fn worth_measuring(plan: &TunePlan, ranked: &[RankedMode], programs: &str) -> String {
-    let best = plan.worth_measuring(ranked);
-    if best.is_empty() {
-        let of_present = ranked.iter().find(|one| one.mode == plan.present).and_then(|one| one.limit_ratio);
-        let of_present = of_present.filter(|ratio| ratio.is_finite());
-        return match (ranked.iter().any(RankedMode::meets_limits), of_present) {
-            (true, _) => "The model knows no other mode that is worth measuring at these loads.".to_owned(),
-            (false, None) => "The model knows no mode that holds the limits at these loads.".to_owned(),
-            (false, Some(ratio)) => format!(
-                "By the model, no mode holds the limits at these loads; {}, the present one, is at {} of a limit.",
-                plan.present,
-                words::of_limit(ratio)
-            ),
-        };
-    }
-    let polls: Vec<String> = best.iter().filter(|mode| mode.polls_at_any_load()).map(ToString::to_string).collect();
-    let polls = match polls.len() {
-        0 => String::new(),
-        count => format!(
-            "{} {} a whole CPU per worker or queue at any load.\n",
-            polls.join(" and "),
-            agree(&count, "uses", "use")
-        ),
-    };
-    let names: Vec<String> = std::iter::once(&plan.present).chain(&best).map(ToString::to_string).collect();
-    format!("{polls}next: measure them where the server runs: quell bench {programs} --modes {}", names.join(","))
-}
-
-fn unit(metric: &TuneMetric) -> String {
-    match metric {
-        TuneMetric::Latency { .. } => format!("{metric} µs"),
-        TuneMetric::Cpu => "CPU µs/request".to_owned(),
-        TuneMetric::Requests => "requests/s".to_owned(),
-        _ => metric.to_string(),
-    }
 }
 
 #[must_use]
@@ -415,66 +313,6 @@ mod tests {
             end: TuneEnd::Interrupted,
             spent_ms: 0.0,
         }
-    }
-
-    #[test]
-    fn advice_says_how_many_modes_are_shown_and_which_kinds_are_not_possible() {
-        let refused = RefusedMode { kind: "suspend".to_owned(), reason: "needs Linux 6.13".to_owned() };
-        let space = TuneSpace { refused: vec![refused] };
-        let plan = TunePlan { space: Some(space), ..without_better(Vec::new()).plan };
-        let mode = |at: usize| match at {
-            0 => DeliveryMode::default(),
-            at => format!("defer{at}").parse().unwrap_or_else(|why| panic!("{why}")),
-        };
-        let ranked = |limit_ratio| {
-            let one = |at: usize| {
-                let cost = if at == 0 { 9.0 } else { at as f64 / 10.0 };
-                RankedMode { mode: mode(at), objective: vec![Some(cost)], limit_ratio, cost }
-            };
-            (1..20).chain([0]).map(one).collect::<Vec<_>>()
-        };
-        let text = advice("a host", &plan, &ranked(None), "--pid 1").replace("\n  ", " ");
-        assert!(text.starts_with("20 modes ranked by"), "{text}");
-        assert!(text.contains("the best 12 and base are shown, --json lists all"), "{text}");
-        assert!(text.contains("not possible here: suspend (needs Linux 6.13)\n"), "{text}");
-        let mut one_unknown = ranked(Some(0.5));
-        one_unknown[3].limit_ratio = Some(f64::INFINITY);
-        let text = advice("a host", &plan, &one_unknown, "--pid 1").replace("\n  ", " ");
-        assert!(text.contains("; 1 has too few requests in a slice"), "{text}");
-    }
-
-    #[test]
-    fn suspension_is_measured_first_and_modes_that_poll_at_any_load_last_or_not_at_all() {
-        let mode = |text: &str| text.parse::<DeliveryMode>().unwrap_or_else(|why| panic!("{why}"));
-        let one = |text: &str| RankedMode { mode: mode(text), objective: Vec::new(), limit_ratio: None, cost: 1.0 };
-        let ranked = ["fullbusy", "suspend50", "suspend20", "base", "defer100", "threadedbusy"].map(one);
-        let next = |goal: &str| {
-            let goal = goal.parse().unwrap_or_else(|why| panic!("{why}"));
-            let plan = TunePlan { goal, ..without_better(Vec::new()).plan };
-            worth_measuring(&plan, &ranked, "--pid 1")
-        };
-        let lowest = next("lowest p99");
-        assert!(lowest.ends_with("--modes base,suspend50,defer100,fullbusy"), "{lowest}");
-        assert!(lowest.starts_with("fullbusy uses a whole CPU"), "{lowest}");
-        assert!(next("least cpu").ends_with("--modes base,suspend50,defer100"), "{}", next("least cpu"));
-    }
-
-    #[test]
-    fn the_advice_does_not_claim_that_the_present_mode_holds_limits_that_all_modes_miss() {
-        let mode = |text: &str| text.parse::<DeliveryMode>().unwrap_or_else(|why| panic!("{why}"));
-        let plan = TunePlan { present: mode("threaded"), ..without_better(Vec::new()).plan };
-        let said = |present: f64, other: f64| {
-            let one = |text: &str, ratio| RankedMode {
-                mode: mode(text),
-                objective: Vec::new(),
-                limit_ratio: Some(ratio),
-                cost: 1.0,
-            };
-            worth_measuring(&plan, &[one("suspend20", other), one("threaded", present)], "--pid 1")
-        };
-        assert!(said(3.96, 4.5).ends_with("; threaded, the present one, is at ×3.96 of a limit."));
-        assert_eq!(said(f64::INFINITY, 4.5), "The model knows no mode that holds the limits at these loads.");
-        assert_eq!(said(0.5, 4.5), "The model knows no other mode that is worth measuring at these loads.");
     }
 
     #[test]

@@ -93,10 +93,12 @@ fn a_profile_for_memcached_is_applied_found_healthy_and_reverted() {
     for dry_run in [&["--dry-run"][..], &[]] {
         let stalling = [&["apply", "--netns", SERVER], dry_run, &[saved.to_str().unwrap()]].concat();
         let refused = quell.says(3, &stalling);
-        assert!(refused.contains("packets would stall [timer-delays-packets]"), "{refused}");
+        assert!(refused.contains("timer-delays-packets: "), "{refused}");
     }
     assert!(quell.says(0, &["status"]).contains("nothing is applied"), "a predicted stall is refused");
-    assert!(quell.says(0, &["apply", "--netns", SERVER, "--yes", saved.to_str().unwrap()]).contains("applied"));
+    assert!(
+        quell.says(0, &["apply", "--netns", SERVER, "--accept-stalls", saved.to_str().unwrap()]).contains("applied")
+    );
     quell.says(0, &["revert"]);
     quell.says(0, &["apply", "--netns", SERVER, profile]);
     std::fs::remove_file(&saved).unwrap();

@@ -86,3 +86,14 @@ fn a_server_that_waits_in_poll_is_refused_by_modes_that_poll() {
         &[(&["suspend20"], 5, why), (&["napibusy"], 5, why), (&["fullbusy"], 5, why), (&["defer20"], 0, "server0 rx")],
     );
 }
+
+#[test]
+fn a_server_that_waits_in_epoll_is_refused_by_a_mode_of_sockets_and_one_that_waits_in_recv_is_not() {
+    attach(
+        "cli-rcv-sockets",
+        1,
+        "epoll",
+        &[(&["sockpoll50"], 5, "it waits in epoll_wait(2): sockets poll in blocking")],
+    );
+    attach("cli-rcv-blocks", 1, "recv", &[(&["sockpoll50"], 0, "busy-poll 50")]);
+}

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use quell_linux::{CpuList, Pid};
 
-use crate::steer::{NotPinned, Pin, WhyNotPinned};
+use crate::steer::{NotPinned, Pin};
 
 /// Threads, keyed by TID and start time of the process.
 #[derive(Debug, Default)]
@@ -26,16 +26,11 @@ impl Bound {
 
     /// Returns the permanent reasons that were not reported before.
     pub(super) fn news(&mut self, not_pinned: Vec<NotPinned>) -> Vec<NotPinned> {
-        let is_news = |one: &NotPinned| !may_change(&one.why) && !self.said.contains(one);
+        let is_news = |one: &NotPinned| !one.why.may_change() && !self.said.contains(one);
         let news: Vec<NotPinned> = not_pinned.into_iter().filter(is_news).collect();
         self.said.extend(news.iter().cloned());
         news
     }
-}
-
-/// Whether the reason may disappear by the next pass, for example because a connection arrives or a thread blocks.
-pub(super) fn may_change(why: &WhyNotPinned) -> bool {
-    matches!(why, WhyNotPinned::NoConnection | WhyNotPinned::OlderThanFilter(_) | WhyNotPinned::NoThread)
 }
 
 fn key(pin: &Pin) -> (Pid, u64) {
@@ -47,6 +42,7 @@ mod tests {
     use quell_linux::NapiId;
 
     use super::*;
+    use crate::steer::WhyNotPinned;
 
     fn pin(old: u32, new: u32) -> Pin {
         let number = Pid::new(10).unwrap();

@@ -18,7 +18,7 @@ use quell_change::transaction::{ChangeError, ChangeStage, Transaction};
 use quell_linux::Pid;
 use tracing::{debug, info, warn};
 
-use self::bound::{Bound, may_change};
+use self::bound::Bound;
 use self::filters::Filters;
 use super::attached::attachments;
 use super::attachment::AttachObserver;
@@ -254,7 +254,7 @@ impl Placement {
             for not_pinned in &placed.not_pinned {
                 debug!(%not_pinned, "worker is not pinned");
             }
-            if self.filters.are_settled() && !placed.not_pinned.iter().any(|one| may_change(&one.why)) {
+            if self.filters.are_settled() && !placed.not_pinned.iter().any(|one| one.why.may_change()) {
                 break;
             }
             if Instant::now() >= give_up {

@@ -25,6 +25,7 @@ use quell_mode::parse_duration;
 use quell_mode::profile::{Profile, ProfileError};
 
 use super::attach::ask;
+use super::stalls;
 use crate::exit::{Exit, Failure};
 use crate::journals::{journal, revert_killed_runs};
 use crate::output;
@@ -45,19 +46,22 @@ pub(crate) struct ApplyArgs {
     #[arg(long)]
     dry_run: bool,
     /// Restore everything after this time unless `quell confirm` is run: 60s, 5m.
-    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with_all = ["dry_run", "reassert"])]
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "reassert")]
     confirm: Option<Duration>,
-    /// Do not ask for confirmation on a terminal, and apply even if a stall is predicted.
+    /// Do not ask for confirmation on a terminal if other programs are affected.
     #[arg(short, long)]
     yes: bool,
+    /// Apply even if a stall is predicted: network events can be delayed forever.
+    #[arg(long, conflicts_with = "reassert")]
+    accept_stalls: bool,
     /// Apply what is possible here, and skip the rest.
     #[arg(long)]
     skip_impossible: bool,
     /// Wait up to this time until the profile's devices exist and their links are up: 60s, 5m.
-    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with_all = ["dry_run", "reassert"])]
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "reassert")]
     wait_for_link: Option<Duration>,
     /// Set again only values that other programs have changed since the profile was applied
-    #[arg(long, conflicts_with_all = ["files", "dry_run", "skip_impossible"])]
+    #[arg(long, conflicts_with_all = ["files", "skip_impossible"])]
     reassert: bool,
     /// Name of the network namespace [this one]
     #[arg(long, value_name = "NAME", value_parser = namespace_name)]
@@ -80,7 +84,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 
 pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
     if args.reassert {
-        return reassert_all(args.json);
+        return reassert_all(args.json, args.dry_run);
     }
     let layers = layers::read(&args.files)?;
     let name = layers.iter().map(|layer| layer.name().to_owned()).collect::<Vec<_>>().join(", ");
@@ -99,10 +103,13 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
     let lines = finding_lines(&findings);
     lines.iter().for_each(|line| output::say(line));
     say_what_programs_need(&profile, &name);
-    let stall = findings.iter().find(|finding| finding.predicts_stall()).filter(|_| !args.yes);
+    let stall = findings.iter().find(|finding| finding.predicts_stall()).filter(|_| !args.accept_stalls);
     if args.dry_run || stall.is_some() {
         if args.dry_run {
             show(&plan, &findings, args.json)?;
+            if let Some(time) = args.confirm {
+                output::say(&format!("would be rolled back in {} s unless you run `quell confirm`", time.as_secs()));
+            }
         }
         match apply::check(&journal(), &request, &plan) {
             Err(ApplyError::AlreadyApplied { history, .. }) if is_of(&history, &request) => {}
@@ -110,7 +117,7 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
             Err(ApplyError::Impossible(plan)) if args.dry_run => return Err(impossible(plan, "")),
             checked => checked.map_err(failure)?,
         }
-        return stall.map_or(Ok(()), |finding| Err(stalls(finding)));
+        return stall.map_or(Ok(()), |finding| Err(stalls::refused(finding, "applies the profile")));
     }
     if !lines.is_empty() {
         ask::on_terminal(args.yes, "apply?")?;
@@ -123,7 +130,7 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
                 return Err(Failure::new(Exit::KernelRefused, text));
             }
             output::say(&format!("{purpose} is already applied"));
-            return reassert([(path.as_path(), &*history)], args.json);
+            return reassert([(path.as_path(), &*history)], args.json, false);
         }
         applied => applied.map_err(failure)?,
     };
@@ -189,11 +196,6 @@ fn show(plan: &ProfilePlan, findings: &[Finding], json: bool) -> Result<(), Fail
 }
 
 /// Refuses a profile under which packets would stall. Nothing frees the queues of a profile.
-fn stalls(finding: &Finding) -> Failure {
-    let text = format!("packets would stall [{}]: change the profile; nothing was changed (--yes insists)", finding.id);
-    Failure::new(Exit::VerifyFailed, text)
-}
-
 fn say_what_next(applied: &Applied, confirm: Option<Duration>) {
     match (&applied.journal, confirm) {
         (None, _) => output::say("the host already matches the profile: nothing was changed"),
@@ -270,18 +272,23 @@ fn applied_profiles() -> Result<Vec<Persistent>, Failure> {
     Ok(kept.into_iter().filter(|kept| kept.history.begin.purpose.profile().is_some()).collect())
 }
 
-fn reassert_all(json: bool) -> Result<(), Failure> {
+fn reassert_all(json: bool, dry_run: bool) -> Result<(), Failure> {
     let applied = applied_profiles()?;
     if applied.is_empty() {
         return Err(Failure::usage("no profile is applied: `quell apply FILE` applies one"));
     }
-    reassert(applied.iter().map(|kept| (kept.path.as_path(), &kept.history)), json)
+    reassert(applied.iter().map(|kept| (kept.path.as_path(), &kept.history)), json, dry_run)
 }
 
-fn reassert<'a>(applied: impl IntoIterator<Item = (&'a Path, &'a History)>, json: bool) -> Result<(), Failure> {
+fn reassert<'a>(
+    applied: impl IntoIterator<Item = (&'a Path, &'a History)>,
+    json: bool,
+    dry_run: bool,
+) -> Result<(), Failure> {
+    let set_again = if dry_run { drift::condition } else { drift::reassert };
     let before: Vec<Condition> = applied
         .into_iter()
-        .map(|(path, history)| drift::reassert(path, history))
+        .map(|(path, history)| set_again(path, history))
         .collect::<Result<_, _>>()
         .map_err(Failure::refused)?;
     let gone: usize = before.iter().map(|before| before.gone).sum();
@@ -290,7 +297,12 @@ fn reassert<'a>(applied: impl IntoIterator<Item = (&'a Path, &'a History)>, json
         output::json(&ReassertReport::new(drifted.clone()))?;
     } else {
         let line = |drift: &Drift| {
-            let what = if drift.now.is_some() { "set again" } else { "not set again" };
+            let what = match (drift.now.is_some(), dry_run) {
+                (true, false) => "set again",
+                (true, true) => "would be set again",
+                (false, false) => "not set again",
+                (false, true) => "would not be set again",
+            };
             format!("{what}: {}\n", plan_tree::drift(drift, "was"))
         };
         output::prose(&drifted.iter().map(line).collect::<String>())?;

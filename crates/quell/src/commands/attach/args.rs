@@ -6,8 +6,10 @@ use std::str::FromStr;
 use clap::Args;
 use quell_host::attach::placement::Wanted;
 use quell_host::attach::{AttachError, Targets};
+use quell_linux::visible;
 use quell_mode::{DeliveryMode, ParseModeError};
 
+use super::AttachArgs;
 use crate::commands::program_profiles;
 use crate::commands::programs_args::{ProgramWord, ProgramsArgs};
 use crate::exit::Failure;
@@ -73,6 +75,16 @@ impl AttachProgramsArgs {
         Ok((mode, targets.map_err(|error| super::failure(AttachError::Target(error)))?))
     }
 
+    /// Options that select the programs, for a command that the user can paste.
+    fn text(&self) -> String {
+        let first = match &self.first {
+            Some(ModeOrProgram::Program(word, _)) => Some(word),
+            _ => None,
+        };
+        let options = self.programs.options(first.into_iter().chain(&self.words));
+        visible::name(&shell_words::join(options)).into_owned()
+    }
+
     /// Reads the mode of a profile. The rest of its program table needs a program that Quell starts.
     fn of_profile(
         &self,
@@ -88,5 +100,31 @@ impl AttachProgramsArgs {
         program_profiles::say_where_found(&program, &options.chain(placement.options()).collect::<Vec<_>>(), &[]);
         let missing = || Failure::usage(format!("the [program] table of profile {named} has no mode"));
         Ok(program.mode.ok_or_else(missing)?.value)
+    }
+}
+
+impl AttachArgs {
+    /// Options that decide what is set, each after a space.
+    fn options_text(&self) -> String {
+        let accepts = self.accept_stalls.then(|| "--accept-stalls".to_owned());
+        let options = self.placement.wanted().options().into_iter().chain(accepts);
+        options.map(|option| format!(" {option}")).collect()
+    }
+
+    /// The command that also sets later queues of the programs; absent if this one does.
+    pub(super) fn command_that_follows(&self, mode: DeliveryMode) -> Option<String> {
+        let (programs, options) = (self.programs.text(), self.options_text());
+        let again = if self.dry_run { "" } else { " --take-over --yes" };
+        (!self.follow).then(|| format!("quell attach {mode} {programs}{options} --follow{again}"))
+    }
+
+    /// The command that gives the same programs, which are attached, this mode.
+    pub(super) fn command_instead(&self, mode: DeliveryMode) -> String {
+        let (programs, options) = (self.programs.text(), self.options_text());
+        // Only a command in the foreground can take over.
+        match self.follow || self.placement.is_requested() {
+            true => format!("quell attach {mode} {programs}{options} --follow --take-over --yes"),
+            false => format!("quell detach {programs} && quell attach {mode} {programs}{options}"),
+        }
     }
 }

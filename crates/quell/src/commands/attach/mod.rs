@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
-use quell_change::journal::{EndRecord, JournalError, StallRecord, TargetProgram, Witness};
+use quell_change::journal::{EndRecord, JournalError, Purpose, StallRecord, TargetProgram, Witness};
 use quell_change::recovery::Reverted;
 use quell_change::transaction::{ChangeError, ChangeStage};
 use quell_host::attach::attached::refuse_what_is_attached;
@@ -29,8 +29,8 @@ use quell_host::attach::plan::QueueStep;
 use quell_host::attach::poller::with_safe_timer;
 use quell_host::attach::stall::{SuspendedQueue, watching_sampler};
 use quell_host::attach::{
-    AttachError, AttachPlan, AttachRequest, Attached, AttachedMode, Attachment, EpollsSetBy, TargetError, Targets,
-    effect, observe, plan,
+    AttachError, AttachPlan, AttachRequest, AttachStep, Attached, AttachedMode, Attachment, EpollsSetBy, TargetError,
+    Targets, effect, observe, plan,
 };
 use quell_host::behavior;
 use quell_host::findings::{self, Finding, cpus_lacking_for_pollers};
@@ -82,7 +82,7 @@ pub(crate) struct AttachArgs {
     #[arg(long)]
     accept_stalls: bool,
     /// Stay in the foreground, apply the mode to new workers and queues, and undo everything on exit; SIGUSR1 leaves it.
-    #[arg(short, long, conflicts_with = "dry_run")]
+    #[arg(short, long)]
     follow: bool,
     /// Continue an earlier attachment with the same mode and options without setting a value, or restore another one first.
     #[arg(long, requires_all = ["follow", "yes"])]
@@ -108,9 +108,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let wanted = args.placement.wanted();
     let (earlier, were_steered) = earlier(&targets, &request, args)?;
     let Observation { snapshot, request, mut plan, mut findings } = look(&targets, request, &wanted)?;
-    if let Some(earlier) = &earlier {
-        recall_values_before(&mut plan, &earlier.history);
-    }
+    earlier.iter().for_each(|earlier| recall_values_before(&mut plan, &earlier.history));
     let mode = request.mode;
     plan.log();
     for finding in &findings {
@@ -124,7 +122,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         // Their workers were selected by the filters of the earlier attachment.
         groups.steerings.iter_mut().for_each(Steering::forget_established);
     }
-    let mut report = render::Report::new(&request, &targets, &plan, findings, args.follow);
+    let mut report = render::Report::new(&request, &targets, &plan, findings, args.command_that_follows(mode));
     if mode.poller().is_some() {
         report.lacking_cpus = cpus_lacking_for_pollers(&snapshot, &targets.pids(), plan.queues().count());
     }
@@ -136,11 +134,16 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
             output::json(&report)?;
         } else {
             show_plan(&report, &groups, args)?;
+            if args.follow {
+                output::data("follows: new workers and queues get the mode; everything is restored on exit\n")?;
+            }
         }
     }
-    refuse(&report, args)?;
+    refuse(&report, mode, args)?;
     poller::check(&mode, plan.queues().count())?;
-    refuse_under_owners(&journal(), &plan).map_err(failure)?;
+    if earlier.is_empty() {
+        refuse_under_owners(&journal(), &plan).map_err(failure)?;
+    }
     journal().check_writable().map_err(|error| Failure::refused(error).unchanged())?;
     if args.dry_run {
         return Ok(());
@@ -157,7 +160,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let mut placement = Placement::new(wanted);
     let watched = args.placement.is_requested().then_some(PLACEMENT_WATCHED);
     let (mut attachment, placed) =
-        attach((&targets, earlier.as_ref()), request, &plan, (&groups, &mut placement, watched), &interruption)?;
+        attach((&targets, earlier.first()), request, &plan, (&groups, &mut placement, watched), &interruption)?;
     let queues: Vec<QueueStep> = attachment.queues().cloned().collect();
     report.rings_left_alone = render::RingLeftAlone::of(&attachment);
     if args.accept_stalls {
@@ -189,7 +192,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let printed = if args.json {
         output::json(&report)
     } else {
-        show_what_was_set(&report, &groups, &placed, (&targets, attached))
+        show_what_was_set(&report, &groups, &placed, (&targets, attached), args)
     };
     // A closed pipe must not undo the mode.
     if let Some(attachment) = kept {
@@ -216,7 +219,7 @@ pub(in crate::commands) fn keep(
     let groups = groups(&wanted, &snapshot, targets, false)?;
     findings::are_placed(&mut findings, &targets.pids(), !groups.steerings.is_empty(), args.pins());
     finding_lines(&findings).iter().for_each(|line| output::say(line));
-    let report = render::Report::new(&request, targets, &plan, findings, false);
+    let report = render::Report::new(&request, targets, &plan, findings, None);
     refuse_impossible(&report)?;
     poller::check(&mode, plan.queues().count())?;
     if !accept_stalls {
@@ -246,9 +249,14 @@ fn show_what_was_set(
     groups: &Groups,
     placed: &PlacementResult,
     (targets, attached): (&Targets, AttachedMode),
+    args: &AttachArgs,
 ) -> Result<(), Failure> {
     output::prose(&render::rings_left_alone(&report.rings_left_alone))?;
     output::prose(&render::placement::placed(groups, placed))?;
+    if !args.follow && placed.not_pinned.iter().any(|one| one.why.may_change()) {
+        let command = args.command_instead(attached.mode);
+        output::prose(&format!("to pin workers as soon as that is possible: {command}\n"))?;
+    }
     let Some(effect) = &report.effect else { return Ok(()) };
     let is_partly_steered = groups.steerings.iter().any(Steering::leaves_established);
     let conclusion = render::conclusion(report.payoff.as_ref(), targets.selection(), attached, is_partly_steered);
@@ -417,39 +425,59 @@ fn refuse_impossible(report: &render::Report<'_>) -> Result<(), Failure> {
     Err(Failure::new(Exit::NotSupported, format!("not possible here; nothing was changed:\n{why}")))
 }
 
-fn refuse(report: &render::Report<'_>, args: &AttachArgs) -> Result<(), Failure> {
+fn refuse(report: &render::Report<'_>, mode: DeliveryMode, args: &AttachArgs) -> Result<(), Failure> {
     refuse_impossible(report)?;
-    if report.plan.steps.is_empty() && !args.follow {
-        let text = "nothing to set yet: no epoll watches a TCP or UDP socket, and no such socket has received from a \
-                    queue; --follow waits for them. Raw and packet sockets have no queue";
+    let has_queue = report.plan.queues().next().is_some();
+    if !args.follow
+        && mode != DeliveryMode::default()
+        && !has_queue
+        && report.plan.steps.iter().all(AttachStep::is_there)
+    {
+        let text = format!(
+            "nothing to set yet: no TCP or UDP socket of the programs has received from a queue. Loopback, raw and packet \
+             sockets have none. To wait for one: {}",
+            args.command_that_follows(mode).unwrap_or_default()
+        );
         let shown = if args.dry_run { String::new() } else { report.to_string() };
         return Err(Failure::new(Exit::NotSupported, format!("{shown}{text}")));
     }
     if args.accept_stalls { Ok(()) } else { stalls::refuse(&report.findings, "attaches") }
 }
 
-/// With `--take-over`, the attachment to continue, after others of these programs were restored; and whether an earlier
-/// one steered.
-fn earlier(targets: &Targets, request: &AttachRequest, args: &AttachArgs) -> Result<(Option<Attached>, bool), Failure> {
+/// With `--take-over`, the attachment to continue, after others of these programs were restored, which a dry run returns
+/// instead; and whether an earlier one steered.
+fn earlier(targets: &Targets, request: &AttachRequest, args: &AttachArgs) -> Result<(Vec<Attached>, bool), Failure> {
     if !args.take_over {
-        refuse_what_is_attached(&journal(), targets).map_err(failure)?;
-        return Ok((None, false));
+        return match refuse_what_is_attached(&journal(), targets) {
+            Ok(()) => Ok((Vec::new(), false)),
+            Err(AttachError::AlreadyAttached { pid, purpose: purpose @ Purpose::Attachment { .. } }) => {
+                let instead = args.command_instead(request.mode);
+                let text = format!(
+                    "process {pid} is already attached ({purpose}); nothing was changed. To replace it: {instead}"
+                );
+                Err(Failure::new(Exit::KernelRefused, text))
+            }
+            Err(error) => Err(failure(error)),
+        };
     }
     let steers = args.placement.wanted().steer.is_some();
     match find_earlier(&journal(), targets, request, steers, args.accept_stalls).map_err(failure)? {
-        Earlier::None => Ok((None, false)),
+        Earlier::None => Ok((Vec::new(), false)),
         Earlier::Continues(attached) => {
             output::say(&format!("takes over {}", attached.purpose()));
             let steered = attached.history.steers();
-            Ok((Some(*attached), steered))
+            Ok((vec![*attached], steered))
         }
         Earlier::Differs(attached) => {
             attached.iter().for_each(|one| output::say(&format!("restores {} first", one.purpose())));
             let steered = attached.iter().any(|one| one.history.steers());
+            if args.dry_run {
+                return Ok((attached, steered));
+            }
             let ended = detach::end(&journal(), attached);
             let failed_in_part = ended.detached.iter().any(|(_, detached)| !detached.failed.is_empty());
             detach::check_all_restored(&ended.errors, failed_in_part)?;
-            Ok((None, steered))
+            Ok((Vec::new(), steered))
         }
     }
 }

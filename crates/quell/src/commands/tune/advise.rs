@@ -27,8 +27,8 @@ use crate::commands::subject::asked;
 use crate::commands::subject::{ModelDefault, Place};
 use crate::exit::{Exit, Failure};
 use crate::output;
+use crate::render::advice::advice as rendered;
 use crate::render::progress::Progress;
-use crate::render::tune as render;
 
 /// Time for which the programs are observed, in ms.
 const OBSERVED_MS: u32 = 1_000;
@@ -64,7 +64,7 @@ pub(super) fn advise(args: &TuneArgs, targets: Option<&Targets>) -> Result<(), F
     let steer = if seen.as_ref().is_some_and(|seen| seen.steering_helps) { " --steer --pin" } else { "" };
     let seen = seen.map(|seen| seen.to_string()).unwrap_or_default();
     let programs = args.subject.programs_text() + steer;
-    output::data(&(seen + &render::advice(&spec.setup.host.name, &plan, &modes, &programs)))
+    output::data(&(seen + &rendered(&spec.setup.host.name, &plan, &modes, &programs)))
 }
 
 /// Output of `quell tune --advise --json`.
@@ -86,7 +86,7 @@ pub(in crate::commands) struct AdviceReport {
 }
 
 impl AdviceReport {
-    pub(in crate::commands) const SCHEMA: &str = "quell-advice/1";
+    pub(in crate::commands) const SCHEMA: &str = "quell-advice/2";
 }
 
 /// Programs under their present load.

@@ -21,16 +21,16 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_name = "GUARD")]
     pub(super) never: Vec<TuneGuard>,
     /// Leave the mode that was found applied to the programs, as `quell attach` does. `quell detach` undoes it.
-    #[arg(long, conflicts_with_all = ["advise", "dry_run"])]
+    #[arg(long, conflicts_with = "advise")]
     pub(super) keep: bool,
     #[command(flatten)]
     pub(super) subject: SubjectArgs,
     /// Print the plan and do nothing.
     #[arg(long)]
     pub(super) dry_run: bool,
-    /// Rank all modes by the model alone, and print how far to trust the ranking. Takes seconds. With --pid, --name,
+    /// Rank all modes by the model alone, and print how far to trust the ranking. With --pid, --name,
     /// --unit or --cgroup, the model has the queues, connections and load of these programs; nothing is changed.
-    #[arg(long, conflicts_with_all = ["dry_run", "never", "budget", "profile", "output"])]
+    #[arg(long, conflicts_with_all = ["never", "budget", "profile", "output"])]
     pub(super) advise: bool,
     /// Write the mode that was found to this profile, with the evidence as comments.
     #[arg(long, value_name = "FILE")]

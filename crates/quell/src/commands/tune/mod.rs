@@ -87,6 +87,9 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
     if let Some(file) = profile_file.as_ref().filter(|_| args.dry_run) {
         output::data(&format!("would write the profile of a better mode to {}\n", visible::path(file.path())))?;
     }
+    if args.keep && args.dry_run {
+        output::data("would leave a better mode attached; `quell detach` undoes it\n")?;
+    }
     let (Some(Answer::Searched(file)), Some(result_file)) = (answer, result_file) else { return Ok(()) };
     finish(args, &file, &result_file, profile_file.as_ref())?;
     match (targets, file.search.answer.mode()) {

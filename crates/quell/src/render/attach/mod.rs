@@ -31,8 +31,9 @@ pub(crate) struct Report<'a> {
     schema: &'static str,
     mode: DeliveryMode,
     programs: Vec<TargetProgram>,
+    /// Command that sets queues when packets arrive; absent if this one does.
     #[serde(skip)]
-    follows: bool,
+    follows: Option<String>,
     #[serde(skip)]
     pub(crate) lacking_cpus: Option<LackingCpus>,
     /// Reuseport filters and their verification; absent if placement was not requested.
@@ -55,7 +56,7 @@ impl<'a> Report<'a> {
         targets: &Targets,
         plan: &'a AttachPlan,
         findings: Vec<Finding>,
-        follows: bool,
+        follows: Option<String>,
     ) -> Self {
         Self {
             schema: Self::SCHEMA,
@@ -98,7 +99,7 @@ impl fmt::Display for Report<'_> {
         if serious.peek().is_some() && !serious.any(Finding::predicts_stall) {
             writeln!(f, "not refused: only findings that predict an endless stall are")?;
         }
-        f.write_str(&unassigned_epolls::text(self.plan, self.follows))
+        f.write_str(&unassigned_epolls::text(self.plan, self.follows.as_deref()))
     }
 }
 
@@ -247,7 +248,7 @@ fn ring_line(step: &RingStep) -> String {
 }
 
 /// One line per limitation; queues that keep their thread share one.
-fn limitation_lines(limitations: &[Limitation]) -> Vec<String> {
+pub(crate) fn limitation_lines(limitations: &[Limitation]) -> Vec<String> {
     let thread = |limitation: &Limitation| match limitation {
         Limitation::NapiThreadRemains { napi } => Some(*napi),
         _ => None,

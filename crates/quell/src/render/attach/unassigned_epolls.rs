@@ -6,8 +6,9 @@ use quell_host::attach::AttachPlan;
 use quell_host::attach::unassigned_epolls::{UnassignedEpoll, UnassignedFiles};
 use quell_linux::visible::{counted, noun};
 
-/// Lists the epolls without a known queue; empty if there are none. `follows`: later passes find their queues.
-pub(super) fn text(plan: &AttachPlan, follows: bool) -> String {
+/// Lists the epolls without a known queue; empty if there are none. `follows` sets their queues in later passes; absent if
+/// the command does so itself.
+pub(super) fn text(plan: &AttachPlan, follows: Option<&str>) -> String {
     if plan.unassigned_epolls.is_empty() {
         return String::new();
     }
@@ -19,15 +20,15 @@ pub(super) fn text(plan: &AttachPlan, follows: bool) -> String {
         let _ = writeln!(text, "  {}", line(&group));
     }
     let all_watched = plan.unassigned_epolls.iter().all(|epoll| epoll.watched_by.is_some());
-    text.push_str(match (all_watched, follows) {
+    let next = match (all_watched, follows) {
         (true, _) => {
             "nobody sleeps in an epoll that another one watches, so a mode that polls has no effect there: choose a \
-             mode that only defers\n"
+             mode that only defers"
         }
-        (false, true) => "their connections will get the mode when packets arrive\n",
-        (false, false) => "use --follow, or detach and attach again while there is traffic\n",
-    });
-    text
+        (false, None) => "their connections will get the mode when packets arrive",
+        (false, Some(command)) => &format!("to set them when packets arrive: {command}"),
+    };
+    text + next + "\n"
 }
 
 fn alike(epolls: &[UnassignedEpoll]) -> Vec<Vec<&UnassignedEpoll>> {

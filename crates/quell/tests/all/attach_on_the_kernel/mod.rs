@@ -407,7 +407,7 @@ fn a_follower_reports_when_the_mode_stops_and_starts_being_in_effect() {
             let stopped = lines.any(|line| {
                 line.contains("server0 rx")
                     && line.contains(": not in effect: none of")
-                    && line.contains(" does not busy poll; detach, then attach again")
+                    && line.contains(" does not busy poll; set the mode again: `quell ")
             });
             set_epolls(EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true });
             let started = lines.any(|line| line.contains("server0 rx") && line.contains(": in effect again: "));

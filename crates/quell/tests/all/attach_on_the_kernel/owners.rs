@@ -107,6 +107,23 @@ fn a_profile_with_the_values_of_an_attachment_keeps_them_when_that_one_ends() {
 }
 
 #[test]
+fn a_second_attach_names_the_command_that_replaces_the_mode_and_its_dry_run_changes_nothing() {
+    let Some((stage, kernel)) = enter("own-second") else { return };
+    stage.attach(MODE);
+    let pid = stage.pid();
+    let refused = stage.says(2, &["attach", "defer50", &pid]);
+    assert!(refused.contains(&format!("quell detach --pid {pid} && quell attach defer50 --pid {pid}")), "{refused}");
+    let refused = stage.says(2, &["attach", "defer50", &pid, "--follow"]);
+    assert!(refused.contains(&format!("quell attach defer50 --pid {pid} --follow --take-over --yes")), "{refused}");
+    let planned = stage.says(0, &["attach", "defer50", &pid, "--follow", "--take-over", "--yes", "--dry-run"]);
+    assert!(planned.contains("restores attach suspend200 first"), "{planned}");
+    assert!(planned.contains("follows: new workers and queues get the mode"), "{planned}");
+    assert_eq!(values(&kernel), SUSPEND200);
+    stage.says(0, &["detach", &pid]);
+    stage.assert_back();
+}
+
+#[test]
 fn a_profile_that_would_end_the_suspension_of_an_attachment_is_refused() {
     let Some((stage, kernel)) = enter("own-refused") else { return };
     stage.attach(MODE);

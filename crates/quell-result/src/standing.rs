@@ -1,0 +1,245 @@
+//! What modes change at each load, by the verdicts on them.
+
+use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, Goal, RatioEstimate, WhyUndecided};
+use quell_load::OfferedLoad;
+use quell_mode::DeliveryMode;
+
+use crate::conclusion::{Conclusion, EstimatedGain, LoadSplit, OpenGain, Quantity, QuantityChange, UndecidedCost};
+
+/// Largest factor by which a quantity may get worse under a mode that is recommended for others.
+const COST_MAX: f64 = 1.25;
+/// Least ratio of what a mode saves to what it costs, as sums of the logarithms of its changes.
+const GAIN_PER_COST: f64 = 2.0;
+
+/// What a mode changes at one load, by the decided contrasts.
+#[derive(Debug)]
+pub(crate) struct AtLoad {
+    load: Option<OfferedLoad>,
+    /// The load as it was asked for, which tables have as its name.
+    pub(crate) named: Option<OfferedLoad>,
+    better: Vec<(Quantity, f64)>,
+    worse: Vec<(Quantity, f64)>,
+    /// What looks worse, or has no estimate, without a verdict.
+    undecided: Vec<(Quantity, Option<f64>)>,
+    /// What may be better by more than the margin, without a verdict, with the estimate if it is one of a gain.
+    open: Vec<(Quantity, Option<f64>)>,
+    is_unsettled: bool,
+}
+
+impl AtLoad {
+    pub(crate) fn new<'a>(
+        load: Option<OfferedLoad>,
+        contrasts: impl Iterator<Item = &'a ContrastResult>,
+        margin: f64,
+        quantity: impl Fn(&Criterion) -> Quantity,
+    ) -> Self {
+        let mut at_load = Self {
+            load,
+            named: load,
+            better: Vec::new(),
+            worse: Vec::new(),
+            undecided: Vec::new(),
+            open: Vec::new(),
+            is_unsettled: false,
+        };
+        for contrast in contrasts {
+            let changes = match contrast.verdict {
+                ContrastVerdict::Better => &mut at_load.better,
+                ContrastVerdict::Worse => &mut at_load.worse,
+                ContrastVerdict::NoDifferenceLargerThan { .. } => continue,
+                ContrastVerdict::Undecided { reason } => {
+                    let is_open = is_worth_time(reason);
+                    at_load.is_unsettled |= is_open;
+                    let ratio = contrast.estimate.map(|estimate| estimate.ratio);
+                    let is_worse = match contrast.criterion.goal() {
+                        Goal::Lowest => ratio.is_none_or(|ratio| ratio > 1.0),
+                        Goal::Highest => ratio.is_none_or(|ratio| ratio < 1.0),
+                    };
+                    if is_worse && (is_open || ratio.is_some()) {
+                        at_load.undecided.push((quantity(&contrast.criterion), ratio));
+                    }
+                    if is_open && reason != WhyUndecided::ForeignCpu && can_be_better(contrast, margin) {
+                        at_load.open.push((quantity(&contrast.criterion), ratio.filter(|_| !is_worse)));
+                    }
+                    continue;
+                }
+            };
+            if let Some(RatioEstimate { ratio, .. }) = contrast.estimate {
+                changes.push((quantity(&contrast.criterion), ratio));
+            }
+        }
+        at_load
+    }
+
+    /// Verdicts for the mode less those against it.
+    fn score(&self) -> i64 {
+        self.better.len() as i64 - self.worse.len() as i64
+    }
+
+    /// Whether the mode saves something here and costs nothing, or little compared with what it saves.
+    fn pays(&self) -> bool {
+        let is_little = |(_, ratio): &(Quantity, f64)| ratio.max(1.0 / ratio) <= COST_MAX;
+        let sum = |changes: &[(Quantity, f64)]| changes.iter().map(|(_, ratio)| ratio.ln().abs()).sum::<f64>();
+        !self.better.is_empty()
+            && self.worse.iter().all(is_little)
+            && sum(&self.better) >= GAIN_PER_COST * sum(&self.worse)
+    }
+
+    fn costs(&self) -> bool {
+        !self.worse.is_empty() && !self.pays()
+    }
+
+    /// Whether more time can change nothing, or not that the mode is worse.
+    fn is_decided(&self) -> bool {
+        !self.is_unsettled || !self.worse.is_empty()
+    }
+}
+
+/// Whether the interval of a contrast contains a gain of more than the margin.
+fn can_be_better(contrast: &ContrastResult, margin: f64) -> bool {
+    contrast.estimate.is_none_or(|estimate| match contrast.criterion.goal() {
+        Goal::Lowest => estimate.low < 1.0 / (1.0 + margin),
+        Goal::Highest => estimate.high.is_none_or(|high| high > 1.0 + margin),
+    })
+}
+
+/// What a mode changes at all loads.
+#[derive(Debug, Default)]
+pub(crate) struct Standing(pub(crate) Vec<AtLoad>);
+
+/// How a mode compares with the reference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Worth {
+    /// Saves nothing.
+    Nothing,
+    /// Saves one quantity at the cost of another.
+    TradeOff,
+    /// Pays at some loads, and costs at others.
+    SomeLoads,
+    /// Pays at a load, and costs at none.
+    Everybody,
+}
+
+impl Standing {
+    pub(crate) fn worth(&self) -> Worth {
+        let (pays, costs) = (self.0.iter().any(AtLoad::pays), self.0.iter().any(AtLoad::costs));
+        match (pays, costs) {
+            (true, false) => Worth::Everybody,
+            (true, true) => Worth::SomeLoads,
+            _ if self.0.iter().any(|at| !at.better.is_empty()) => Worth::TradeOff,
+            _ => Worth::Nothing,
+        }
+    }
+
+    pub(crate) fn score(&self) -> i64 {
+        self.0.iter().map(AtLoad::score).sum()
+    }
+
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.0.iter().any(|at| at.is_unsettled)
+    }
+
+    /// Whether the mode is worse at a load, and nothing is open at the others.
+    pub(crate) fn is_worse(&self) -> bool {
+        self.0.iter().any(|at| !at.worse.is_empty()) && self.0.iter().all(AtLoad::is_decided)
+    }
+
+    pub(crate) fn saves(&self, of: fn(&AtLoad) -> bool) -> Vec<QuantityChange> {
+        merged(self.0.iter().filter(|at| of(at)).map(|at| (at.named, &at.better)))
+    }
+
+    pub(crate) fn costs(&self, of: fn(&AtLoad) -> bool) -> Vec<QuantityChange> {
+        merged(self.0.iter().filter(|at| of(at)).map(|at| (at.named, &at.worse)))
+    }
+
+    /// By quantity, in the order of the loads.
+    fn undecided(&self, of: fn(&AtLoad) -> bool) -> Vec<UndecidedCost> {
+        let of_load = self
+            .0
+            .iter()
+            .filter(|at| of(at))
+            .flat_map(|at| at.undecided.iter().map(move |(of, ratio)| (of.clone(), *ratio, self.load_of(at))));
+        let mut costs: Vec<UndecidedCost> = Vec::new();
+        for (quantity, ratio, load) in of_load {
+            let last = costs.iter().rposition(|cost| cost.quantity == quantity);
+            costs.insert(last.map_or(costs.len(), |last| last + 1), UndecidedCost { quantity, ratio, load });
+        }
+        costs
+    }
+
+    /// The load by which a quantity is named.
+    fn load_of(&self, at: &AtLoad) -> Option<OfferedLoad> {
+        at.named.filter(|_| self.0.len() > 1)
+    }
+
+    /// The conclusion to use the mode, at the loads at which it pays.
+    pub(crate) fn to_use(
+        &self,
+        mode: DeliveryMode,
+        instead_of: DeliveryMode,
+        holds_limits: bool,
+        without_clients: bool,
+    ) -> Conclusion {
+        let loads = |of: fn(&AtLoad) -> bool| -> Vec<OfferedLoad> {
+            self.0.iter().filter(|at| of(at)).filter_map(|at| at.load).collect()
+        };
+        let is_split = self.worth() == Worth::SomeLoads && !holds_limits;
+        let of: fn(&AtLoad) -> bool = if is_split { AtLoad::pays } else { |_| true };
+        let split =
+            is_split.then(|| LoadSplit::new(&loads(AtLoad::pays), &loads(AtLoad::costs), self.costs(AtLoad::costs)));
+        let (saves, costs, undecided) = (self.saves(of), self.costs(of), self.undecided(of));
+        Conclusion::Use { mode, instead_of, saves, costs, undecided, holds_limits, split, without_clients }
+    }
+}
+
+fn merged<'a>(at_loads: impl Iterator<Item = (Option<OfferedLoad>, &'a Vec<(Quantity, f64)>)>) -> Vec<QuantityChange> {
+    let mut changes: Vec<QuantityChange> = Vec::new();
+    let at_loads: Vec<_> = at_loads.collect();
+    let count = at_loads.len();
+    for (load, (quantity, ratio)) in at_loads.into_iter().flat_map(|(load, of)| of.iter().map(move |one| (load, one))) {
+        match changes.iter_mut().find(|change| change.quantity == *quantity) {
+            Some(known) => {
+                (known.low, known.high) = (known.low.min(*ratio), known.high.max(*ratio));
+                known.loads.extend(load);
+            }
+            None => changes.push(QuantityChange {
+                quantity: quantity.clone(),
+                low: *ratio,
+                high: *ratio,
+                loads: load.into_iter().collect(),
+                is_everywhere: false,
+            }),
+        }
+    }
+    for change in &mut changes {
+        change.is_everywhere = change.loads.is_empty() || change.loads.len() == count;
+    }
+    changes
+}
+
+/// Quantities that modes, with these names, may improve, each once: first those with the best estimates.
+pub(crate) fn open_gains<'a>(standings: impl Iterator<Item = (&'a str, &'a Standing)>) -> Vec<OpenGain> {
+    let size = |gain: &Option<EstimatedGain>| gain.as_ref().map_or(0.0, |gain| gain.ratio.ln().abs());
+    let mut gains: Vec<OpenGain> = Vec::new();
+    for (name, standing) in standings {
+        for (at, (quantity, ratio)) in standing.0.iter().flat_map(|at| at.open.iter().map(move |one| (at, one))) {
+            let of = |ratio: f64| EstimatedGain { mode: name.to_owned(), ratio, load: standing.load_of(at) };
+            let best = ratio.map(of);
+            match gains.iter_mut().find(|gain| gain.quantity == *quantity) {
+                Some(gain) if size(&best) > size(&gain.best) => gain.best = best,
+                Some(_) => {}
+                None => gains.push(OpenGain { quantity: quantity.clone(), best }),
+            }
+        }
+    }
+    gains.sort_by(|one, other| size(&other.best).total_cmp(&size(&one.best)));
+    gains
+}
+
+/// Whether more slices can decide a contrast that is undecided for this reason.
+fn is_worth_time(reason: WhyUndecided) -> bool {
+    !matches!(
+        reason,
+        WhyUndecided::TreatmentDropped | WhyUndecided::AllZero | WhyUndecided::RequestsFail | WhyUndecided::Saturated
+    )
+}
