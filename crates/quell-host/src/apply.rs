@@ -26,7 +26,7 @@ use crate::behavior::{self, OBSERVED, polling_programs};
 use crate::findings::Finding;
 use crate::plan::consequences::{after, concerns_programs, consequences_of_profile};
 use crate::plan::{ChangeText, DeniedFiles, PlanInput, PlannedChange, ProfilePlan};
-use crate::snapshot::{Reading, Snapshot, SnapshotScope, TakeError, UnknownReason, take};
+use crate::snapshot::{Reading, SnapshotScope, TakeError, UnknownReason, take};
 
 /// Maximum number of snapshots until the host must match the profile. Links and queues need some time to come up.
 const LOOKS: u32 = 10;
@@ -99,7 +99,8 @@ pub enum ApplyError {
 }
 
 pub fn observe(netns: Option<&NamespaceName>, profile: &Profile) -> Result<PlanInput, ApplyError> {
-    let snapshot = look(netns)?;
+    let scope = SnapshotScope { netns: netns.map(ToString::to_string), ..SnapshotScope::default() };
+    let (snapshot, _) = take(&scope)?;
     let namespace = open(netns)?;
     let read = || profile.sysctls.keys().map(|name| (name.clone(), sysctl(name))).collect();
     let sysctls: BTreeMap<String, Reading<String>> = namespace.run(read)?;
@@ -118,31 +119,20 @@ pub fn observe(netns: Option<&NamespaceName>, profile: &Profile) -> Result<PlanI
     Ok(PlanInput { snapshot, sysctls, host_wide_sysctls, denied })
 }
 
-fn look(netns: Option<&NamespaceName>) -> Result<Snapshot, TakeError> {
-    let netns = netns.map(ToString::to_string);
-    Ok(take(&SnapshotScope { netns, configured_files: true, ..SnapshotScope::default() })?.0)
-}
-
 /// Findings that the plan would cause. If programs receive from its queues, observes them for half a second: only then
 /// would `quell doctor` find how they stall.
-pub fn forecast(
-    journal: &Journal,
-    netns: Option<&NamespaceName>,
-    observed: &PlanInput,
-    plan: &ProfilePlan,
-) -> Result<Vec<Finding>, ApplyError> {
+pub fn forecast(journal: &Journal, observed: &PlanInput, plan: &ProfilePlan) -> Result<Vec<Finding>, ApplyError> {
     let first = &observed.snapshot;
-    if !concerns_programs(first, plan) {
-        return Ok(consequences_of_profile(first, None, plan, None));
-    }
+    let has_programs = concerns_programs(first, plan);
     let programs = polling_programs(&after(first, plan));
-    let behavior = (!programs.is_empty()).then(|| behavior::observe(first, &programs, true));
-    if behavior.is_none() {
+    let behavior = (has_programs && !programs.is_empty()).then(|| behavior::observe(first, &programs, true));
+    if has_programs && behavior.is_none() {
         thread::sleep(OBSERVED);
     }
-    let mut now = look(netns)?;
+    let scope = SnapshotScope { configured_files: true, ..first.scope.clone() };
+    let (mut now, _) = take(&scope)?;
     mark_attached_filters(&mut now, journal);
-    Ok(consequences_of_profile(&now, Some(first), plan, behavior.as_ref()))
+    Ok(consequences_of_profile(&now, has_programs.then_some(first), plan, behavior.as_ref()))
 }
 
 fn denied_sysctl(proc: &ProcRoot, name: &str) -> Option<(String, String)> {

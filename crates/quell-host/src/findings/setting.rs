@@ -1,6 +1,6 @@
 //! Settings that fixes change, and the fixes if Quell has set them: the journals know the owner. Pure.
 
-use quell_change::change::{Change, PlannedChange};
+use quell_change::change::{Change, NapiSettingsChange, PlannedChange};
 use quell_change::journal::{History, Purpose};
 use quell_linux::{Ifindex, NapiId, Pid};
 use quell_mode::{DeliveryMode, NapiAttribute, PartialNapiSettings};
@@ -8,7 +8,7 @@ use quell_mode::{DeliveryMode, NapiAttribute, PartialNapiSettings};
 use super::fix::quoted;
 use super::{Finding, Fix};
 use crate::attach::{AttachedMode, ModeCommand};
-use crate::snapshot::{Device, Snapshot, SnapshotNapi};
+use crate::snapshot::{Device, NetworkNamespace, Snapshot, SnapshotNapi};
 
 /// Setting that a fix changes, with its present and its wanted value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,26 +52,8 @@ impl Setting {
     fn set_at(&self, change: &Change, now: &Snapshot) -> Option<u64> {
         match (self, change) {
             (Self::Napi { id, present, wanted }, Change::NapiSettings(change)) => {
-                let device = now.devices.iter().find(|device| {
-                    let namespace = now.namespaces.iter().find(|namespace| namespace.inode == device.namespace);
-                    device.ifindex == change.ifindex
-                        && namespace.is_some_and(|it| it.cookie.known() == Some(&change.namespace_cookie))
-                });
-                let successor = device.and_then(|device| napi_of_queue(device, change.rx_queue?));
-                if change.napi_id != id.get() && successor.is_none_or(|napi| napi.id != *id) {
-                    return None;
-                }
-                let is_set = |attribute: &NapiAttribute| {
-                    let values = std::iter::once(&change.new).chain(&change.alternatives);
-                    let mut values = values.filter_map(|values| values.get(*attribute));
-                    let value = present.get(*attribute);
-                    value != change.old.get(*attribute) && values.any(|set| Some(set) == value)
-                };
-                // A wanted value that is 0 now is missing: the finding is about the other ones.
-                let changes = |it: &&NapiAttribute| wanted.get(**it).is_some();
-                let adds = NapiAttribute::ALL.iter().filter(changes).all(|it| present.get(*it) == Some(0));
-                let is_meant = |it: &&NapiAttribute| if adds { **it != NapiAttribute::Threaded } else { changes(it) };
-                NapiAttribute::ALL.iter().filter(is_meant).any(is_set).then_some(change.set_at_boot_ns)
+                let is_it = change.napi_id == id.get() || successor(change, now).is_some_and(|napi| napi.id == *id);
+                (is_it && has_set(change, present, wanted)).then_some(change.set_at_boot_ns)
             }
             (Self::Host { object, present, .. }, Change::ThreadAffinity(change)) => {
                 (*object == SettingObject::Thread(change.tid) && *present == change.new.to_string()).then_some(0)
@@ -95,6 +77,29 @@ impl Setting {
             Self::Host { what, wanted, .. } => format!("{what} {wanted}"),
         }
     }
+}
+
+/// Whether a change has set the present values that a fix replaces.
+fn has_set(change: &NapiSettingsChange, present: &PartialNapiSettings, wanted: &PartialNapiSettings) -> bool {
+    let is_set = |attribute: &NapiAttribute| {
+        let values = std::iter::once(&change.new).chain(&change.alternatives);
+        let mut values = values.filter_map(|values| values.get(*attribute));
+        let value = present.get(*attribute);
+        value != change.old.get(*attribute) && values.any(|set| Some(set) == value)
+    };
+    let is_wanted = |attribute: &&NapiAttribute| wanted.get(**attribute).is_some();
+    // A wanted value that is 0 now is missing: the finding is about the other ones.
+    let adds = NapiAttribute::ALL.iter().filter(is_wanted).all(|attribute| present.get(*attribute) == Some(0));
+    let is_meant = |it: &&NapiAttribute| if adds { **it != NapiAttribute::Threaded } else { is_wanted(it) };
+    NapiAttribute::ALL.iter().filter(is_meant).any(is_set)
+}
+
+/// Instance of the queue of a change, which may have replaced the recorded one.
+fn successor<'a>(change: &NapiSettingsChange, now: &'a Snapshot) -> Option<&'a SnapshotNapi> {
+    let is_its = |it: &&NetworkNamespace| it.cookie.known() == Some(&change.namespace_cookie);
+    let namespace = now.namespaces.iter().find(is_its)?.inode;
+    let is_it = |device: &&Device| (device.namespace, device.ifindex) == (namespace, change.ifindex);
+    napi_of_queue(now.devices.iter().find(is_it)?, change.rx_queue?)
 }
 
 fn napi_of_queue(device: &Device, queue: u32) -> Option<&SnapshotNapi> {

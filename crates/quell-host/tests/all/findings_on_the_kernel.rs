@@ -166,7 +166,7 @@ impl Forecast {
         let profile = Profile::parse(&[Source::new("test.toml", &text)]).unwrap();
         let observed = apply::observe(Some(&netns), &profile).unwrap();
         let plan = ProfilePlan::of(&observed, &profile);
-        let findings = apply::forecast(&journal, Some(&netns), &observed, &plan).unwrap();
+        let findings = apply::forecast(&journal, &observed, &plan).unwrap();
         Self { _dir: dir, journal, netns, profile, findings }
     }
 

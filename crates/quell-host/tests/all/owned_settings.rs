@@ -116,6 +116,18 @@ fn a_value_that_another_program_has_set_since_or_before_is_not_the_owners() {
     }
 }
 
+#[test]
+fn a_queue_with_a_new_instance_has_the_same_owner() {
+    let Change::NapiSettings(change) = queue(&[(SUSPEND, 20_000_000)], 5) else { unreachable!() };
+    let namespace_cookie = healthy()["namespaces"][0]["cookie"].as_u64().unwrap();
+    let of = |rx_queue| {
+        let replaced = NapiSettingsChange { napi_id: 7, namespace_cookie, rx_queue, ..change.clone() };
+        fixes("no-epoll-prefers", &[], &[&profile(vec![Change::NapiSettings(replaced)])]).pop().unwrap()
+    };
+    assert!(of(Some(0)).starts_with("profile "), "{}", of(Some(0)));
+    assert!(of(Some(1)).starts_with("ynl "), "{}", of(Some(1)));
+}
+
 fn suspending() -> History {
     profile(vec![queue(&[(SUSPEND, 20_000_000)], 5)])
 }

@@ -98,7 +98,7 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
         skip_impossible: args.skip_impossible,
     };
     let (observed, plan) = look(&request, args.wait_for_link)?;
-    let forecast = || apply::forecast(&journal(), request.netns, &observed, &plan);
+    let forecast = || apply::forecast(&journal(), &observed, &plan);
     let findings = Progress::during("observing the programs", forecast).map_err(failure)?;
     let lines = finding_lines(&findings);
     lines.iter().for_each(|line| output::say(line));
