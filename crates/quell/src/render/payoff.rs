@@ -16,16 +16,22 @@ pub(crate) struct ProgramArguments {
     by_option: String,
     /// What is attached to them.
     attached: Option<AttachedMode>,
+    /// Command that measures their latency, if it is known.
+    judge: Option<String>,
 }
 
 impl ProgramArguments {
     pub(crate) fn of_pids(pids: &[Pid]) -> Self {
         let pids = |separator| pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator);
-        Self { positional: pids(" "), by_option: format!("--pid {}", pids(",")), attached: None }
+        Self { positional: pids(" "), by_option: format!("--pid {}", pids(",")), attached: None, judge: None }
     }
 
     pub(crate) fn attached(self, attached: Option<AttachedMode>) -> Self {
         Self { attached, ..self }
+    }
+
+    pub(crate) fn judged(self, judge: Option<String>) -> Self {
+        Self { judge, ..self }
     }
 
     fn are_launched(&self) -> bool {
@@ -46,7 +52,7 @@ impl ProgramArguments {
             Selection::Cgroup(cgroup) => {
                 let path = cgroup.path().to_string_lossy();
                 let option = format!("--cgroup {}", visible::name(&shell_words::quote(&path)));
-                Self { positional: option.clone(), by_option: option, attached: None }
+                Self { positional: option.clone(), by_option: option, attached: None, judge: None }
             }
         }
     }
@@ -77,7 +83,9 @@ pub(crate) fn advice(payoff: &ModePayoff, programs: &ProgramArguments) -> (Strin
 #[must_use]
 pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figures: &str) -> (String, Option<String>) {
     let ModePayoff { mode, queues, pays, .. } = payoff;
-    let measure = || Some(format!("quell bench {}", programs.by_option));
+    let judge = programs.judge.as_ref().map(|judge| format!(" --latency \"{judge}\"")).unwrap_or_default();
+    let measure = || Some(format!("quell bench {}{judge}", programs.by_option));
+    let compares = if programs.judge.is_some() { BY_CLIENT } else { CPU_ONLY };
     // `quell detach` refuses programs that `quell run` started.
     let (undo, detach) = match programs.are_launched() {
         true => ("start the command again without it", None),
@@ -94,7 +102,7 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
             detach.map(|_| programs.replace(instead)),
         ),
         DoesItPay::ChangesNothing => {
-            (format!("{mode} changes nothing about polls: measure which mode is better{CPU_ONLY}"), measure())
+            (format!("{mode} changes nothing about polls: measure which mode is better{compares}"), measure())
         }
         DoesItPay::MeasureToKnow => {
             let cost = match mode.poller() {
@@ -102,7 +110,7 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
                 None => String::new(),
             };
             (
-                format!("{mode} is in effect{figures}{cost}; only a measurement shows whether it pays{CPU_ONLY}"),
+                format!("{mode} is in effect{figures}{cost}; only a measurement shows whether it pays{compares}"),
                 measure(),
             )
         }
@@ -118,6 +126,10 @@ pub(crate) const RECONNECT_TO_ATTACHED: &str =
 
 /// What a measurement without clients compares.
 pub(crate) const CPU_ONLY: &str = " (CPU time; --latency COMMAND adds what clients see)";
+
+/// Where the command that measures latency runs.
+pub(crate) const BY_CLIENT: &str =
+    "; CLIENT is another machine, with quell, whose requests come beside the present ones";
 
 /// What connections on several queues of one epoll mean for the reader.
 fn unpolled(payoff: &ModePayoff, fix: &str) -> String {
@@ -149,6 +161,18 @@ mod tests {
         };
         let pid = |pid| Pid::new(pid).unwrap_or_else(|| unreachable!());
         advice(&payoff, &ProgramArguments::of_pids(&[pid(812), pid(813)]))
+    }
+
+    #[test]
+    fn a_measurement_has_the_command_that_measures_latency_if_it_is_known() {
+        let pays = DoesItPay::ChangesNothing;
+        let (polls_per_packet, program_share, wait_p99_ns) = (None, None, None);
+        let mode = DeliveryMode::default();
+        let payoff = ModePayoff { mode, queues: 2, polls_per_packet, program_share, wait_p99_ns, pays };
+        let programs = ProgramArguments::of_pids(&[Pid::of_this_process()]).judged(Some("ssh CLIENT mine".to_owned()));
+        let (text, command) = advice(&payoff, &programs);
+        assert!(command.is_some_and(|command| command.ends_with(" --latency \"ssh CLIENT mine\"")));
+        assert!(text.contains("CLIENT is another machine") && !text.contains("CPU time"), "{text}");
     }
 
     fn costs(instead: &str) -> DoesItPay {

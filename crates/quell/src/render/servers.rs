@@ -14,7 +14,7 @@ use quell_result::store::utc;
 
 use super::conclusion;
 use super::number::ABSENT;
-use super::payoff::{self, ProgramArguments, RECONNECT_TO_ATTACHED};
+use super::payoff::{self, BY_CLIENT, ProgramArguments, RECONNECT_TO_ATTACHED};
 use super::terminal::Terminal;
 use quell_cli::table::{lines, new_table, set_gap};
 
@@ -202,7 +202,7 @@ fn attached(server: &HostServer) -> Option<AttachedMode> {
 
 /// Whether its attached mode pays, and the command that follows.
 fn pays(server: &HostServer) -> Option<(String, Option<String>)> {
-    let programs = ProgramArguments::of_pids(&[server.pid]).attached(attached(server));
+    let programs = ProgramArguments::of_pids(&[server.pid]).attached(attached(server)).judged(judge(server));
     server.payoff.as_ref().map(|payoff| payoff::advice(payoff, &programs))
 }
 
@@ -267,7 +267,7 @@ fn judge(server: &HostServer) -> Option<String> {
 /// What a measurement with the command of [`judge`], or without one, compares.
 fn compares(server: &HostServer) -> &'static str {
     match judge(server) {
-        Some(_) => "; CLIENT is another machine, with quell, whose requests come beside the present ones",
+        Some(_) => BY_CLIENT,
         None => "; this compares CPU time only: --latency COMMAND adds what clients see (docs/bench.md)",
     }
 }
