@@ -120,6 +120,16 @@ fn the_plan_has_the_length_of_slices_and_its_reason() {
 }
 
 #[test]
+fn the_plan_names_a_mode_that_is_not_possible() {
+    let Some(stage) = Stage::enter("bp-left-out") else { return };
+    let (code, plan, stderr) = end(stage.start(&["bench", "--dry-run", "--modes=base,sockpoll50,suspend200"]));
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(plan.contains("sockpoll50 is left out: sockpoll50 for memcached"), "{plan}");
+    assert!(!plan.contains("suspend200 is left out"), "{plan}");
+    stage.assert_as_before();
+}
+
+#[test]
 fn a_failing_or_unparsable_command_ends_the_run_before_any_change() {
     let Some(stage) = Stage::enter("bp-wrong") else { return };
     for (judge, why) in [("--latency=false", "exit status: 1"), ("--latency=echo hello", "printed no usable figures")] {

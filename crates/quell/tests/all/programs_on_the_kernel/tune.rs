@@ -74,11 +74,18 @@ fn a_search_under_live_traffic_answers_and_restores() {
 #[test]
 fn a_plan_is_printed_without_any_change() {
     let Some(stage) = enter("tp-plan") else { return };
-    let (code, stdout, stderr) = run(&stage, &["--goal=least cpu", "--dry-run"]);
+    let (code, stdout, stderr) = run(&stage, &["--goal=least cpu", "--keep", "--dry-run"]);
     assert_eq!(code, Some(0), "{stderr}");
-    for said in
-        ["memcached", "1 queue", "suspend", "at most 180 s", "restored", "  skips ", "start it with `quell run`"]
-    {
+    for said in [
+        "memcached",
+        "1 queue",
+        "suspend",
+        "at most 180 s",
+        "restored",
+        "  skips ",
+        "start it with `quell run`",
+        "would leave a better mode attached",
+    ] {
         assert!(stdout.contains(said), "no {said:?} in {stdout}");
     }
     assert!(!stage.file().exists());
