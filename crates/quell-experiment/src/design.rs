@@ -182,7 +182,7 @@ impl<S> ExperimentDesign<S> {
     #[must_use]
     pub fn enough_ms(&self, slice_takes_ms: f64) -> u64 {
         let planned_ms = f64::from(self.slice_ms) + f64::from(self.settle_ms);
-        (f64::from(ENOUGH_BLOCKS) * self.arms() as f64 * slice_takes_ms.max(planned_ms)).ceil() as u64
+        (f64::from(ENOUGH_BLOCKS) * self.arms() as f64 * slice_takes_ms.max(planned_ms)).round() as u64
     }
 
     /// Arms of a block in the order of their slices. Each block has a different random order.

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use quell_cli::number;
 use quell_experiment::{Criterion, SliceObservation, SwitchbackAnalysis};
+use quell_linux::visible::thousands;
 use quell_load::OfferedLoad;
 use quell_result::experiment::{EndOfExperiment, ExperimentResult, LoadExperiment};
 use quell_result::figures::{self, Work};
@@ -11,6 +12,7 @@ use quell_tune::{Confirmation, TunePlan};
 
 use crate::draw::shown;
 use crate::palette::ModeStyle;
+use crate::words;
 
 /// An experiment with its analysis.
 pub(crate) struct Part<'a> {
@@ -26,7 +28,7 @@ impl<'a> Part<'a> {
     /// The parts of a result, one for each load.
     pub(crate) fn of_result(result: &'a ExperimentResult) -> Vec<Self> {
         let part = |experiment: &'a LoadExperiment| Self {
-            load: experiment.load.map_or_else(|| "present load".to_owned(), |load| load.to_string()),
+            load: experiment.load.map_or_else(|| "present load".to_owned(), load_word),
             heading: heading(experiment),
             analysis: experiment.analyse(),
             experiment: Cow::Borrowed(experiment),
@@ -83,6 +85,12 @@ impl<'a> Part<'a> {
     }
 }
 
+/// A load in a word: as it was asked for, with separators if it has no prefix (`20K`, `63,160`).
+fn load_word(load: OfferedLoad) -> String {
+    let word = load.to_string();
+    if word.chars().all(|letter| letter.is_ascii_digit()) { thousands(&word) } else { word }
+}
+
 /// Value of a criterion in one slice, in µs or the unit of the metric.
 pub(crate) fn slice_value(slice: &SliceObservation, criterion: &Criterion) -> Option<f64> {
     match criterion {
@@ -137,7 +145,7 @@ fn heading(experiment: &LoadExperiment) -> String {
     match experiment.load {
         Some(load @ OfferedLoad::Percent(_)) => format!("{load} of base’s maximum{}", offered.unwrap_or_default()),
         Some(OfferedLoad::Max) => "closed loop: as much as the server answers".to_owned(),
-        Some(load) => format!("{load} requests/s"),
+        Some(load) => words::load_name(load),
         None => "the present load".to_owned(),
     }
 }

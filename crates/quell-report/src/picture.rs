@@ -8,13 +8,13 @@ use quell_result::experiment::{ExperimentResult, SubjectFacts};
 use quell_result::figures::{self, Work};
 use svg::node::element::Group;
 
-use crate::draw::{Scale, anchored, dot, label, line, rectangle, standalone, text};
+use crate::draw::{Scale, anchored, dot, label, line, names_width, rectangle, standalone, text};
 use crate::palette::ModeStyle;
 use crate::part::{self, Part};
+use crate::words;
 
 const WIDTH: f64 = 860.0;
 const MARGIN: f64 = 24.0;
-const LABEL_WIDTH: f64 = 110.0;
 const LATENCY_WIDTH: f64 = 420.0;
 const GAP: f64 = 40.0;
 const ROW_HEIGHT: f64 = 24.0;
@@ -72,7 +72,7 @@ fn heading(load: Option<OfferedLoad>, offered_per_s: Option<f64>) -> String {
     let offered = offered_per_s.map(|per_s| format!(": {} requests/s offered", number::short(per_s)));
     match load {
         Some(load @ OfferedLoad::Percent(_)) => format!("{load} of base's maximum{}", offered.unwrap_or_default()),
-        Some(load) => format!("{load} requests/s"),
+        Some(load) => words::load_name(load),
         None => "the present load".to_owned(),
     }
 }
@@ -85,12 +85,13 @@ fn assemble(title: &str, panels: &[Panel]) -> Option<String> {
     (min < max).then_some(())?;
     // The numbers beside the lines need room.
     let room = (max / min).powf(0.3).max(1.2);
-    let scale = Scale::of_ratios(min / 1.2, max * room, latency_left(), latency_left() + LATENCY_WIDTH);
+    let left = MARGIN + 14.0 + names_width(rows().map(|row| row.style.name.as_str()));
+    let scale = Scale::of_ratios(min / 1.2, max * room, left, left + LATENCY_WIDTH);
     let cpu_max = rows().filter_map(|row| row.cpu).fold(0.0, f64::max);
     let mut drawn = Group::new().add(text(MARGIN, MARGIN + 6.0, title, "h"));
     let mut top = MARGIN + 34.0;
     for panel in panels {
-        drawn = drawn.add(draw_panel(panel, top, &scale, cpu_max));
+        drawn = drawn.add(draw_panel(panel, (left, top), &scale, cpu_max));
         top += panel_height(panel);
     }
     Some(standalone(WIDTH, top + MARGIN / 2.0, drawn))
@@ -100,13 +101,13 @@ fn panel_height(panel: &Panel) -> f64 {
     PANEL_HEAD + ROW_HEIGHT * panel.rows.len() as f64 + 14.0
 }
 
-fn draw_panel(panel: &Panel, top: f64, scale: &Scale, cpu_max: f64) -> Group {
+fn draw_panel(panel: &Panel, (left, top): (f64, f64), scale: &Scale, cpu_max: f64) -> Group {
     let rows_top = top + PANEL_HEAD;
     let rows_bottom = rows_top + ROW_HEIGHT * panel.rows.len() as f64;
     let mut group = Group::new()
         .add(text(MARGIN, top + 18.0, &panel.heading, "h"))
-        .add(text(latency_left(), top + 40.0, "latency, p50 to p99, µs (lower is better)", "t"))
-        .add(text(cpu_left(), top + 40.0, &format!("CPU time per {}, µs", panel.work.word()), "t"));
+        .add(text(left, top + 40.0, "latency, p50 to p99, µs (lower is better)", "t"))
+        .add(text(cpu_left(left), top + 40.0, &format!("CPU time per {}, µs", panel.work.word()), "t"));
     for tick in scale.ticks(8) {
         let x = scale.at(tick);
         group = group
@@ -114,12 +115,12 @@ fn draw_panel(panel: &Panel, top: f64, scale: &Scale, cpu_max: f64) -> Group {
             .add(anchored(text(x, top + PANEL_HEAD - 9.0, &number::short(tick), "t"), "middle"));
     }
     for (index, row) in panel.rows.iter().enumerate() {
-        group = group.add(row_marks(row, rows_top + ROW_HEIGHT * (index as f64 + 0.5), scale, cpu_max));
+        group = group.add(row_marks(row, (left, rows_top + ROW_HEIGHT * (index as f64 + 0.5)), scale, cpu_max));
     }
     group
 }
 
-fn row_marks(row: &Bars, y: f64, scale: &Scale, cpu_max: f64) -> Group {
+fn row_marks(row: &Bars, (left, y): (f64, f64), scale: &Scale, cpu_max: f64) -> Group {
     let name = label(&row.style.name);
     let mut group = Group::new().set("class", row.style.classes()).add(text(MARGIN, y + 4.0, &name, ""));
     if let Some((p50, p99)) = row.latency {
@@ -131,26 +132,20 @@ fn row_marks(row: &Bars, y: f64, scale: &Scale, cpu_max: f64) -> Group {
             .add(line((to, y - 6.0), (to, y + 6.0), "thick"))
             .add(text(to + 7.0, y + 4.0, &said, "t"));
     } else {
-        group = group.add(text(latency_left(), y + 4.0, "no latency: too slow for the load, or not measured", "t"));
+        group = group.add(text(left, y + 4.0, "no latency: too slow for the load, or not measured", "t"));
     }
     if let Some(cpu) = row.cpu {
-        let width = (WIDTH - MARGIN - 50.0 - cpu_left()) * cpu / cpu_max;
-        group = group.add(rectangle((cpu_left(), y - 7.0), (cpu_left() + width, y + 7.0), "bar")).add(text(
-            cpu_left() + width + 6.0,
-            y + 4.0,
-            &number::short(cpu),
-            "t",
-        ));
+        let from = cpu_left(left);
+        let to = from + (WIDTH - MARGIN - 50.0 - from) * cpu / cpu_max;
+        let number = text(to + 6.0, y + 4.0, &number::short(cpu), "t");
+        group = group.add(rectangle((from, y - 7.0), (to, y + 7.0), "bar")).add(number);
     }
     group
 }
 
-fn latency_left() -> f64 {
-    MARGIN + LABEL_WIDTH
-}
-
-fn cpu_left() -> f64 {
-    latency_left() + LATENCY_WIDTH + GAP
+/// Left end of the CPU times, beside latencies that begin at `latency_left`.
+fn cpu_left(latency_left: f64) -> f64 {
+    latency_left + LATENCY_WIDTH + GAP
 }
 
 #[cfg(test)]

@@ -311,7 +311,7 @@ impl ExperimentResult {
             for contrast in &analysis.contrasts {
                 match contrast.verdict {
                     ContrastVerdict::Undecided { reason: WhyUndecided::TooFewBlocks { needed, .. } }
-                        if analysis.blocks - analysis.blocks_dropped < needed =>
+                        if analysis.blocks.saturating_sub(analysis.blocks_dropped) < needed =>
                     {
                         return Some(WhyLonger::TooFewBlocks { disturbed: analysis.blocks_dropped });
                     }
@@ -332,7 +332,8 @@ impl ExperimentResult {
         let budget_ms: u64 =
             self.experiments.iter().map(|one| one.record.design.budget_ms).fold(0, u64::saturating_add);
         let enough = |one: &LoadExperiment| one.record.design.enough_ms(one.record.slice_takes_ms() * SLICES_VARY);
-        let enough_ms = self.experiments.iter().map(enough).max().unwrap_or(0) * self.experiments.len() as u64;
+        let enough_ms = self.experiments.iter().map(enough).max().unwrap_or(0);
+        let enough_ms = enough_ms.saturating_mul(self.experiments.len() as u64);
         let lacking = |contrast: &ContrastResult| match contrast.verdict {
             ContrastVerdict::Undecided { reason: WhyUndecided::TooFewRequests { beyond, needed } } => {
                 Some(f64::from(needed) / f64::from(beyond.max(1)))

@@ -29,7 +29,7 @@ mod tuner;
 pub use driver::{FinishedTune, tune};
 pub use goal::{TuneDirection, TuneGoal, TuneGuard, TuneLimit, TuneMetric, TuneTextError};
 pub use plan::{TunePlan, TunePlanError};
-pub use prior::{ModelPrior, RUNS, RankedMode, RunRange, WhyLeftOut, WorthMeasuring, observe_model};
+pub use prior::{ModelPrior, RUNS, RankedMode, RunRange, WhyNotMeasured, WorthMeasuring, observe_model};
 pub use result::{
     ArmReport, ArmState, Confirmation, Rival, TuneAnswer, TuneEnd, TunePhase, TuneResult, TuneSliceRecord, WhyNotChosen,
 };

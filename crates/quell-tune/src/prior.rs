@@ -95,12 +95,12 @@ pub struct WorthMeasuring {
     /// The best mode of each kind, the best kind first.
     pub modes: Vec<DeliveryMode>,
     /// Modes with a rank as good as theirs that are not among them.
-    pub left_out: Vec<(DeliveryMode, WhyLeftOut)>,
+    pub left_out: Vec<(DeliveryMode, WhyNotMeasured)>,
 }
 
 /// Why a mode of a good rank is not measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WhyLeftOut {
+pub enum WhyNotMeasured {
     /// Only `quell run` can give it to a program.
     NeedsLaunch,
     /// It uses whole CPUs at any load, and the goal is to save CPU time.
@@ -159,9 +159,9 @@ impl TunePlan {
         for mode in best {
             match mode {
                 _ if worth.modes.len() == WORTH_MEASURING => break,
-                mode if needs_launch(&mode) => worth.left_out.push((mode, WhyLeftOut::NeedsLaunch)),
+                mode if needs_launch(&mode) => worth.left_out.push((mode, WhyNotMeasured::NeedsLaunch)),
                 mode if prefers_sleep && mode.polls_at_any_load() => {
-                    worth.left_out.push((mode, WhyLeftOut::PollsAtAnyLoad));
+                    worth.left_out.push((mode, WhyNotMeasured::PollsAtAnyLoad));
                 }
                 mode => worth.modes.push(mode),
             }

@@ -2,6 +2,7 @@
 //! left alone, parts that are not possible from outside, and other affected processes. Pure.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use quell_change::settings::socket::SocketId;
 use quell_linux::netdev::NapiThreading;
@@ -99,6 +100,12 @@ pub struct AttachObstacle {
     pub what: String,
     /// Reason, in the kernel's words where available.
     pub reason: String,
+}
+
+impl fmt::Display for AttachObstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, self.reason)
+    }
 }
 
 /// Plans `request` for the processes `targets` of a snapshot. The earlier snapshot `before` gives the time that the

@@ -78,9 +78,8 @@ fn devices_of_another_namespace_are_named_with_it_and_those_that_lack_the_same_a
 
 #[test]
 fn processes_of_quell_have_no_findings_of_their_own() {
-    let is_of_process = |finding: &Finding| {
-        finding.nodes.iter().any(|node| matches!(node, Node::Process { .. } | Node::Epoll { .. } | Node::Thread { .. }))
-    };
+    let is_of_process =
+        |finding: &Finding| finding.nodes.iter().any(|node| matches!(node, Node::Process { .. } | Node::Epoll { .. }));
     let mut left_out = 0;
     for Edit { now, then, .. } in snapshots::edits() {
         let (mut later, mut earlier) = (healthy(), before());

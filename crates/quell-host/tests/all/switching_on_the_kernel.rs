@@ -10,7 +10,7 @@ use quell_change::drift::{Condition, condition};
 use quell_change::journal::{Journal, Purpose};
 use quell_change::recovery::recover;
 use quell_change::transaction::ChangeError;
-use quell_host::attach::measured::measured_attachments;
+use quell_host::attach::measured::{measured_attachments, settings_below};
 use quell_host::attach::plan::plan;
 use quell_host::attach::{
     AttachError, AttachRequest, Attached, Attachment, EpollsSetBy, Selection, Targets, attachments, observe,
@@ -310,10 +310,18 @@ fn the_settings_without_the_attachment_are_those_from_before_it() {
         let measured = measured_attachments(&journal, &server.targets()).unwrap();
         server.plan(&MODES).setting_without(&journal, &measured).unwrap().map(|mode| mode.to_string())
     };
-    assert_eq!(without().as_deref(), Some("base"));
+    let below = || {
+        let (attached, now) = (attachments(&journal).unwrap(), observe().unwrap());
+        let pids = server.targets().pids();
+        settings_below(&journal, &attached, &now)
+            .iter()
+            .find(|(pid, _)| pids.contains(pid))
+            .map(|(_, of)| of.to_string())
+    };
+    assert_eq!((without().as_deref(), below()), (Some("base"), None), "not attached");
     let attachment = attach(&server, &dir, "suspend20");
     assert_eq!(server.plan(&MODES).present_setting().unwrap().napi().irq_suspend_timeout_ns, 20_000_000);
-    assert_eq!(without().as_deref(), Some("base"));
+    assert_eq!((without(), below()), (Some("base".to_owned()), Some("base".to_owned())));
     attachment.end().unwrap();
     let mut profile = lab.transaction(&dir, "switch-without-p");
     let deferral: DeliveryMode = "defer50".parse().unwrap();
@@ -321,7 +329,7 @@ fn the_settings_without_the_attachment_are_those_from_before_it() {
         profile.set_napi(&lab.server, napi, &PartialNapiSettings { threaded: None, ..deferral.napi().into() }).unwrap();
     }
     let attachment = attach(&server, &dir, "suspend20");
-    assert_eq!(without().as_deref(), Some("defer50"));
+    assert_eq!((without(), below()), (Some("defer50".to_owned()), Some("defer50".to_owned())));
     attachment.end().unwrap();
     profile.revert().unwrap();
 }

@@ -76,26 +76,27 @@ pub(crate) struct LimitLine {
 
 /// Draws the latencies of a part. `None` without latencies.
 pub(crate) fn chart(title: &str, curves: &[LatencyCurve], limits: &[LimitLine]) -> Option<Chart> {
+    let plot = PLOT.with_names(curves.iter().map(|curve| curve.style.name.as_str()));
     let us = |ns: u64| ns as f64 / 1e3;
     let points = || curves.iter().flat_map(|curve| &curve.points);
     let values = points().flat_map(|point| [us(point.low_ns), us(point.ns), us(point.high_ns)]);
     let limited = limits.iter().map(|limit| limit.us);
-    let y = Scale::over(values.chain(limited), PLOT.bottom, PLOT.top)?;
+    let y = Scale::over(values.chain(limited), plot.bottom, plot.top)?;
     let last = points().map(|point| point.quantile).fold(0.5, f64::max);
-    let x = Nines::to(last, PLOT.left, PLOT.right);
+    let x = Nines::to(last, plot.left, plot.right);
     let marked: Vec<(f64, &str)> = x.marked().collect();
-    let mut marks = value_axis(PLOT, &y);
+    let mut marks = value_axis(plot, &y);
     let named = named(&marked, &x);
     for (quantile, name) in &marked {
         let at = x.at(*quantile);
-        marks = marks.add(line((at, PLOT.top), (at, PLOT.bottom), "grid"));
+        marks = marks.add(line((at, plot.top), (at, plot.bottom), "grid"));
         if named.contains(name) {
-            marks = marks.add(below_axis(at, PLOT.bottom, name));
+            marks = marks.add(below_axis(at, plot.bottom, name));
         }
     }
-    marks = marks.add(line((PLOT.left, PLOT.bottom), (PLOT.right, PLOT.bottom), "axis")).add(axis_name(
-        (PLOT.left + PLOT.right) / 2.0,
-        PLOT.bottom,
+    marks = marks.add(line((plot.left, plot.bottom), (plot.right, plot.bottom), "axis")).add(axis_name(
+        (plot.left + plot.right) / 2.0,
+        plot.bottom,
         "percentile",
     ));
     for curve in curves {
@@ -121,9 +122,9 @@ pub(crate) fn chart(title: &str, curves: &[LatencyCurve], limits: &[LimitLine]) 
     for limit in limits {
         let (at, across) = (y.at(limit.us), x.at(limit.quantile));
         marks = marks
-            .add(line((PLOT.left, at), (PLOT.right, at), "limit"))
+            .add(line((plot.left, at), (plot.right, at), "limit"))
             .add(dot((across, at), 4.0, "ring", &limit.text))
-            .add(text(PLOT.left + 4.0, at - 5.0, &limit.text, "t halo"));
+            .add(text(plot.left + 4.0, at - 5.0, &limit.text, "t halo"));
     }
     let end = |curve: &LatencyCurve| {
         let last = curve.points.last()?;
@@ -137,7 +138,7 @@ pub(crate) fn chart(title: &str, curves: &[LatencyCurve], limits: &[LimitLine]) 
         title: title.to_owned(),
         unit: format!("latency in µs, {}", y.word()),
         note,
-        svg: image(HEIGHT, marks.add(labels.draw(PLOT))),
+        svg: image(HEIGHT, marks.add(labels.draw(plot))),
         table,
     })
 }

@@ -3,13 +3,14 @@
 use quell_experiment::{ContrastVerdict, Criterion, RatioEstimate};
 use svg::node::element::Group;
 
-use super::{Chart, Grid, Scale, WIDTH, axis_name, below_axis, dot, image, label, line, rectangle, shown, text};
+use super::{
+    Chart, Grid, Scale, WIDTH, axis_name, below_axis, dot, image, label, line, names_width, rectangle, shown, text,
+};
 use crate::palette::ModeStyle;
 use crate::part::Part;
 use crate::words;
 
 const ROW: f64 = 20.0;
-const LEFT: f64 = 112.0;
 const RIGHT: f64 = WIDTH - 62.0;
 const HEAD: f64 = 8.0;
 const FOOT: f64 = 38.0;
@@ -42,6 +43,15 @@ struct EffectRow<'a> {
     verdict: Option<ContrastVerdict>,
 }
 
+impl EffectRow<'_> {
+    fn label(&self) -> String {
+        match self.verdict {
+            None => format!("{} again", self.name),
+            Some(_) => self.name.to_owned(),
+        }
+    }
+}
+
 /// Draws the effects on one criterion at all loads. `None` without an estimate.
 pub(crate) fn chart(criterion: &Criterion, parts: &[Part<'_>], styles: &[ModeStyle]) -> Option<Chart> {
     let groups: Vec<(&Part<'_>, Vec<EffectRow<'_>>)> = parts.iter().map(|part| (part, rows(part, criterion))).collect();
@@ -55,7 +65,9 @@ pub(crate) fn chart(criterion: &Criterion, parts: &[Part<'_>], styles: &[ModeSty
     for ratio in drawn.filter(|ratio| ratio.is_finite()) {
         (min, max) = (min.min(ratio), max.max(ratio));
     }
-    let x = Scale::of_ratios((min / 1.04).max(RATIO_MIN), (max * 1.04).min(RATIO_MAX), LEFT, RIGHT);
+    let names: Vec<String> = groups.iter().flat_map(|(_, rows)| rows).map(EffectRow::label).collect();
+    let left = 16.0 + names_width(names.iter().map(String::as_str));
+    let x = Scale::of_ratios((min / 1.04).max(RATIO_MIN), (max * 1.04).min(RATIO_MAX), left, RIGHT);
     let lines: usize = groups.iter().map(|(_, rows)| rows.len() + 1).sum();
     (lines > 0).then_some(())?;
     let bottom = HEAD + ROW * lines as f64;
@@ -71,10 +83,7 @@ pub(crate) fn chart(criterion: &Criterion, parts: &[Part<'_>], styles: &[ModeSty
             grid = grid.add(rectangle((from, y), (to, y + ROW * rows.len() as f64), "noise"));
         }
         for row in rows {
-            let name = match row.verdict {
-                None => format!("{} again", row.name),
-                Some(_) => row.name.to_owned(),
-            };
+            let name = row.label();
             marks = marks.add(text(8.0, y + 14.0, &label(&name), ""));
             let style = styles.iter().find(|style| style.name == row.name);
             marks = marks.add(row_marks(row, &name, style, y + ROW / 2.0, &x));
@@ -92,7 +101,7 @@ pub(crate) fn chart(criterion: &Criterion, parts: &[Part<'_>], styles: &[ModeSty
             named.push(at);
         }
     }
-    let middle = (LEFT + RIGHT) / 2.0;
+    let middle = (left + RIGHT) / 2.0;
     let axis = format!("change relative to {}", label(parts.first().map_or("base", |part| part.reference())));
     grid = grid.add(axis_name(middle, bottom, &axis));
     let is_open = |row: &EffectRow<'_>| matches!(row.verdict, Some(ContrastVerdict::Undecided { .. }));

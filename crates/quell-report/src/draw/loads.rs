@@ -7,14 +7,14 @@ use svg::node::element::{Group, Path};
 
 use super::{
     Chart, EndLabels, Grid, Plot, Scale, WIDTH, anchored, axis_name, below_axis, compact, dot, image, label, line,
-    path, rectangle, shown, text, tick, value_axis,
+    names_width, path, rectangle, shown, text, tick, value_axis,
 };
 use crate::palette::ModeStyle;
 use crate::part::{Part, slice_value};
 use crate::words;
 
 const HEIGHT: f64 = 258.0;
-const PLOT: Plot = Plot { left: 50.0, right: WIDTH - 132.0, top: 10.0, bottom: HEIGHT - 36.0 };
+const PLOT: Plot = Plot { left: 50.0, right: WIDTH, top: 10.0, bottom: HEIGHT - 36.0 };
 
 /// Throughput and another quantity of one mode at one load.
 pub(crate) struct LoadPoint {
@@ -65,18 +65,19 @@ pub(crate) fn over_throughput(
         points.retain(|point| point.per_s.is_finite() && point.value.is_finite());
         points.sort_by(|one, other| one.per_s.total_cmp(&other.per_s));
     }
+    let plot = PLOT.with_names(lines.iter().map(|(style, _)| style.name.as_str()));
     let all = || lines.iter().flat_map(|(_, points)| points);
-    let y = Scale::over(all().map(|point| point.value), PLOT.bottom, PLOT.top)?;
+    let y = Scale::over(all().map(|point| point.value), plot.bottom, plot.top)?;
     let per_s_max = all().map(|point| point.per_s).fold(0.0, f64::max);
-    let x = Scale::from_zero(per_s_max * 1.04, PLOT.left, PLOT.right);
-    let mut marks = value_axis(PLOT, &y);
+    let x = Scale::from_zero(per_s_max * 1.04, plot.left, plot.right);
+    let mut marks = value_axis(plot, &y);
     for value in x.ticks(4) {
-        marks = marks.add(below_axis(x.at(value), PLOT.bottom, &compact(value)));
+        marks = marks.add(below_axis(x.at(value), plot.bottom, &compact(value)));
     }
-    let middle = (PLOT.left + PLOT.right) / 2.0;
-    marks = marks.add(line((PLOT.left, PLOT.bottom), (PLOT.right, PLOT.bottom), "axis")).add(axis_name(
+    let middle = (plot.left + plot.right) / 2.0;
+    marks = marks.add(line((plot.left, plot.bottom), (plot.right, plot.bottom), "axis")).add(axis_name(
         middle,
-        PLOT.bottom,
+        plot.bottom,
         "requests/s answered",
     ));
     let mut table = Grid::new(["mode", "load", "requests/s", &format!("{name}, {unit}")]);
@@ -98,13 +99,12 @@ pub(crate) fn over_throughput(
         title: format!("{name} against throughput"),
         unit: format!("{about} in {unit}, {}", y.word()),
         note: None,
-        svg: image(HEIGHT, marks.add(labels.draw(PLOT))),
+        svg: image(HEIGHT, marks.add(labels.draw(plot))),
         table,
     })
 }
 
 const ROW: f64 = 20.0;
-const LEFT: f64 = 112.0;
 const RIGHT: f64 = WIDTH - 62.0;
 
 /// A mode, and the lower end, the middle and the upper end of its values.
@@ -148,7 +148,9 @@ pub(crate) fn bars(chart: &BarChart<'_>, groups: &[(String, Vec<Bar<'_>>)]) -> O
     let values = groups.iter().flat_map(|(_, rows)| rows).flat_map(|(_, values)| values);
     let max = values.copied().filter(|value| value.is_finite()).fold(0.0, f64::max);
     (max > 0.0).then_some(())?;
-    let x = Scale::from_zero(max * 1.05, LEFT, RIGHT);
+    let names = groups.iter().flat_map(|(_, rows)| rows).map(|(style, _)| style.name.as_str());
+    let left = 16.0 + names_width(names);
+    let x = Scale::from_zero(max * 1.05, left, RIGHT);
     let (mut marks, mut y) = (Group::new(), 8.0);
     let head = ["load".to_owned(), "mode".to_owned(), format!("{title}, {unit}")];
     let mut table = Grid::new(head.into_iter().chain(spread.map(ToString::to_string)));
@@ -160,7 +162,7 @@ pub(crate) fn bars(chart: &BarChart<'_>, groups: &[(String, Vec<Bar<'_>>)]) -> O
             let ends = format!("{} to {}", short(*low), short(*high));
             let said_spread = spread.map_or_else(String::new, |spread| format!(", {spread} {ends}"));
             let said = format!("{}: {} {unit}{said_spread}", label(&style.name), short(*middle));
-            let bar = rectangle((LEFT, centre - 5.0), (x.at(*middle), centre + 5.0), "bar mark");
+            let bar = rectangle((left, centre - 5.0), (x.at(*middle), centre + 5.0), "bar mark");
             let mut group = Group::new()
                 .set("class", style.classes())
                 .add(text(8.0, y + 14.0, &label(&style.name), ""))
@@ -181,7 +183,7 @@ pub(crate) fn bars(chart: &BarChart<'_>, groups: &[(String, Vec<Bar<'_>>)]) -> O
             .add(line((x.at(value), 8.0), (x.at(value), y), "grid"))
             .add(anchored(text(x.at(value), y + 15.0, &tick(value), "t"), "middle"));
     }
-    grid = grid.add(anchored(text((LEFT + RIGHT) / 2.0, y + 31.0, unit, "t"), "middle"));
+    grid = grid.add(anchored(text((left + RIGHT) / 2.0, y + 31.0, unit, "t"), "middle"));
     Some(Chart {
         title: (*title).to_owned(),
         unit: format!("{about} in {unit}"),

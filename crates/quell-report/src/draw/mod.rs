@@ -20,8 +20,12 @@ pub(crate) use scale::{Nines, Scale, compact, tick};
 
 /// Width of a chart that stands beside others, in px. Its text is legible at 320 px.
 pub(crate) const WIDTH: f64 = 400.0;
-/// Number of letters of a name in a chart.
-const NAME_LETTERS: usize = 12;
+/// Number of letters of a name in a chart: those of `base (threadedbusy) again`.
+const NAME_LETTERS: usize = 25;
+/// Width of a letter of a name, in px.
+const LETTER: f64 = 7.0;
+/// Least width of a column of names, in px.
+const NAMES_MIN: f64 = 96.0;
 /// Number of letters of a name in a table or a sentence.
 const TEXT_LETTERS: usize = 160;
 
@@ -68,6 +72,12 @@ pub(crate) fn label(text: &str) -> String {
     shortened(text, NAME_LETTERS)
 }
 
+/// Width of a column with these names, in px.
+pub(crate) fn names_width<'a>(names: impl Iterator<Item = &'a str>) -> f64 {
+    let letters = names.map(|name| label(name).chars().count()).max().unwrap_or(0);
+    (letters as f64 * LETTER).max(NAMES_MIN)
+}
+
 fn shortened(text: &str, letters: usize) -> String {
     // Only the beginning is escaped: a name may have megabytes.
     let start: String = text.chars().take(letters + 1).collect();
@@ -85,6 +95,13 @@ pub(crate) struct Plot {
     pub(crate) right: f64,
     pub(crate) top: f64,
     pub(crate) bottom: f64,
+}
+
+impl Plot {
+    /// The same with room for these names at the right; see [`EndLabels`].
+    pub(crate) fn with_names<'a>(self, names: impl Iterator<Item = &'a str>) -> Self {
+        Self { right: WIDTH - END_LABEL - names_width(names) - 6.0, ..self }
+    }
 }
 
 /// Finishes an image of this height.
@@ -164,6 +181,8 @@ pub(crate) struct EndLabels {
 }
 
 const LABEL_HEIGHT: f64 = 15.0;
+/// Distance of a name from the plot, in px.
+const END_LABEL: f64 = 30.0;
 
 impl EndLabels {
     pub(crate) fn draw(mut self, plot: Plot) -> Group {
@@ -183,7 +202,7 @@ impl EndLabels {
                 .set("class", classes.as_str())
                 .add(line(*end, (x - 2.0, y), "lead"))
                 .add(Path::new().set("class", "curve").set("d", path(&[(x, y), (x + 14.0, y)])))
-                .add(text(x + 18.0, y + 4.0, name, ""));
+                .add(text(plot.right + END_LABEL, y + 4.0, name, ""));
             group.add(one)
         })
     }
@@ -204,8 +223,17 @@ mod tests {
     #[test]
     fn a_name_in_a_chart_is_short_and_has_no_control_characters() {
         assert_eq!(label("suspend200"), "suspend200");
-        assert_eq!(label(&"x".repeat(10_000)), format!("{}…", "x".repeat(11)));
+        assert_eq!(label(&"x".repeat(10_000)), format!("{}…", "x".repeat(24)));
         assert_eq!(label("a\u{1b}[2J"), "a\\u{1b}[2J");
+    }
+
+    #[test]
+    fn the_longest_name_of_a_reference_is_not_cut_and_has_room() {
+        let name = "base (threadedbusy) again";
+        assert_eq!(label(name), name);
+        let plot = Plot { left: 50.0, right: 0.0, top: 0.0, bottom: 0.0 };
+        let [short, long] = ["base", name].map(|name| plot.with_names([name].into_iter()).right);
+        assert!(long < short && long > 150.0, "{long} {short}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::{
 use crate::words::RecordedChange;
 
 const HEIGHT: f64 = 218.0;
-const PLOT: Plot = Plot { left: 50.0, right: WIDTH - 132.0, top: 12.0, bottom: HEIGHT - 36.0 };
+const PLOT: Plot = Plot { left: 50.0, right: WIDTH, top: 12.0, bottom: HEIGHT - 36.0 };
 
 /// Values at all times; absent where they are unknown.
 pub(crate) struct TimeLine {
@@ -43,30 +43,31 @@ impl TimeAxis<'_> {
         };
         let max = lines.iter().map(largest).fold(0.0, f64::max);
         let drawn: Vec<&TimeLine> = lines.iter().filter(|line| largest(line) > max / 100.0).collect();
+        let plot = PLOT.with_names(drawn.iter().map(|line| line.name.as_str()));
         let values = || drawn.iter().flat_map(|line| &line.values).flatten().copied();
         let y = match can_be_log {
-            true => Scale::over(values().filter(|value| *value > 0.0), PLOT.bottom, PLOT.top)?,
+            true => Scale::over(values().filter(|value| *value > 0.0), plot.bottom, plot.top)?,
             false => {
                 let max = values().filter(|value| value.is_finite() && *value < 1e15).reduce(f64::max)?;
-                Scale::from_zero(max * 1.05, PLOT.bottom, PLOT.top)
+                Scale::from_zero(max * 1.05, plot.bottom, plot.top)
             }
         };
         let end = self.times_s.last().copied().filter(|end| end.is_finite())?;
-        let x = Scale::from_zero(end, PLOT.left, PLOT.right);
-        let mut marks = value_axis(PLOT, &y);
+        let x = Scale::from_zero(end, plot.left, plot.right);
+        let mut marks = value_axis(plot, &y);
         for value in x.ticks(5) {
-            marks = marks.add(below_axis(x.at(value), PLOT.bottom, &tick(value)));
+            marks = marks.add(below_axis(x.at(value), plot.bottom, &tick(value)));
         }
-        let middle = (PLOT.left + PLOT.right) / 2.0;
-        marks = marks.add(line((PLOT.left, PLOT.bottom), (PLOT.right, PLOT.bottom), "axis")).add(axis_name(
+        let middle = (plot.left + plot.right) / 2.0;
+        marks = marks.add(line((plot.left, plot.bottom), (plot.right, plot.bottom), "axis")).add(axis_name(
             middle,
-            PLOT.bottom,
+            plot.bottom,
             "seconds of the recording",
         ));
         for change in self.changes {
             let at = x.at(change.at_s);
-            marks = marks.add(line((at, PLOT.top), (at, PLOT.bottom), "limit")).add(dot(
-                (at, PLOT.top),
+            marks = marks.add(line((at, plot.top), (at, plot.bottom), "limit")).add(dot(
+                (at, plot.top),
                 3.0,
                 "ring",
                 &shown(&change.text),
@@ -96,7 +97,7 @@ impl TimeAxis<'_> {
             title: title.to_owned(),
             unit: format!("{unit}, {}", y.word()),
             note: None,
-            svg: image(HEIGHT, marks.add(labels.draw(PLOT))),
+            svg: image(HEIGHT, marks.add(labels.draw(plot))),
             table: self.table(unit, lines),
         })
     }

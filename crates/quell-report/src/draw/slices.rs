@@ -7,13 +7,15 @@ use quell_experiment::{Criterion, SliceFlag, SliceObservation, disturbed_blocks}
 use svg::node::element::Group;
 
 use super::loads::cell;
-use super::{Chart, Grid, Scale, WIDTH, axis_name, below_axis, dot, image, label, line, rectangle, shown, text, tick};
+use super::{
+    Chart, Grid, Scale, WIDTH, axis_name, below_axis, dot, image, label, line, names_width, rectangle, shown, text,
+    tick,
+};
 use crate::palette::ModeStyle;
 use crate::part::{Part, slice_value, unit, with_unit};
 use crate::words;
 
 const STRIP: f64 = 40.0;
-const LEFT: f64 = 112.0;
 const RIGHT: f64 = WIDTH - 62.0;
 const HEAD: f64 = 6.0;
 
@@ -33,12 +35,13 @@ pub(crate) fn chart(part: &Part<'_>, criterion: &Criterion, styles: &[ModeStyle]
             (from / 1e3, spent_ms / 1e3)
         })
         .collect();
-    let x = Scale::from_zero(spent_ms / 1e3, LEFT, RIGHT);
     let has_slices = |style: &&ModeStyle| {
         let arms = part.experiment.arms_of(&style.name);
         record.slices.iter().any(|slice| arms.contains(&slice.arm))
     };
     let strips: Vec<&ModeStyle> = styles.iter().filter(has_slices).collect();
+    let left = 16.0 + names_width(strips.iter().map(|style| style.name.as_str()));
+    let x = Scale::from_zero(spent_ms / 1e3, left, RIGHT);
     let bottom = HEAD + STRIP * strips.len() as f64;
     let left_out: BTreeSet<u32> = disturbed_blocks(record).into_iter().collect();
     let mut marks = Group::new();
@@ -53,7 +56,7 @@ pub(crate) fn chart(part: &Part<'_>, criterion: &Criterion, styles: &[ModeStyle]
         let arms = part.experiment.arms_of(&style.name);
         let typical = part.value(&style.name, criterion);
         marks = marks
-            .add(line((LEFT, top), (RIGHT, top), "grid"))
+            .add(line((left, top), (RIGHT, top), "grid"))
             .add(text(8.0, top + STRIP / 2.0 + 4.0, &label(&style.name), ""))
             .add(text(RIGHT + 8.0, top + STRIP / 2.0 + 4.0, &cell(typical), ""));
         let mut group = Group::new().set("class", style.classes());
@@ -71,11 +74,11 @@ pub(crate) fn chart(part: &Part<'_>, criterion: &Criterion, styles: &[ModeStyle]
         }
         marks = marks.add(group);
     }
-    marks = marks.add(line((LEFT, bottom), (RIGHT, bottom), "axis"));
+    marks = marks.add(line((left, bottom), (RIGHT, bottom), "axis"));
     for value in x.ticks(5) {
         marks = marks.add(below_axis(x.at(value), bottom, &tick(value)));
     }
-    marks = marks.add(axis_name((LEFT + RIGHT) / 2.0, bottom, "seconds of the experiment"));
+    marks = marks.add(axis_name((left + RIGHT) / 2.0, bottom, "seconds of the experiment"));
     let (min, max) = scale.ends();
     let mut note = format!("Each strip is from {} to {}, {}.", short(min), with_unit(max, criterion), scale.word());
     if !left_out.is_empty() {

@@ -45,7 +45,7 @@ pub(crate) fn body(source: &ReportSource, file: &TuneFile, level: u8) -> Body {
                 p.warning { b { "Not a measurement: " } (shown(why)) }
             }
             p.scope {
-                (tried(search)) " of " (search.arms.len()) " settings were tried in " (search.slices.len()) " slices, "
+                (tried(search)) " of " (search.arms.len()) " settings were tried in " (number::count(search.slices.len())) " slices, "
                 (number::short(search.spent_ms / 1e3)) " s in all. The winner was compared again on fresh slices."
             }
         }

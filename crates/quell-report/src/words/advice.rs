@@ -105,3 +105,30 @@ pub fn budget(ms: u64) -> String {
     let s = ms.div_ceil(1_000);
     if s.is_multiple_of(60) { format!("{}m", s / 60) } else { format!("{s}s") }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recorded() -> ExperimentResult {
+        let text = include_str!("../../../quell/tests/fixtures/result.json");
+        serde_json::from_str(text).expect("the fixture is a result")
+    }
+
+    #[test]
+    fn a_longer_measurement_is_the_same_with_another_budget_in_another_order() {
+        let result = recorded();
+        let [same, longer] = [None, Some(600_000)].map(|longer_ms| words::repeat_experiment(&result, longer_ms));
+        let options = |command: &str| -> Vec<(String, String)> {
+            let words = shell_words::split(command).expect("a command");
+            let pairs = words[2..].windows(2).filter(|pair| pair[0].starts_with("--"));
+            pairs.map(|pair| (pair[0].clone(), pair[1].clone())).collect()
+        };
+        let kept = |command: &str| -> Vec<_> {
+            options(command).into_iter().filter(|(name, _)| !["--budget", "--seed"].contains(&name.as_str())).collect()
+        };
+        assert_eq!(kept(&same), kept(&longer));
+        assert!(["--modes", "--slice", "--settle"].iter().all(|name| longer.contains(name)), "{longer}");
+        assert!(longer.contains("--budget 10m") && !longer.contains("--seed") && same.contains("--seed"), "{longer}");
+    }
+}

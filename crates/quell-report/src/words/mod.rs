@@ -170,8 +170,12 @@ pub fn conclusion(conclusion: &Conclusion, left_alone: &[String]) -> String {
         }
         Conclusion::Keep { mode, because, open, without_clients, .. } => {
             let unmeasured = if *without_clients { LATENCY_UNMEASURED } else { "" };
-            let what = if open.iter().all(|gain| is_latency(&gain.quantity)) { "latency" } else { "that" };
-            let open = open_gains(open).map(|open| format!("; {open}: if {what} is what you lack, measure longer"));
+            let condition = match because {
+                WhyKeep::NotBeaten => "",
+                _ if open.iter().all(|gain| is_latency(&gain.quantity)) => "if latency is what you lack, ",
+                _ => "if that is what you lack, ",
+            };
+            let open = open_gains(open).map(|open| format!("; {open}: {condition}measure longer"));
             format!("keep {mode}{}{unmeasured}{}", why_keep(because), open.unwrap_or_default())
         }
         Conclusion::MeasureLonger { because, worse, open, .. } => {
@@ -365,7 +369,9 @@ fn range(range: &LoadRange) -> String {
     }
 }
 
-fn load_name(load: OfferedLoad) -> String {
+/// A load as in `at 20,000 requests/s`.
+#[must_use]
+pub fn load_name(load: OfferedLoad) -> String {
     match load {
         OfferedLoad::Rate(per_s) => format!("{} requests/s", number::short(per_s)),
         load => load.to_string(),

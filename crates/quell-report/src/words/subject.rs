@@ -185,16 +185,23 @@ pub fn placement(placement: Option<&PlacementFacts>) -> Vec<String> {
     let mut said = Vec::new();
     for steered in &placement.steered {
         let SteeredFacts { group, sockets, connections_before, aligned_before, new_connections } = steered;
+        let before = match connections_before {
+            0 => String::new(),
+            count => format!(
+                "; before, {aligned_before} of {} shared the queue of their worker",
+                counted(*count, "connection")
+            ),
+        };
         let arrived = match new_connections {
+            None if *connections_before == 0 => String::new(),
             None => "; existing connections stay with their workers until their clients reconnect".to_owned(),
             Some(0) => "; no client has reconnected, so the result is that of the connections from before".to_owned(),
             Some(count) => format!("; {} arrived through the filter", counted(*count, "new connection")),
         };
         let text = format!(
-            "steering {}: over {} under every mode; before, {aligned_before} of {} shared the queue of their worker{arrived}",
+            "steering {}: over {} under every mode{before}{arrived}",
             visible::name(group),
             counted(*sockets, "socket"),
-            counted(*connections_before, "connection"),
         );
         said.push(text);
     }
@@ -241,5 +248,20 @@ mod tests {
         };
         let said = problems(&[problem("nginx (812): 3 on 7"), problem("nginx (813): 4 on 7")]);
         assert_eq!(said, ["serious under suspend20: epoll-mixes-napis: nginx (812): 3 on 7; nginx (813): 4 on 7"]);
+    }
+
+    #[test]
+    fn a_placement_speaks_of_connections_from_before_only_if_there_are_any() {
+        let said = |connections_before, new_connections| {
+            let group = "tcp 0.0.0.0:80".to_owned();
+            let steered =
+                vec![SteeredFacts { group, sockets: 2, connections_before, aligned_before: 0, new_connections }];
+            placement(Some(&PlacementFacts { steered, ..PlacementFacts::default() })).concat()
+        };
+        assert_eq!(said(0, None), "steering tcp 0.0.0.0:80: over 2 sockets under every mode");
+        assert!(said(0, Some(16)).ends_with("every mode; 16 new connections arrived through the filter"));
+        assert!(
+            said(16, None).contains("before, 0 of 16 connections") && said(16, None).contains("until their clients")
+        );
     }
 }

@@ -124,6 +124,8 @@ pub struct Planned<'a> {
 pub enum PlannedSubject<'a> {
     Programs {
         facts: &'a ProgramsFacts,
+        /// Modes of a comparison that are not possible here, with the reasons.
+        left_out: Vec<(DeliveryMode, String)>,
         /// Other programs whose packets are affected, by PID.
         affected: BTreeMap<Pid, String>,
         /// Duration of the first run of the commands that measure, in ms. Absent without such commands, and in a dry run.

@@ -56,10 +56,11 @@ fn queues_of_sockets(groups: &Groups) -> BTreeMap<u64, u32> {
     groups.steerings.iter().flat_map(Steering::queues_of_sockets).collect()
 }
 
-/// Describes the placement before it is made. `None` if none is requested.
-pub(super) fn planned(wanted: &Wanted, groups: &Groups, snapshot: &Snapshot) -> Option<PlacementFacts> {
+/// Describes the placement before it is made; `snapshot` has the connections from before, if there are any. `None` if none
+/// is requested.
+pub(super) fn planned(wanted: &Wanted, groups: &Groups, snapshot: Option<&Snapshot>) -> Option<PlacementFacts> {
     let steered = |steering: &Steering| {
-        let present = alignment(steering, snapshot);
+        let present = snapshot.map(|snapshot| alignment(steering, snapshot)).unwrap_or_default();
         SteeredFacts {
             group: steering.group.key.to_string(),
             sockets: steering.filter.sockets(),

@@ -11,6 +11,7 @@ use quell_experiment::{ExperimentDesign, SliceFlag, SliceStage, Treatment};
 use quell_host::attach::consequences::consequences_observed;
 use quell_host::attach::measured::{MeasuredAttachments, measured_attachments};
 use quell_host::attach::placement::{Groups, Wanted, decide, mark_attached_filters};
+use quell_host::attach::plan::AttachObstacle;
 use quell_host::attach::{AttachPlan, Targets, observe};
 use quell_host::behavior;
 use quell_host::findings::{EPOLL_MIXES_NAPIS, Finding, Severity, are_steered};
@@ -144,8 +145,17 @@ struct Prepared {
     groups: Groups,
     problems: Vec<ProblemFacts>,
     has_load: bool,
+    /// Whether the preview has only connections of judges, which end before the first slice.
+    is_idle: bool,
     /// Figures of the first run of the judges.
     printed: PrintedFigures,
+}
+
+impl Prepared {
+    /// The snapshot, if it has connections that can be there during the slices.
+    fn snapshot_before(&self) -> Option<&Snapshot> {
+        (!self.is_idle).then_some(&self.preview.snapshot)
+    }
 }
 
 /// The first run of the judges, before any change. It detects commands that fail or are slow, and shows the names of their
@@ -166,16 +176,15 @@ impl Measurement<'_> {
             Question::Compare(comparison) => self.add_present(&mut comparison.modes),
             Question::Search(_) => None,
         };
-        let mut preview = self.preview(&question, load.has_load)?;
+        let (mut preview, is_idle) = self.preview(&question, load.has_load)?;
         refuse_queues_of_others(self.tools.journal, &self.attached, &preview.plan)?;
-        let (modes, problems) = match &mut question {
+        let (modes, mut problems) = match &mut question {
             Question::Compare(comparison) => {
                 self.use_settings_from_before(&mut comparison.modes, &mut preview)?;
                 let serious = self.serious(comparison.modes.iter().zip(preview.plans()), &preview);
                 self.refuse_stalls(&serious)?;
                 let impossible = &preview.plan.impossible;
-                let why_not =
-                    |at: usize| impossible[at].first().map(|first| format!("{}: {}", first.what, first.reason));
+                let why_not = |at: usize| impossible[at].first().map(ToString::to_string);
                 check_settable(&comparison.modes, why_not)?;
                 (comparison.modes.clone(), by_problem(serious))
             }
@@ -186,7 +195,11 @@ impl Measurement<'_> {
         let first = self.run_judges(question.slice_ms(), operator)?;
         let mut judges_took_ms = first.as_ref().map(|first| first.took_ms as u64);
         let printed = first.map(|first| first.outcome.figures).unwrap_or_default();
-        let prepared = Prepared { modes, present, preview, groups, problems, has_load: load.has_load, printed };
+        // These connections are not those of the slices, which are steered.
+        let is_old = self.spec.placement.steer.is_some() && !self.attached.steers;
+        problems.retain(|problem| !(is_old && problem.id == EPOLL_MIXES_NAPIS));
+        let has_load = load.has_load;
+        let prepared = Prepared { modes, present, preview, groups, problems, has_load, is_idle, printed };
         if self.fit_to_judges(&mut question, &prepared, judges_took_ms, load.clients.as_ref()).is_err() {
             // One slow run is no reason to refuse.
             let again = self.run_judges(question.slice_ms(), operator)?;
@@ -201,8 +214,11 @@ impl Measurement<'_> {
         let has_poller = prepared.modes.iter().any(|mode| mode.poller().is_some());
         let lacking_cpus = lacking_cpus(&prepared.preview.plan).filter(|_| has_poller && is_comparison);
         let contention = self.contention(&prepared.preview);
+        let impossible = prepared.modes.iter().zip(&prepared.preview.plan.impossible);
+        let left_out = |(mode, why): (&DeliveryMode, &Vec<AttachObstacle>)| Some((*mode, why.first()?.to_string()));
         let subject = PlannedSubject::Programs {
             facts: &facts,
+            left_out: impossible.filter(|_| is_comparison).filter_map(left_out).collect(),
             affected,
             judges_took_ms,
             steering_helps,
@@ -333,7 +349,7 @@ impl Measurement<'_> {
         ProgramsFacts {
             attached: self.attached.mode,
             base_is: self.base_is(&prepared.preview),
-            placement: placed::planned(placement, &prepared.groups, &prepared.preview.snapshot),
+            placement: placed::planned(placement, &prepared.groups, prepared.snapshot_before()),
             problems: prepared.problems.clone(),
             ..facts
         }
@@ -352,7 +368,7 @@ impl Measurement<'_> {
         let (targets, mut start_keeper) = (&self.spec.targets, self.tools.start_keeper);
         let is_search = purpose == Purpose::Search;
         let mut begun = BegunSwitching::begin(self.tools.journal, purpose, targets.clone(), Some(&mut start_keeper))?;
-        let mut placement = placed::planned(&self.spec.placement, &prepared.groups, &prepared.preview.snapshot);
+        let mut placement = placed::planned(&self.spec.placement, &prepared.groups, prepared.snapshot_before());
         if let Some(facts) = &mut placement {
             follow(SubjectStep::Doing("waiting for connections through the filters"));
             let wanted = placed::requested(&self.spec.placement, &self.attached);
@@ -365,7 +381,7 @@ impl Measurement<'_> {
                 mark_attached_filters(&mut snapshot, self.tools.journal);
                 Ok(self.preview_of(snapshot, &prepared.modes))
             };
-            prepared.preview = self.preview_under_load(&look, prepared.has_load, slice_ms)?;
+            (prepared.preview, _) = self.preview_under_load(&look, prepared.has_load, slice_ms)?;
             if !is_search {
                 let planned = prepared.modes.iter().zip(prepared.preview.plans());
                 prepared.problems = by_problem(self.serious(planned, &prepared.preview));
@@ -402,18 +418,18 @@ impl Measurement<'_> {
     }
 
     /// Waits until the queues of the programs are known.
-    fn preview(&self, question: &Question, has_load: bool) -> Result<Preview, Unanswered> {
+    fn preview(&self, question: &Question, has_load: bool) -> Result<(Preview, bool), Unanswered> {
         let modes = question.modes();
         self.preview_under_load(&|| self.look(&modes), has_load, question.slice_ms())
     }
 
-    /// If the programs have no traffic, the judges are their load.
+    /// If the programs have no traffic, the judges are their load. Returns whether that is so.
     fn preview_under_load(
         &self,
         look: &dyn Fn() -> Result<Preview, Unanswered>,
         has_load: bool,
         slice_ms: u32,
-    ) -> Result<Preview, Unanswered> {
+    ) -> Result<(Preview, bool), Unanswered> {
         let ProgramsSpec { judges, is_dry_run, .. } = self.spec;
         match preview_with(look, has_load, self.stopped) {
             Err(Unanswered::Switch(SwitchError::NothingToSwitch)) if !has_load && !judges.is_empty() && !is_dry_run => {
@@ -426,9 +442,9 @@ impl Measurement<'_> {
                     }
                     look()
                 };
-                preview_with(&look, true, self.stopped)
+                Ok((preview_with(&look, true, self.stopped)?, true))
             }
-            previewed => previewed,
+            previewed => Ok((previewed?, false)),
         }
     }
 

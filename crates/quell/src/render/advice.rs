@@ -3,7 +3,7 @@
 use quell_linux::visible::{self, agree, counted};
 use quell_mode::DeliveryMode;
 use quell_report::words;
-use quell_tune::{RUNS, RankedMode, TuneGoal, TuneMetric, TunePlan, WhyLeftOut, WorthMeasuring};
+use quell_tune::{RUNS, RankedMode, RunRange, TuneGoal, TuneMetric, TunePlan, WhyNotMeasured, WorthMeasuring};
 
 use super::number::ABSENT;
 use super::terminal::Terminal;
@@ -40,8 +40,11 @@ pub(crate) fn advice(host: &str, plan: &TunePlan, ranked: &[RankedMode], program
 
 /// The lowest reachable value of the limited quantity, if no mode holds the limits and the model can judge them.
 fn closest(plan: &TunePlan, ranked: &[RankedMode]) -> Option<String> {
-    let first = ranked.first().filter(|first| !first.meets_limits())?;
-    let range = first.limit_ratio.filter(|range| !range.is_unknown())?;
+    let first_rank = ranked.first().filter(|first| !first.meets_limits())?.rank;
+    let known = |one: &RankedMode| Some((one.limit_ratio.filter(|range| !range.is_unknown())?, one.mode));
+    let of_first_rank: Vec<(RunRange, DeliveryMode)> =
+        ranked.iter().filter(|one| one.rank == first_rank).filter_map(known).collect();
+    let (range, mode) = *of_first_rank.iter().min_by(|(a, _), (b, _)| a.median.total_cmp(&b.median))?;
     let limits: Vec<String> = plan.goal.limits.iter().map(ToString::to_string).collect();
     let (lowest, of) = match &plan.goal.limits[..] {
         [limit] if !limit.relative => (format!("the lowest {}", limit.metric), ""),
@@ -51,7 +54,7 @@ fn closest(plan: &TunePlan, ranked: &[RankedMode]) -> Option<String> {
         [limit] if !limit.relative => quantity(&limit.metric, ratio * limit.at_most),
         _ => words::of_limit(ratio),
     };
-    let others = match ranked.iter().filter(|one| one.rank == first.rank).count() - 1 {
+    let others = match of_first_rank.len() - 1 {
         0 => String::new(),
         count => format!("; {} the same within this range", counted(count, "mode") + agree(&count, " is", " are")),
     };
@@ -62,7 +65,7 @@ fn closest(plan: &TunePlan, ranked: &[RankedMode]) -> Option<String> {
         value(range.median),
         value(range.lowest),
         value(range.highest),
-        plan.name(first.mode),
+        plan.name(mode),
     ))
 }
 
@@ -122,8 +125,8 @@ fn next(plan: &TunePlan, ranked: &[RankedMode], programs: &str) -> String {
     let left_out: Vec<String> = left_out
         .into_iter()
         .map(|(mode, why)| match why {
-            WhyLeftOut::NeedsLaunch => format!("{mode} (only `quell run` can set it)"),
-            WhyLeftOut::PollsAtAnyLoad => format!("{mode} (a whole CPU per worker or queue at any load)"),
+            WhyNotMeasured::NeedsLaunch => format!("{mode} (only `quell run` can set it)"),
+            WhyNotMeasured::PollsAtAnyLoad => format!("{mode} (a whole CPU per worker or queue at any load)"),
         })
         .collect();
     let left_out = match left_out.is_empty() {
@@ -194,7 +197,7 @@ fn unit(metric: &TuneMetric) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quell_tune::{RefusedMode, RunRange, TuneSpace};
+    use quell_tune::{RefusedMode, TuneSpace};
 
     fn mode(text: &str) -> DeliveryMode {
         text.parse().unwrap_or_else(|why| panic!("{why}"))

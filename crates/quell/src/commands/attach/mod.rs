@@ -134,9 +134,6 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
             output::json(&report)?;
         } else {
             show_plan(&report, &groups, args)?;
-            if args.follow {
-                output::data("follows: new workers and queues get the mode; everything is restored on exit\n")?;
-            }
         }
     }
     refuse(&report, mode, args)?;
@@ -146,7 +143,8 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     }
     journal().check_writable().map_err(|error| Failure::refused(error).unchanged())?;
     if args.dry_run {
-        return Ok(());
+        let follows = "follows: new workers and queues get the mode; everything is restored on exit\n";
+        return if args.follow && !args.json { output::data(follows) } else { Ok(()) };
     }
     if !args.json {
         show_plan(&report, &groups, args)?;

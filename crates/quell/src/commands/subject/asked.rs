@@ -124,7 +124,7 @@ impl Shown {
                 );
             }
             SubjectStep::NotSettable { mode, reason } => {
-                progress.say(&format!("{} is left out: {}", visible::name(mode), visible::name(reason)));
+                progress.say(&left_out_line(mode, reason));
             }
             SubjectStep::Searching(tuner) => {
                 let percent = (tuner.spent() * 100.0).clamp(0.0, 100.0) as u64;
@@ -137,8 +137,12 @@ impl Shown {
 fn under(load: OfferedLoad) -> String {
     match load {
         OfferedLoad::Max => " in a closed loop".to_owned(),
-        load => format!(" at {load}"),
+        load => format!(" at {}", words::load_name(load)),
     }
+}
+
+fn left_out_line(mode: impl std::fmt::Display, reason: &str) -> String {
+    format!("{} is left out: {}", visible::name(&mode.to_string()), visible::name(reason))
 }
 
 /// The user at the command line.
@@ -194,10 +198,19 @@ fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> 
         PlannedSubject::Command(facts) => format!(
             "starts `{}` for each slice, under {modes}, for at most {budget_s} s; its connections are closed after each slice\n\
              a slice lasts {settle_ms} ms to settle and {slice_ms} ms to measure, and the time that the commands take to \
-             start and end\n",
+             start and end\n{}",
             visible::name(&shell_words::join(&facts.command)),
+            commands([&facts.load, &facts.latency, &facts.beside]),
         ),
-        PlannedSubject::Programs { facts, affected, judges_took_ms, steering_helps, lacking_cpus, contention } => {
+        PlannedSubject::Programs {
+            facts,
+            left_out,
+            affected,
+            judges_took_ms,
+            steering_helps,
+            lacking_cpus,
+            contention,
+        } => {
             let is_judged = facts.latency.is_some() || facts.beside.is_some();
             let (total_ms, measured) = match judges_took_ms {
                 Some(ms) if *ms > slice_ms => {
@@ -212,7 +225,13 @@ fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> 
                 counted(facts.queues.len(), "queue"),
                 counted(facts.epolls, "epoll"),
                 blocks(comparison, total_ms)
-                    + &commands(facts)
+                    + &left_out
+                        .iter()
+                        .map(|(mode, why)| left_out_line(mode, why)
+                            + "
+")
+                        .collect::<String>()
+                    + &commands([&facts.load, &facts.latency, &facts.beside])
                     + &notes(facts, *steering_helps)
                     + &affected_too(affected)
                     + &warnings(*lacking_cpus, contention)
@@ -245,7 +264,15 @@ fn plan_of_search(plan: &TunePlan, subject: &PlannedSubject<'_>) -> String {
             };
             (render_tune::searched_on(&SubjectFacts::Command((*facts).clone())), hint.to_owned(), "")
         }
-        PlannedSubject::Programs { facts, affected, judges_took_ms, steering_helps, lacking_cpus, contention } => {
+        PlannedSubject::Programs {
+            facts,
+            left_out: _,
+            affected,
+            judges_took_ms,
+            steering_helps,
+            lacking_cpus,
+            contention,
+        } => {
             let is_open = facts.latency.is_some() && judges_took_ms.is_none();
             let longer = if is_open { "a slice lasts as long as --latency runs, if that is longer\n" } else { "" };
             let restored = "everything is restored at the end, after Ctrl-C, and if this command is killed\n";
@@ -310,14 +337,13 @@ fn blocks(comparison: &Comparison, slice_ms: u64) -> String {
     format!("at most {} of {slices} slices: one of each mode, two of {reference}\n", counted(blocks, "block"))
 }
 
-/// Commands that send the load and judge it.
-fn commands(facts: &ProgramsFacts) -> String {
-    let all = [("load", &facts.load), ("latency", &facts.latency), ("beside", &facts.beside)];
+/// Commands that send the load, measure latency, and measure another program, with their options.
+fn commands(commands: [&Option<Vec<String>>; 3]) -> String {
     let line = |(option, command): (&str, &Option<Vec<String>>)| {
         let command = visible::name(&shell_words::join(command.as_ref()?)).into_owned();
         Some(format!("--{option}: `{command}`\n"))
     };
-    all.into_iter().filter_map(line).collect()
+    ["load", "latency", "beside-latency"].into_iter().zip(commands).filter_map(line).collect()
 }
 
 /// What the programs have or get besides the modes, and which problems the modes cause.

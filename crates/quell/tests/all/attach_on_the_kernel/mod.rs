@@ -129,7 +129,8 @@ fn attaching_to_an_idle_program_lists_its_epolls_without_queues() {
         || last_words().lines().any(|line| line.contains("epolls") && line.contains("no network sockets"));
     wait_until(names_both_workers, "the workers have no epolls");
     let idle = last_words();
-    assert!(idle.contains("listening sockets only") && idle.contains("use --follow"), "{idle}");
+    let follow = format!("quell attach {MODE} --pid {pid} --follow");
+    assert!(idle.contains("listening sockets only") && idle.contains(&follow), "{idle}");
     stage.connect(24);
     let busy = stage.says(0, &["attach", MODE, &pid, "--dry-run"]);
     assert!(

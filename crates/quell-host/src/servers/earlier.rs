@@ -1,0 +1,93 @@
+//! What earlier measurements say about a server.
+
+use quell_mode::DeliveryMode;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// Largest factor between two loads at which the answer of one holds at the other.
+const LOAD_FACTOR_MAX: u64 = 2;
+
+/// An earlier measurement of a program at one load.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct EarlierMeasurement {
+    /// Its result, as `quell results show` finds it.
+    pub result: String,
+    /// Its start, in seconds since 1970-01-01 UTC.
+    pub started_unix_s: u64,
+    /// Packets per second from the queues of the program; absent if they were not counted.
+    pub packets_per_s: Option<u64>,
+    /// Rule of a serious finding under the modes on which its answer rests; absent without one.
+    pub problem: Option<String>,
+}
+
+impl EarlierMeasurement {
+    /// Whether its answer holds at this load, in packets per second: it was measured at a similar one, or one of the
+    /// two is unknown.
+    #[must_use]
+    pub fn decides_at(&self, packets_per_s: Option<u64>) -> bool {
+        self.packets_per_s
+            .zip(packets_per_s)
+            .is_none_or(|(then, now)| then.max(now) <= then.min(now).saturating_mul(LOAD_FACTOR_MAX))
+    }
+}
+
+/// What an earlier measurement says about a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EarlierAnswer {
+    pub measured: EarlierMeasurement,
+    pub verdict: EarlierVerdict,
+    /// What it left open although it has a mode.
+    pub open: Option<OpenQuestion>,
+    /// Settings of the queues, without attachments, for which it answers, as modes: the reference, and those from before
+    /// the measurement.
+    pub settings: Vec<DeliveryMode>,
+    /// Modes that were compared.
+    pub compared: Vec<DeliveryMode>,
+    /// Whether connections were steered to the queues of their workers.
+    pub steered: bool,
+}
+
+/// Which mode an earlier measurement chose.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EarlierVerdict {
+    /// This one was better than the present one.
+    Better(DeliveryMode),
+    /// None was better than this one, which was the present one.
+    Keep(DeliveryMode),
+    /// None: what the result advises.
+    Undecided {
+        advice: String,
+        command: String,
+        /// Whether connections were to be steered, and no client had reconnected.
+        unsteered: bool,
+    },
+}
+
+/// What a measurement left open.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct OpenQuestion {
+    /// Its answer, and what is open.
+    pub advice: String,
+    /// Command that measures longer.
+    pub command: String,
+}
+
+impl EarlierAnswer {
+    /// The mode that it chose.
+    pub(super) fn mode(&self) -> Option<DeliveryMode> {
+        match self.verdict {
+            EarlierVerdict::Better(mode) | EarlierVerdict::Keep(mode) => Some(mode),
+            EarlierVerdict::Undecided { .. } => None,
+        }
+    }
+
+    pub(super) fn is_decided(&self) -> bool {
+        !matches!(self.verdict, EarlierVerdict::Undecided { .. })
+    }
+
+    pub(super) fn is_unsteered(&self) -> bool {
+        matches!(self.verdict, EarlierVerdict::Undecided { unsteered: true, .. })
+    }
+}
