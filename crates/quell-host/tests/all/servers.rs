@@ -353,6 +353,13 @@ fn workers_on_suspended_queues_are_attached_by_their_parent_and_steered() {
         set(&mut host, &format!("/processes/0/files/epolls/{epoll}/params/prefer_busy_poll"), json!(false));
     }
     set(&mut host, "/processes/-", parent);
+    for napi in [0, 1] {
+        for (key, value) in
+            [("defer-hard-irqs", 100), ("gro-flush-timeout-ns", 20_000), ("irq-suspend-timeout-ns", 20_000_000)]
+        {
+            set(&mut host, &format!("/devices/0/napis/{napi}/{key}"), json!(value));
+        }
+    }
     let findings = examine(&snapshot(&host), None).findings;
     let found = findings.iter().find(|finding| finding.id == "no-epoll-prefers").unwrap();
     assert_eq!(found.fix[0].to_string(), "quell attach suspend20 4000 --steer --pin --follow");
