@@ -122,6 +122,9 @@ pub fn observe(netns: Option<&NamespaceName>, profile: &Profile) -> Result<PlanI
 /// Findings that the plan would cause. If programs receive from its queues, observes them for half a second: only then
 /// would `quell doctor` find how they stall.
 pub fn forecast(journal: &Journal, observed: &PlanInput, plan: &ProfilePlan) -> Result<Vec<Finding>, ApplyError> {
+    if plan.steps.is_empty() {
+        return Ok(Vec::new());
+    }
     let first = &observed.snapshot;
     let has_programs = concerns_programs(first, plan);
     let programs = polling_programs(&after(first, plan));

@@ -253,6 +253,7 @@ pub(super) fn quoted(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use quell_linux::NapiId;
     use quell_linux::netdev::NapiThreading;
 
     use super::*;

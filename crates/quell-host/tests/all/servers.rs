@@ -345,6 +345,27 @@ fn a_reuseport_group_on_several_queues_is_steered_although_no_epoll_mixes_queues
 }
 
 #[test]
+fn workers_on_suspended_queues_are_attached_by_their_parent_and_steered() {
+    let mut host = sorted_for_now();
+    let mut parent = host["processes"][0].clone();
+    (parent["pid"], parent["start-time-ticks"], parent["files"]["epolls"]) = (json!(4_000), json!(1), json!([]));
+    for epoll in 0..host["processes"][0]["files"]["epolls"].as_array().map_or(0, Vec::len) {
+        set(&mut host, &format!("/processes/0/files/epolls/{epoll}/params/prefer_busy_poll"), json!(false));
+    }
+    set(&mut host, "/processes/-", parent);
+    for napi in [0, 1] {
+        for (key, value) in
+            [("defer-hard-irqs", 100), ("gro-flush-timeout-ns", 20_000), ("irq-suspend-timeout-ns", 20_000_000)]
+        {
+            set(&mut host, &format!("/devices/0/napis/{napi}/{key}"), json!(value));
+        }
+    }
+    let findings = examine(&snapshot(&host), None).findings;
+    let found = findings.iter().find(|finding| finding.id == "no-epoll-prefers").unwrap();
+    assert_eq!(found.fix[0].to_string(), "quell attach suspend20 4000 --steer --pin --follow");
+}
+
+#[test]
 fn an_answer_decides_at_the_load_at_which_it_was_measured_only() {
     let next = |measured: Vec<EarlierAnswer>, packets_per_s| {
         only(&healthy(), &Facts { measured, packets_per_s, ..Facts::default() }).next
