@@ -18,17 +18,17 @@ use quell_host::findings::{EPOLL_MIXES_NAPIS, Finding, Severity, are_steered};
 use quell_host::snapshot::Snapshot;
 use quell_host::steer::SteerRequest;
 use quell_host::switching::{BegunSwitching, SwitchError, refuse_queues_of_others};
+use quell_linux::Pid;
 use quell_linux::proc::ProcRoot;
-use quell_linux::{CpuList, Pid, kernel};
 use quell_mode::{DeliveryMode, Threaded};
 use quell_result::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
 use quell_result::facts::{PRESENT, ProblemFacts, ProgramsFacts};
 use quell_result::figures::Work;
 use quell_result::tune::TuneFile;
-use quell_tune::{RefusedMode, TuneMetric, TunePlan, TuneSpace};
+use quell_tune::{RefusedMode, TunePlan, TuneSpace};
 
 use super::load_source::{UnderLoad, under_load};
-use super::refused::{lacking_cpus, refused_here};
+use super::refused::{hides_napi_threads, lacking_cpus, refused_here};
 use super::search::search;
 use super::{Answer, HelperError, LoadSource, Operator, Planned, PlannedSubject, Tools, Unanswered, metrics, placed};
 use crate::counters::Instruments;
@@ -589,13 +589,4 @@ fn by_problem(serious: Vec<(DeliveryMode, Finding)>) -> Vec<ProblemFacts> {
 fn affected(preview: &Preview) -> BTreeMap<Pid, String> {
     let affected = preview.plans().iter().flat_map(|plan| &plan.affected_processes);
     affected.map(|process| (process.pid, process.name.clone())).collect()
-}
-
-/// Whether the goal or a guard uses CPU time, but the measured CPUs are not all on which a new NAPI thread can run.
-fn hides_napi_threads(plan: &TunePlan, preview: &Preview, targets: &Targets) -> bool {
-    let limited = plan.goal.limits.iter().map(|limit| &limit.metric);
-    let metrics = limited.chain([&plan.goal.objective]).chain(plan.guards.iter().map(|guard| &guard.metric));
-    let uses_cpu = metrics.into_iter().any(|metric| matches!(metric, TuneMetric::Cpu | TuneMetric::Busy));
-    let measured = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis()).server_cpus;
-    uses_cpu && CpuList::online(kernel::sysfs()).is_ok_and(|online| online != measured)
 }

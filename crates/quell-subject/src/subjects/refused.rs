@@ -1,20 +1,22 @@
 //! Kinds of mode that running programs cannot have.
 
+use quell_host::attach::Targets;
 use quell_host::findings::{Finding, LackingCpus};
 use quell_host::switching::SwitchPlan;
 use quell_linux::visible::counted;
+use quell_linux::{CpuList, kernel};
 use quell_mode::DeliveryMode;
-use quell_tune::RefusedMode;
+use quell_tune::{RefusedMode, TuneMetric, TunePlan};
 
 use super::search::{USERBUSY, refused_kinds};
-use crate::experiment::Preview;
+use crate::experiment::{Preview, server_side};
 
 /// Kinds of mode of which no value can be set, or that would stall the programs.
 #[must_use]
 pub fn refused_here(preview: &Preview, modes: &[DeliveryMode], stall: Option<&Finding>) -> Vec<RefusedMode> {
     let why = |mode: &DeliveryMode| {
         let at = modes.iter().position(|other| other == mode)?;
-        preview.plan.impossible[at].first().map(|first| format!("{}: {}", first.what, first.reason))
+        preview.plan.impossible[at].first().map(ToString::to_string)
     };
     let mut refused = refused_kinds(modes, &why);
     if let Some(reason) = too_few_cpus(&preview.plan).filter(|_| refused.iter().all(|one| one.kind != USERBUSY)) {
@@ -45,6 +47,15 @@ fn too_few_cpus(plan: &SwitchPlan) -> Option<String> {
         plan.poller_cpus,
         queues + workers + 1
     ))
+}
+
+/// Whether the goal or a guard uses CPU time, but the measured CPUs are not all on which a new NAPI thread can run.
+pub(super) fn hides_napi_threads(plan: &TunePlan, preview: &Preview, targets: &Targets) -> bool {
+    let limited = plan.goal.limits.iter().map(|limit| &limit.metric);
+    let metrics = limited.chain([&plan.goal.objective]).chain(plan.guards.iter().map(|guard| &guard.metric));
+    let uses_cpu = metrics.into_iter().any(|metric| matches!(metric, TuneMetric::Cpu | TuneMetric::Busy));
+    let measured = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis()).server_cpus;
+    uses_cpu && CpuList::online(kernel::sysfs()).is_ok_and(|online| online != measured)
 }
 
 #[cfg(test)]
