@@ -470,7 +470,7 @@ mod tests {
             let grown = with_enough_blocks(design, slice_takes_ms, budget_max_ms);
             grown.map(|design| (design.budget_ms, design.settle_ms)).map_err(|error| error.to_string())
         };
-        assert_eq!(budget_ms(0.0, 120_000), Ok((30_000, 0)));
+        assert_eq!(budget_ms(0.0, 120_000), Ok((32_000, 0)));
         assert_eq!(budget_ms(2_000.0, 120_000), Ok((70_400, 0)));
         let refused = budget_ms(2_000.0, 30_000).unwrap_err();
         assert_eq!(
