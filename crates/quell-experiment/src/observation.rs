@@ -37,8 +37,8 @@ pub enum SliceFlag {
     /// Other programs used more than half of the time in which the server's CPUs were not idle. This alone prevents no
     /// verdict: it concerns only metrics of these CPUs.
     ForeignCpu,
-    /// As above, and these CPUs were hardly ever idle: the server had to wait for a CPU. This alone prevents no
-    /// verdict: it concerns latencies and rates that clients see.
+    /// Other programs used most of the busy time of the server's CPUs, which were hardly ever idle, and the server waited
+    /// for a CPU. This alone prevents no verdict: it concerns latencies and rates that clients see.
     NoIdleCpu,
 }
 

@@ -230,9 +230,6 @@ impl ExperimentResult {
         if self.subject.is_not_steered() {
             return Some(WhyLonger::NotSteered.without_figures());
         }
-        if self.experiments.iter().any(LoadExperiment::has_no_idle_cpu) {
-            return Some(WhyLonger::OtherPrograms { latency_helps: false }.without_figures());
-        }
         let standing = |name: &str| {
             let of_load = |(experiment, analysis): (&LoadExperiment, &SwitchbackAnalysis)| {
                 let load = experiment.offered();
@@ -254,6 +251,24 @@ impl ExperimentResult {
             let budget_ms = next_ms.filter(|_| !open.is_empty());
             Some(Conclusion::Keep { mode, because, open, budget_ms, without_clients })
         };
+        let worse = || -> Vec<WorseMode> {
+            let of_mode = |(name, standing): (&str, &Standing)| {
+                let costs = standing.costs(|_| true);
+                (!costs.is_empty()).then(|| WorseMode { mode: name.to_owned(), costs })
+            };
+            names().zip(&standings).filter_map(of_mode).collect()
+        };
+        let all_are_worse = !standings.is_empty() && standings.iter().all(Standing::is_worse);
+        let keep_without_others =
+            || keep(WhyKeep::OthersAreWorse { modes: worse() }, open_gains(names().zip(&standings)));
+        // Less CPU time is no reason for a mode whose latencies are unknown, although they were asked for.
+        if !without_clients && self.experiments.iter().any(LoadExperiment::has_no_idle_cpu) {
+            if all_are_worse {
+                return keep_without_others();
+            }
+            let because = WhyLonger::OtherPrograms { latency_helps: false };
+            return Some(Conclusion::MeasureLonger { because, worse: worse(), open: Vec::new(), budget_ms: None });
+        }
         if let Some((index, standing)) = best {
             let treatment = &design.treatments[index];
             return match standing.worth() {
@@ -267,15 +282,8 @@ impl ExperimentResult {
                 }
             };
         }
-        let worse = || -> Vec<WorseMode> {
-            let of_mode = |(name, standing): (&str, &Standing)| {
-                let costs = standing.costs(|_| true);
-                (!costs.is_empty()).then(|| WorseMode { mode: name.to_owned(), costs })
-            };
-            names().zip(&standings).filter_map(of_mode).collect()
-        };
-        if !standings.is_empty() && standings.iter().all(Standing::is_worse) {
-            return keep(WhyKeep::OthersAreWorse { modes: worse() }, open_gains(names().zip(&standings)));
+        if all_are_worse {
+            return keep_without_others();
         }
         let longer = |because| {
             let open = open_gains(names().zip(&standings));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use quell_linux::netns::Namespace;
 use quell_linux::perf_event::{HardwareCounters, HardwareReading};
-use quell_linux::proc::{CpuTimes, Interrupts, ProcDir, ProcError, ProcRoot, Stat};
+use quell_linux::proc::{CpuTimes, Interrupts, ProcDir, ProcError, ProcRoot, Schedstat, Stat};
 use quell_linux::queue_drops::QueueDrops;
 use quell_linux::{CpuList, InterfaceName, NapiId, Pid, clock, kernel};
 use quell_sampler::{PollCounters, QueueSample, Sampler};
@@ -24,6 +24,8 @@ pub struct TrialCounters {
     pub napi_run_ns: Option<u64>,
     /// Run time of the threads of Quell that poll the server's queues, in nanoseconds.
     pub poller_run_ns: Option<u64>,
+    /// Time for which these threads, and NAPI threads, wanted to run and waited for a CPU, in nanoseconds.
+    pub server_wait_ns: Option<u64>,
     /// Time accounting of the server's CPUs.
     pub server_cpus: Option<CpuUse>,
     /// Time accounting of the client's CPUs.
@@ -160,6 +162,7 @@ pub struct CounterReading {
     server_run_ns: Option<u64>,
     napi_run_ns: Option<u64>,
     poller_run_ns: Option<u64>,
+    server_wait_ns: Option<u64>,
     client_run_ns: Option<u64>,
     server_sleeps: Option<u64>,
     irqs: Option<u64>,
@@ -187,10 +190,14 @@ impl Watched {
     #[must_use]
     pub fn snapshot(&self, proc: &ProcRoot, instruments: &mut Instruments) -> CounterReading {
         let interrupts = proc.interrupts().ok();
+        let server = self.server.iter().map(|pid| proc.process(*pid).schedstat_of_all_threads());
+        let server: Option<Schedstat> = total(server);
+        let napi = total(self.server_napi.iter().map(|tid| proc.process(*tid).schedstat()));
         CounterReading {
             at_ns: clock::monotonic_ns(),
-            server_run_ns: sum(&self.server, |pid| Some(proc.process(pid).schedstat_of_all_threads().ok()?.run_ns)),
-            napi_run_ns: self.has_napi_threads().then(|| run_ns(proc, &self.server_napi)).flatten(),
+            server_run_ns: server.map(|server| server.run_ns),
+            napi_run_ns: napi.filter(|_| self.has_napi_threads()).map(|napi| napi.run_ns),
+            server_wait_ns: server.zip(napi).map(|(server, napi)| server.plus(napi).wait_ns),
             poller_run_ns: run_ns(proc, &self.pollers),
             client_run_ns: run_ns(proc, &self.generator).zip(run_ns(proc, &self.client_napi)).map(|(a, b)| a + b),
             server_sleeps: sum(&self.server, |pid| sleeps(&proc.process(pid))),
@@ -273,6 +280,7 @@ impl Watched {
             server_run_ns,
             napi_run_ns,
             poller_run_ns,
+            server_wait_ns: increase(from.server_wait_ns, to.server_wait_ns),
             server_cpus,
             client_cpus: cpu_use(&self.client_cpus, client_run_ns),
             server_sleeps: increase(from.server_sleeps, to.server_sleeps),
@@ -299,6 +307,11 @@ fn mean_wait_ns(samples: &[QueueSample]) -> Option<u64> {
     let sum: u128 = bounded.iter().map(|(packets, mean_ns)| u128::from(*packets) * u128::from(*mean_ns)).sum();
     let packets: u128 = bounded.iter().map(|(packets, _)| u128::from(*packets)).sum();
     u64::try_from(sum.checked_div(packets)?).ok()
+}
+
+/// Sum of statistics. Absent if one of them cannot be read.
+fn total(mut all: impl Iterator<Item = Result<Schedstat, ProcError>>) -> Option<Schedstat> {
+    all.try_fold(Schedstat::default(), |sum, one| Some(sum.plus(one.ok()?)))
 }
 
 fn run_ns(proc: &ProcRoot, threads: &[Pid]) -> Option<u64> {

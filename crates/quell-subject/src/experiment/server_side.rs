@@ -20,6 +20,8 @@ const TICK: Duration = Duration::from_millis(20);
 const FOREIGN_MAX: f64 = 0.5;
 /// Share of time in which the server's CPUs were not idle, above which a program has to wait for one of them.
 const BUSY_MAX: f64 = 0.95;
+/// Share of the time in which the server wanted to run, from which waiting for a CPU is a part of its latencies.
+const WAIT_MAX: f64 = 0.1;
 
 /// Observes a slice of at least `slice_ms`, which lasts until all judges have exited. Returns the observation and the
 /// judges' outcome, whose figures are also among its metrics. Returns `None` if `stopped` returned true before the end. The
@@ -74,8 +76,17 @@ pub(crate) fn flags_of_other_programs(watched: &Watched, counters: &TrialCounter
     // With NAPI threads, CPU time is that of threads.
     let distorts_cpu_time = watched.server_napi.is_empty();
     let none_is_idle = used.busy_share().is_some_and(|share| share > BUSY_MAX);
-    let flags = [distorts_cpu_time.then_some(SliceFlag::ForeignCpu), none_is_idle.then_some(SliceFlag::NoIdleCpu)];
+    // A server with a higher priority than the others does not wait for them.
+    let has_waited = none_is_idle && wait_share(counters).is_none_or(|share| share > WAIT_MAX);
+    let flags = [distorts_cpu_time.then_some(SliceFlag::ForeignCpu), has_waited.then_some(SliceFlag::NoIdleCpu)];
     flags.into_iter().flatten().collect()
+}
+
+/// Share of the time in which the server wanted to run but waited for a CPU, 0 to 1.
+#[expect(clippy::cast_precision_loss, reason = "nanoseconds of one slice are far below 2^53")]
+fn wait_share(counters: &TrialCounters) -> Option<f64> {
+    let (waited, ran) = (counters.server_wait_ns?, counters.server_run_ns? + counters.napi_run_ns.unwrap_or(0));
+    (waited + ran > 0).then(|| waited as f64 / (waited + ran) as f64)
 }
 
 /// Sleeps for `duration`. Returns false if `stopped` returned true before the end.
@@ -160,6 +171,15 @@ mod tests {
     use super::*;
 
     fn flags(napi_threads: &[Pid], idle_ns: u64, own_ns: u64) -> Vec<SliceFlag> {
+        flags_of(napi_threads, idle_ns, own_ns, (None, None))
+    }
+
+    fn flags_of(
+        napi_threads: &[Pid],
+        idle_ns: u64,
+        own_ns: u64,
+        (server_run_ns, server_wait_ns): (Option<u64>, Option<u64>),
+    ) -> Vec<SliceFlag> {
         let watched = Watched {
             server: Vec::new(),
             server_napi: napi_threads.to_vec(),
@@ -172,8 +192,16 @@ mod tests {
             irqs: Vec::new(),
         };
         let used = CpuUse { capacity_ns: 100, idle_ns, steal_ns: 0, lab_ns: own_ns, tasks_ns: 100 - idle_ns };
-        let counters = TrialCounters { server_cpus: Some(used), ..TrialCounters::default() };
+        let counters =
+            TrialCounters { server_cpus: Some(used), server_run_ns, server_wait_ns, ..TrialCounters::default() };
         flags_of_other_programs(&watched, &counters).into_iter().collect()
+    }
+
+    #[test]
+    fn a_server_that_did_not_wait_for_a_cpu_is_not_disturbed_by_programs_of_a_lower_priority() {
+        let waited = |waited_ns| flags_of(&[], 0, 30, (Some(30), Some(waited_ns)));
+        assert_eq!(waited(1), [SliceFlag::ForeignCpu]);
+        assert_eq!(waited(10), [SliceFlag::ForeignCpu, SliceFlag::NoIdleCpu]);
     }
 
     #[test]

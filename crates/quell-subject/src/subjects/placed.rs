@@ -23,6 +23,8 @@ use crate::experiment::judge::Judges;
 
 /// Time limit for new connections to arrive through the filters, and for workers to wait in epoll.
 const PLACED_WITHIN: Duration = Duration::from_secs(2);
+/// The same if a judge has to be started first, which takes long on a busy host.
+const JUDGED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Placement that is requested, without what an attachment of the programs has placed already.
 pub(super) fn requested(wanted: &Wanted, attached: &MeasuredAttachments) -> Wanted {
@@ -95,7 +97,8 @@ pub(super) fn place(
     let mut placement = Placement::new(wanted);
     placement.steer(groups, &mut *begun, &mut observer).map_err(failed)?;
     reconnect()?;
-    let (is_over, within) = (AtomicBool::new(false), PLACED_WITHIN.max(Duration::from_millis(slice_ms.into())));
+    let within = if judges.is_empty() { PLACED_WITHIN } else { JUDGED_WITHIN };
+    let (is_over, within) = (AtomicBool::new(false), within.max(Duration::from_millis(slice_ms.into())));
     thread::scope(|scope| {
         let judging = (!judges.is_empty())
             .then(|| scope.spawn(|| judges.run(slice_ms, &|| is_over.load(Ordering::Relaxed)).map(drop)));

@@ -362,7 +362,8 @@ fn notes(facts: &ProgramsFacts, steering_helps: bool) -> String {
 /// What makes the answer worth less on this host now.
 fn warnings(lacking_cpus: Option<LackingCpus>, contention: &BTreeSet<SliceFlag>) -> String {
     let withheld = match (contention.contains(&SliceFlag::NoIdleCpu), contention.contains(&SliceFlag::ForeignCpu)) {
-        (true, _) => Some("all verdicts would be withheld, because the programs wait for a CPU"),
+        (true, true) => Some("all verdicts would be withheld, because the programs wait for a CPU"),
+        (true, false) => Some("verdicts about what clients see would be withheld, because the programs wait for a CPU"),
         (false, true) => Some("verdicts about CPU time would be withheld"),
         (false, false) => None,
     };
