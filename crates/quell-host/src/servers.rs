@@ -3,6 +3,7 @@
 
 mod earlier;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
@@ -17,10 +18,11 @@ pub use earlier::{EarlierAnswer, EarlierMeasurement, EarlierVerdict, OpenQuestio
 
 use crate::attach::AttachedMode;
 use crate::attach::effect::{EffectOnQueue, judge};
-use crate::attach::no_poll::cause;
+use crate::attach::no_poll::{NoPollCause, cause};
 use crate::attach::payoff::{DoesItPay, ModePayoff};
 use crate::findings::{
     EPOLL_MIXES_NAPIS, Finding, Node, Severity, can_come_to_mix, has_reuseport_group, kinds_of, lacking,
+    opened_connections,
 };
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{FileWait, Files, Process, Protocol, Snapshot, SnapshotSocket, SocketState};
@@ -177,6 +179,28 @@ pub fn origins(snapshot: &Snapshot) -> BTreeMap<Pid, ProcessOrigin> {
     snapshot.processes.iter().filter_map(of).collect()
 }
 
+/// Adds the processes that attached ones have started since, such as the workers of a reload: the mode is meant for them,
+/// too, although it may not be set on them.
+#[must_use]
+pub fn with_started_since(
+    mut attached: BTreeMap<Pid, AttachedMode>,
+    now: &Snapshot,
+    origins: &BTreeMap<Pid, ProcessOrigin>,
+) -> BTreeMap<Pid, AttachedMode> {
+    if attached.is_empty() {
+        return attached;
+    }
+    let parent = |pid: &Pid| origins.get(pid).and_then(|origin| origin.parent);
+    for process in &now.processes {
+        let ancestors = std::iter::successors(parent(&process.pid), parent).take(now.processes.len());
+        let mode = ancestors.filter_map(|pid| attached.get(&pid)).next().copied();
+        if let Some(mode) = mode.filter(|_| !attached.contains_key(&process.pid)) {
+            attached.insert(process.pid, mode);
+        }
+    }
+    attached
+}
+
 /// What is known about a host besides its snapshots.
 #[derive(Debug, Clone, Copy)]
 pub struct Known<'a> {
@@ -275,8 +299,10 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let mixes = about.iter().any(|finding| finding.id == EPOLL_MIXES_NAPIS);
     let answers = processes.iter().find_map(|process| known.measured.get(&(process.pid, process.name.clone())));
     let is_steered = attached.is_some_and(|it| it.steers);
+    // Their queues are not those of the accepted connections.
+    let has_opened = |epoll: &&EpollContext<'_>| opened_connections(query, epoll).is_some();
     let is_helped = |process: &&Process| match mixes {
-        true => has_reuseport_group(query, process),
+        true => has_reuseport_group(query, process) && !receiving.iter().any(has_opened),
         false => can_come_to_mix(query, process),
     };
     let can_steer = !is_steered && processes.iter().any(is_helped);
@@ -289,17 +315,25 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let programs_cpu_wait_ns = processes.iter().map(|process| query.cpu_wait_ns(process)).sum::<Option<u64>>();
     let payoff = attached.filter(|_| !samples.is_empty()).map(|attached| {
         let mode = attached.mode;
+        let is_unset = Cell::new(false);
         let judged = |(napi, sample): &(NapiId, &QueueSample)| {
             let seen = EffectOnQueue {
                 programs_cpu_ns,
                 programs_cpu_wait_ns,
                 ..EffectOnQueue::of(*napi, known.sampled_ns, sample)
             };
-            (seen, judge(&mode, &seen, || cause(query, &pids, *napi).if_attached(&attached)))
+            (
+                seen,
+                judge(&mode, &seen, || {
+                    let cause = cause(query, &pids, *napi).if_attached(&attached);
+                    is_unset.set(is_unset.get() || matches!(cause, NoPollCause::NotEnabled { .. }));
+                    cause
+                }),
+            )
         };
         let judged: Vec<_> = samples.iter().map(judged).collect();
         let fix = about.iter().find(|finding| finding.leaves_queues_unpolled()).and_then(|finding| finding.fix.first());
-        ModePayoff::of(mode, &judged, fix, lacking(query, &pids, queues.len()))
+        ModePayoff::of(mode, &judged, fix, lacking(query, &pids, queues.len())).on_unset_epolls(is_unset.get())
     });
     let worst = about.iter().filter(|finding| finding.severity >= Severity::Warning).max_by_key(|it| it.severity);
     // The payoff of an attached mode is worth more than a warning.
@@ -369,8 +403,9 @@ fn of_attached(
     can_steer: bool,
     answered: Answered<'_>,
 ) -> NextStep {
-    let is_ill =
-        |payoff: &ModePayoff| matches!(payoff.pays, DoesItPay::NotInEffect | DoesItPay::LeavesQueuesUnpolled { .. });
+    let is_ill = |payoff: &ModePayoff| {
+        matches!(payoff.pays, DoesItPay::NotInEffect { .. } | DoesItPay::LeavesQueuesUnpolled { .. })
+    };
     let Answered::By(EarlierAnswer { measured, verdict, open, compared, steered, .. }) = answered else {
         return NextStep::Check;
     };

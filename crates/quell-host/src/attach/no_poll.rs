@@ -11,7 +11,7 @@ use super::attached::AttachedMode;
 use super::attachment::observe;
 use super::mode_command::ModeCommand;
 use super::receivers::accepts_for_others;
-use crate::findings::sorting::one_queue_per_worker;
+use crate::findings::sorting::one_queue_per_epoll;
 use crate::findings::{Finding, Fix, one_queue_if_attached, stalls};
 use crate::snapshot::Snapshot;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
@@ -127,7 +127,7 @@ pub(crate) fn cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, napi: N
         return NoPollCause::SeveralQueues {
             epoll: NamedEpoll::of(epoll),
             queues: epoll.by_napi.len(),
-            fix: Box::new(one_queue_per_worker(query, epoll.process)),
+            fix: Box::new(one_queue_per_epoll(query, epoll)),
         };
     }
     let sockets = first.by_napi.get(&napi).map_or(0, Vec::len);

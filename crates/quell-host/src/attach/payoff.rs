@@ -39,7 +39,10 @@ pub struct ModePayoff {
 #[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub enum DoesItPay {
     /// No: it is not in effect on a queue.
-    NotInEffect,
+    NotInEffect {
+        /// Whether that is because epolls of the program do not have it, such as those of workers that it started since.
+        on_unset_epolls: bool,
+    },
     /// No: an epoll polls one queue and has connections of several, so that packets of the others wait.
     LeavesQueuesUnpolled {
         /// How to give each epoll one queue.
@@ -53,8 +56,8 @@ pub enum DoesItPay {
     CostsCpuTime {
         /// Mode that needs fewer polls at this packet rate.
         instead: DeliveryMode,
-        /// Packets per second of a queue above which its timer polls at most twice per packet; null if it polls at any
-        /// rate.
+        /// Packets per second of a queue at which its timer expires twice per packet, and above which it polls less; null
+        /// if it polls at any rate.
         break_even_packets_per_s: Option<u64>,
     },
     /// `base` does not change polls.
@@ -81,7 +84,7 @@ impl DoesItPay {
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
-            Self::NotInEffect => "not-in-effect",
+            Self::NotInEffect { .. } => "not-in-effect",
             Self::LeavesQueuesUnpolled { .. } => "leaves-queues-unpolled",
             Self::LacksCpus(_) => "lacks-cpus",
             Self::CostsCpuTime { .. } => "costs-cpu-time",
@@ -94,7 +97,7 @@ impl DoesItPay {
     /// Whether the mode does not pay, without a measurement.
     #[must_use]
     pub fn is_no(&self) -> bool {
-        matches!(self, Self::NotInEffect | Self::LeavesQueuesUnpolled { .. } | Self::LacksCpus(_))
+        matches!(self, Self::NotInEffect { .. } | Self::LeavesQueuesUnpolled { .. } | Self::LacksCpus(_))
     }
 }
 
@@ -118,7 +121,9 @@ impl ModePayoff {
             instead.max_by_key(|instead| (*instead == DeliveryMode::default(), instead.napi().gro_flush_timeout_ns));
         let lacking = lacking.filter(|_| mode.poller().is_some());
         let pays = match (instead, fix, lacking) {
-            _ if is(|verdict| matches!(verdict, ModeVerdict::NotInEffect(_))) => DoesItPay::NotInEffect,
+            _ if is(|verdict| matches!(verdict, ModeVerdict::NotInEffect(_))) => {
+                DoesItPay::NotInEffect { on_unset_epolls: false }
+            }
             _ if mode == DeliveryMode::default() => DoesItPay::ChangesNothing,
             (_, Some(fix), _) => {
                 let (fix, command) = fix.parts();
@@ -144,6 +149,15 @@ impl ModePayoff {
             cpu_wait_share: queues.iter().filter_map(waited).max_by(f64::total_cmp),
             pays,
         }
+    }
+
+    /// The same, if the mode is not in effect because epolls do not have it.
+    #[must_use]
+    pub fn on_unset_epolls(mut self, is_so: bool) -> Self {
+        if let DoesItPay::NotInEffect { on_unset_epolls } = &mut self.pays {
+            *on_unset_epolls = is_so;
+        }
+        self
     }
 }
 
@@ -202,7 +216,7 @@ mod tests {
     #[test]
     fn names_of_answers_are_those_of_json() {
         let answers = [
-            DoesItPay::NotInEffect,
+            DoesItPay::NotInEffect { on_unset_epolls: false },
             DoesItPay::LeavesQueuesUnpolled { fix: "steer".to_owned(), command: None },
             DoesItPay::LacksCpus(LackingCpus { cpus: 2, queues: 2, workers: 2 }),
             DoesItPay::CostsCpuTime { instead: DeliveryMode::default(), break_even_packets_per_s: None },
@@ -278,7 +292,9 @@ mod tests {
         assert!(matches!(pays("suspend20", None), DoesItPay::CostsCpuTime { .. }));
         assert_eq!(pays("base", None), DoesItPay::ChangesNothing);
         let not = [(costly[0].0, ModeVerdict::NotInEffect("none".to_owned()))];
-        assert_eq!(payoff("suspend20", &not, Some("steer")).pays, DoesItPay::NotInEffect);
+        let not = payoff("suspend20", &not, Some("steer"));
+        assert_eq!(not.pays, DoesItPay::NotInEffect { on_unset_epolls: false });
+        assert_eq!(not.on_unset_epolls(true).pays, DoesItPay::NotInEffect { on_unset_epolls: true });
     }
 
     #[test]

@@ -141,7 +141,13 @@ pub fn are_owned(findings: &mut [Finding], now: &Snapshot, owners: &[&History]) 
     for finding in findings {
         let fixes = std::mem::take(&mut finding.fix);
         let by_owner: Vec<Option<usize>> = fixes.iter().map(owner_of).collect();
+        // Another command sets the mode of these programs again: it needs no other mode.
+        let is_set_again =
+            fixes.iter().any(|fix| matches!(fix, Fix::Mode { command, .. } if command.attached.is_some()));
         for (fix, owner) in fixes.iter().zip(&by_owner) {
+            if is_set_again && owner.is_some_and(|place| owners[place].begin.purpose.is_of_programs()) {
+                continue;
+            }
             let new = owner.and_then(|place| {
                 let its = fixes.iter().zip(&by_owner).filter(|(_, other)| **other == Some(place));
                 let settings: Vec<&Setting> = its.filter_map(|(fix, _)| fix.setting()).collect();
@@ -198,6 +204,20 @@ fn corrected(mode: &DeliveryMode, setting: &Setting) -> Option<DeliveryMode> {
     let Setting::Napi { wanted, .. } = setting else { return None };
     if mode.poller().is_some() {
         return None;
+    }
+    // The name of the mode with the wanted value says more than the names of all values.
+    let values: Option<Vec<String>> = NapiAttribute::ALL
+        .iter()
+        .filter_map(|attribute| Some((attribute, wanted.get(*attribute)?)))
+        .map(|(attribute, value)| match attribute {
+            NapiAttribute::GroFlushTimeout => Some(format!("gro-flush-timeout={value}ns")),
+            NapiAttribute::DeferHardIrqs => Some(format!("defer-hard-irqs={value}")),
+            _ => None,
+        })
+        .collect();
+    let named = values.and_then(|values| format!("{mode},{}", values.join(",")).parse().ok());
+    if let Some(named) = named.filter(|named| named != mode) {
+        return Some(named);
     }
     let napi = PartialNapiSettings::from(mode.napi()).changed_by(wanted).complete()?;
     // Without suspension, nothing needs an epoll that polls.

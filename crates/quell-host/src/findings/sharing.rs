@@ -11,7 +11,7 @@ use quell_mode::NapiAttribute;
 
 use super::fix::Fix;
 use super::setting::{Setting, SettingObject};
-use super::sorting::{one_queue_per_worker, opened_connections};
+use super::sorting::one_queue_per_epoll;
 use super::text::time_text;
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
@@ -59,9 +59,7 @@ fn mixed(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             severity,
             nodes,
             observed: format!("sockets by NAPI: {}{}", shares.collect::<Vec<_>>().join(", "), if_polled(severity)),
-            fix: std::iter::once(one_queue_per_worker(query, epoll.process))
-                .chain(opened_connections(query, epoll).map(Fix::advice))
-                .collect(),
+            fix: vec![one_queue_per_epoll(query, epoll)],
         }
     };
     mixing(query).map(observation).collect()
@@ -82,7 +80,7 @@ fn mixing<'q>(query: &'q SnapshotQuery<'q>) -> impl Iterator<Item = (&'q EpollCo
 pub fn unpolled_queues(now: &Snapshot) -> BTreeMap<Pid, Fix> {
     let query = SnapshotQuery::new(now, None);
     let polling = mixing(&query).filter(|(epoll, _)| epoll.polls());
-    polling.map(|(epoll, _)| (epoll.process.pid, one_queue_per_worker(&query, epoll.process))).collect()
+    polling.map(|(epoll, _)| (epoll.process.pid, one_queue_per_epoll(&query, epoll))).collect()
 }
 
 static UDP_ON_SEVERAL: Rule = Rule {

@@ -16,8 +16,15 @@ use crate::snapshot::arrival::receiving_napis;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Process, Protocol, Snapshot, SnapshotSocket, SocketState};
 
-/// How each worker of a program gets the connections of one queue, or that it cannot.
-pub(crate) fn one_queue_per_worker(query: &SnapshotQuery<'_>, process: &Process) -> Fix {
+/// How an epoll gets the connections of one queue, or that it cannot: connections that the program opened are on any.
+pub(crate) fn one_queue_per_epoll(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Fix {
+    match opened_connections(query, epoll) {
+        Some(text) => Fix::advice(text),
+        None => one_queue_per_worker(query, epoll.process),
+    }
+}
+
+fn one_queue_per_worker(query: &SnapshotQuery<'_>, process: &Process) -> Fix {
     if process.name == "memcached" {
         return Fix::advice("start memcached with -N and one thread per queue");
     }
@@ -54,8 +61,8 @@ pub(super) fn without_suspension(query: &SnapshotQuery<'_>, process: &Process) -
     let its = query.epolls().filter(|epoll| epoll.process.pid == process.pid);
     let queues: BTreeSet<_> = its.flat_map(|epoll| epoll.by_napi.keys()).collect();
     match lacking(query, &[process.pid].into(), queues.len()) {
-        None => "a mode without suspension (defer20, userbusy)",
-        Some(_) => "a mode without suspension (defer20)",
+        None => "a mode without suspension, after a measurement (defer20, userbusy)",
+        Some(_) => "a mode without suspension, after a measurement (defer20)",
     }
 }
 
@@ -117,7 +124,7 @@ pub(crate) fn opened_connections(query: &SnapshotQuery<'_>, epoll: &EpollContext
     (opened > 0 && !ports.is_empty()).then(|| {
         format!(
             "the program opened {}, which cannot be steered: reach those servers over loopback or a Unix socket, or use \
-             a device with one queue, or a mode without suspension",
+             a device with one queue, or a mode without suspension, after a measurement (defer20)",
             counted(opened, "connection"),
         )
     })
@@ -136,7 +143,7 @@ pub fn are_steered(findings: &mut [Finding], programs: &BTreeSet<Pid>) {
     let is_theirs = |node: &Node| matches!(node, Node::Epoll { pid, .. } if programs.contains(pid));
     let mixed = findings.iter_mut().filter(|finding| finding.id == EPOLL_MIXES_NAPIS);
     for finding in mixed.filter(|finding| finding.nodes.iter().any(is_theirs)) {
-        if let Some(to_steer) = finding.fix.first_mut() {
+        if let Some(to_steer @ Fix::Mode { .. }) = finding.fix.first_mut() {
             *to_steer = Fix::advice(STEERED);
         }
     }
@@ -187,7 +194,10 @@ pub fn name_mode(findings: &mut [Finding], planned: &DeliveryMode) {
 /// How to give each epoll one queue, for a program that has a mode.
 #[must_use]
 pub fn one_queue_if_attached(fix: Fix, attached: &AttachedMode) -> Fix {
-    if attached.steers { Fix::advice(STEERED) } else { fix.if_attached(attached) }
+    match fix {
+        Fix::Mode { .. } if attached.steers => Fix::advice(STEERED),
+        fix => fix.if_attached(attached),
+    }
 }
 
 /// Whether the process holds a socket of a reuseport group with several TCP listeners, which may be those of other

@@ -8,7 +8,7 @@ use quell_host::attach::payoff::DoesItPay;
 use quell_host::findings::{Finding, examine};
 use quell_host::servers::{
     EarlierAnswer, EarlierMeasurement, EarlierVerdict, HostServer, Known, NextStep, OpenQuestion, ProcessOrigin,
-    ServerWait, servers,
+    ServerWait, servers, with_started_since,
 };
 use quell_linux::{NapiId, Pid};
 use quell_sampler::QueueSample;
@@ -445,4 +445,23 @@ fn a_finding_about_another_program_on_the_queue_is_not_about_a_server() {
     let found = of(&host, &Facts::default());
     let notes = |name: &str| found.iter().find(|server| server.name == name).map(|server| server.notes);
     assert!(notes("memcached") > notes("nginx"), "{found:#?}");
+}
+
+#[test]
+fn a_proxy_whose_own_connections_mix_queues_is_not_measured_with_steering() {
+    let mut proxy = mixing(true);
+    assert_eq!(only(&proxy, &Facts::default()).next, NextStep::Measure { steered: true });
+    set(&mut proxy, "/sockets/1/local", json!("10.0.0.1:40000"));
+    assert_eq!(only(&proxy, &Facts::default()).next, NextStep::Fix { finding: "epoll-mixes-napis" });
+}
+
+#[test]
+fn workers_that_an_attached_program_has_started_since_are_meant_by_its_mode() {
+    let now = snapshot(&healthy());
+    let worker = now.processes[0].pid;
+    let parent = Pid::new(4_000).unwrap();
+    let origins = |of| BTreeMap::from([(worker, ProcessOrigin { parent: Some(of), place: None })]);
+    let modes = |of| with_started_since(BTreeMap::from([(parent, attached("suspend200", true))]), &now, &origins(of));
+    assert_eq!(modes(parent).get(&worker), Some(&attached("suspend200", true)));
+    assert_eq!(modes(Pid::new(1).unwrap()).get(&worker), None);
 }

@@ -155,11 +155,12 @@ impl Diagnosis {
         let Examined { before, now, polls, sampled, behavior } = examined;
         let mut report = findings::examine_observed(now, before.as_ref(), polls, behavior.as_ref());
         report.leave_out_own(now);
-        let attached = &attached_modes(owners);
+        let origins = servers::origins(now);
+        let attached = &servers::with_started_since(attached_modes(owners), now, &origins);
         adapt(&mut report.findings, now, owners, attached);
         let known = Known {
             findings: &report.findings,
-            origins: &servers::origins(now),
+            origins: &origins,
             attached,
             below,
             measured,

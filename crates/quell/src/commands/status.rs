@@ -91,7 +91,10 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
         };
         applied.push(AppliedReport::in_progress(attached, condition));
     }
-    applied.iter_mut().for_each(|applied| applied.update_programs(running));
+    for applied in &mut applied {
+        applied.update_programs(running);
+        applied.find_started_since(parent_of);
+    }
     let pids: Vec<Pid> = applied.iter().flat_map(AppliedReport::attached_pids).collect();
     if !pids.is_empty() {
         let observed = observed(pids);
@@ -114,6 +117,10 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
         None => Ok(()),
         Some(advice) => Err(Failure::new(Exit::VerifyFailed, advice)),
     }
+}
+
+fn parent_of(pid: Pid) -> Option<Pid> {
+    ProcRoot::default().process(pid).stat().ok()?.ppid
 }
 
 /// The program with its present name, if it runs.

@@ -98,7 +98,8 @@ pub(crate) fn figures(payoff: &ModePayoff) -> String {
 #[must_use]
 pub(crate) fn in_short(payoff: &ModePayoff) -> &'static str {
     match payoff.pays {
-        DoesItPay::NotInEffect => "not in effect",
+        DoesItPay::NotInEffect { on_unset_epolls: true } => "not set on new epolls, set it again",
+        DoesItPay::NotInEffect { .. } => "not in effect",
         DoesItPay::LeavesQueuesUnpolled { .. } => "leaves queues unpolled",
         DoesItPay::LacksCpus(_) => "lacks CPUs",
         DoesItPay::CostsCpuTime { .. } => "polls more than interrupts would, measure",
@@ -124,7 +125,10 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
         false => ("undo it", Some(format!("quell detach {}", programs.positional))),
     };
     match pays {
-        DoesItPay::NotInEffect => (format!("{mode} is not in effect{figures}: {undo}, or fix the cause"), detach),
+        DoesItPay::NotInEffect { on_unset_epolls: true } => (unset(mode, figures), Some(programs.replace(mode))),
+        DoesItPay::NotInEffect { .. } => {
+            (format!("{mode} is not in effect{figures}: {undo}, or fix the cause"), detach)
+        }
         DoesItPay::LeavesQueuesUnpolled { fix, command } => (unpolled(payoff, fix), command.clone()),
         DoesItPay::LacksCpus(LackingCpus { cpus, queues, workers }) => {
             let (cpus, threads) = (counted(*cpus, "CPU"), counted(*queues, "polling thread"));
@@ -132,8 +136,12 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
             (format!("{mode} costs more than it gives: {threads} and {workers} share {cpus}{figures}: {undo}"), detach)
         }
         DoesItPay::CostsCpuTime { instead, break_even_packets_per_s } => {
-            let above = break_even_packets_per_s
-                .map(|rate| format!("at most 2 polls per packet above {} packets/s per queue", short(rate as f64)));
+            let above = break_even_packets_per_s.map(|rate| {
+                format!(
+                    "above about {} packets/s per queue the timer expires less than twice per packet",
+                    short(rate as f64)
+                )
+            });
             let figures = match (figures.strip_suffix(')'), above) {
                 (Some(figures), Some(above)) => format!("{figures}; {above})"),
                 (None, Some(above)) => format!(" ({above})"),
@@ -184,6 +192,15 @@ pub(crate) fn whole_cpus(mode: &DeliveryMode, queues: usize) -> Option<String> {
             .polls_at_any_load()
             .then(|| "each worker polls while it waits, and uses a whole CPU, at any load".to_owned()),
     }
+}
+
+/// The mode is missing on epolls that were opened since it was attached.
+#[must_use]
+pub(crate) fn unset(mode: &DeliveryMode, figures: &str) -> String {
+    format!(
+        "{mode} is not set on epolls that the program has opened since, as the workers of a reload do{figures}: if \
+         `--follow` runs, it sets them within seconds; otherwise set it again"
+    )
 }
 
 /// How connections from before an attachment get to their workers. A reload would end a measurement.
@@ -250,7 +267,7 @@ mod tests {
     fn a_verdict_against_a_mode_names_what_to_do_instead() {
         let (text, command) = said("suspend20", costs("suspend500"));
         assert!(text.contains("polls more than interrupts would (12.1 polls per packet"), "{text}");
-        assert!(text.contains("(p99); at most 2 polls per packet above 25,000 packets/s per queue)"), "{text}");
+        assert!(text.contains("(p99); above about 25,000 packets/s per queue the timer"), "{text}");
         assert!(text.contains("measure whether it does beside suspend500"), "{text}");
         assert_eq!(command.as_deref(), Some("quell bench --pid 812,813 --modes base,suspend500"));
         assert!(said("suspend20", costs("base")).0.contains("measure whether it does, or undo it"));
@@ -258,7 +275,10 @@ mod tests {
         let (text, command) = said("userbusy", lacking);
         assert!(text.contains("2 polling threads and 1 worker share 2 CPUs") && text.ends_with(": undo it"), "{text}");
         assert_eq!(command.as_deref(), Some("quell detach 812 813"));
-        let (not, command) = said("suspend20", DoesItPay::NotInEffect);
+        let (unset, command) = said("suspend20", DoesItPay::NotInEffect { on_unset_epolls: true });
+        assert!(unset.contains("workers of a reload") && unset.ends_with("set it again"), "{unset}");
+        assert_eq!(command.as_deref(), Some("quell detach 812 813 && quell attach suspend20 812 813"));
+        let (not, command) = said("suspend20", DoesItPay::NotInEffect { on_unset_epolls: false });
         assert!(not.contains("not in effect") && command.as_deref() == Some("quell detach 812 813"), "{not}");
         assert_eq!(said("suspend20", DoesItPay::CannotTell).1.as_deref(), Some("quell top 812 813"));
         assert_eq!(said("base", DoesItPay::ChangesNothing).1.as_deref(), Some("quell bench --pid 812,813"));

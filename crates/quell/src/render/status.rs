@@ -12,6 +12,7 @@ use quell_change::recovery::waiting_settings;
 use quell_host::attach::attached::{Attached, AttachedMode};
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::payoff::ModePayoff;
+use quell_host::attach::{Selection, Targets};
 use quell_linux::visible::{self, agree, counted};
 use quell_linux::{CpuList, Pid};
 use quell_result::store::utc;
@@ -81,6 +82,12 @@ pub(crate) struct AppliedReport {
     gone: usize,
     drifted: Vec<Drift>,
     programs: Vec<TargetProgram>,
+    /// Processes of the same name that they have started since, and that do not have the mode.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    started_since: Vec<TargetProgram>,
+    /// The programs that are not children of others, for commands.
+    #[serde(skip)]
+    parents: Vec<Pid>,
     #[serde(skip)]
     attached: Option<AttachedMode>,
     /// Verdicts on its programs that are running. Empty for profiles.
@@ -174,6 +181,8 @@ impl AppliedReport {
             gone,
             drifted,
             programs: history.targets.clone(),
+            started_since: Vec::new(),
+            parents: Vec::new(),
             attached: AttachedMode::recorded(history),
             effects: Vec::new(),
         }
@@ -187,6 +196,17 @@ impl AppliedReport {
         }
     }
 
+    /// Looks for processes that the attached programs have started since.
+    pub(crate) fn find_started_since(&mut self, parent_of: fn(Pid) -> Option<Pid>) {
+        let pids: Vec<Pid> = self.attached_pids().collect();
+        let is_child = |pid: &Pid| parent_of(*pid).is_some_and(|parent| pids.contains(&parent));
+        self.parents = pids.iter().copied().filter(|pid| !is_child(pid)).collect();
+        let Ok(family) = Targets::find(Selection::Processes(pids.clone())) else { return };
+        let is_same = |one: &&TargetProgram| self.programs.iter().any(|program| program.name == one.name);
+        let is_new = |one: &&TargetProgram| !pids.contains(&one.pid);
+        self.started_since = family.living().filter(is_new).filter(is_same).cloned().collect();
+    }
+
     pub(crate) fn attached_pids(&self) -> impl Iterator<Item = Pid> {
         let is_meant = matches!(self.state, AppliedState::Attached | AppliedState::Launched);
         self.programs.iter().filter(move |_| is_meant).map(|program| program.pid)
@@ -194,11 +214,14 @@ impl AppliedReport {
 
     /// Whether the mode pays for the program for which it pays least, and the command that follows.
     fn conclusion(&self) -> Option<(String, Option<String>)> {
+        let programs = ProgramArguments::of_pids(&self.parents).attached(self.attached);
+        if let Some(attached) = self.attached.filter(|attached| !attached.launched && !self.started_since.is_empty()) {
+            return Some((payoff::unset(&attached.mode, ""), Some(programs.replace(&attached.mode))));
+        }
         let payoffs = self.effects.iter().filter_map(|effect| effect.payoff.as_ref());
         let worst = payoffs.min_by(|one, other| one.pays.cmp(&other.pays))?;
-        let pids: Vec<Pid> = self.attached_pids().collect();
         // The lines of the programs have the figures.
-        Some(payoff::advice_with(worst, &ProgramArguments::of_pids(&pids).attached(self.attached), ""))
+        Some(payoff::advice_with(worst, &programs, ""))
     }
 
     pub(crate) fn judge(&mut self, observed: &Result<IntervalReport, String>) {
@@ -421,6 +444,9 @@ impl fmt::Display for AppliedReport {
             writeln!(f, "  and {} more; --json lists all", self.set.len() - SET_SHOWN)?;
         }
         self.effects.iter().try_for_each(|effect| effect.fmt(f))?;
+        for TargetProgram { name, pid, .. } in &self.started_since {
+            writeln!(f, "  {} {pid}: started since, without the mode", on_one_line(name))?;
+        }
         if let Some((text, command)) = self.conclusion() {
             let command = command.map_or_else(String::new, |command| format!(":\n    {command}"));
             writeln!(f, "  {text}{command}")?;
@@ -561,6 +587,8 @@ mod tests {
             gone: 0,
             drifted: Vec::new(),
             programs: vec![program(42, "nginx"), program(43, "nginx")],
+            started_since: Vec::new(),
+            parents: Vec::new(),
             attached: None,
             effects: Vec::new(),
         };
@@ -570,6 +598,12 @@ mod tests {
             (one.pid.get() == 43).then(|| TargetProgram { name: "worker".to_owned(), ..one.clone() })
         });
         assert_eq!(applied.programs, [program(43, "worker")]);
+        let mode = "suspend20".parse().unwrap();
+        applied.attached = Some(AttachedMode { mode, launched: false, steers: true, pins: true });
+        (applied.started_since, applied.parents) = (vec![program(44, "nginx")], vec![Pid::new(42).unwrap()]);
+        let text = applied.to_string();
+        assert!(text.contains("nginx 44: started since, without the mode"), "{text}");
+        assert!(text.ends_with("quell attach suspend20 42 --steer --pin --follow --take-over --yes\n"), "{text}");
     }
 
     #[test]
