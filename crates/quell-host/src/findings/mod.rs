@@ -40,7 +40,8 @@ pub use node::Node;
 pub use setting::are_owned;
 pub use sharing::{EPOLL_MIXES_NAPIS, unpolled_queues};
 pub use sorting::{
-    LackingCpus, are_attached, are_placed, are_steered, cpus_lacking_for_pollers, name_mode, one_queue_if_attached,
+    LackingCpus, STEERED, are_attached, are_placed, are_steered, cpus_lacking_for_pollers, name_mode,
+    one_queue_if_attached,
 };
 pub(crate) use sorting::{can_come_to_mix, has_reuseport_group, lacking, opened_connections};
 

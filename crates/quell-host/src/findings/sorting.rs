@@ -135,7 +135,7 @@ fn listens(socket: &SnapshotSocket) -> bool {
 }
 
 /// Advice to a program whose new connections are steered.
-pub(crate) const STEERED: &str =
+pub const STEERED: &str =
     "new connections are steered to one queue per worker; those from before stay until their clients reconnect";
 
 /// Replaces the advice to steer in findings about these programs, whose connections are steered.

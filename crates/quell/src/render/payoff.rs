@@ -3,7 +3,7 @@
 use quell_cli::number::{plain, short};
 use quell_host::attach::payoff::{DoesItPay, ModePayoff};
 use quell_host::attach::{AttachedMode, ModeCommand, Selection};
-use quell_host::findings::LackingCpus;
+use quell_host::findings::{LackingCpus, STEERED};
 use quell_linux::Pid;
 use quell_linux::visible::{self, agree, counted};
 use quell_mode::{DeliveryMode, Threaded};
@@ -129,7 +129,12 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
         DoesItPay::NotInEffect { .. } => {
             (format!("{mode} is not in effect{figures}: {undo}, or fix the cause"), detach)
         }
-        DoesItPay::LeavesQueuesUnpolled { fix, command } => (unpolled(payoff, fix), command.clone()),
+        DoesItPay::LeavesQueuesUnpolled { fix, command } => {
+            // Reconnecting clients are what the reader waits for; any other advice changes the program first.
+            let until_then = command.is_none() && fix != STEERED;
+            let text = unpolled(payoff, fix) + if until_then { "; until then, " } else { "" };
+            (text + if until_then { undo } else { "" }, command.clone().or(detach.filter(|_| until_then)))
+        }
         DoesItPay::LacksCpus(LackingCpus { cpus, queues, workers }) => {
             let (cpus, threads) = (counted(*cpus, "CPU"), counted(*queues, "polling thread"));
             let workers = counted(*workers, "worker");
@@ -286,9 +291,11 @@ mod tests {
 
     #[test]
     fn connections_on_several_queues_of_an_epoll_are_named_with_what_their_packets_wait() {
-        let unpolled = || DoesItPay::LeavesQueuesUnpolled { fix: "add --steer".to_owned(), command: None };
-        let (text, command) = said("suspend20", unpolled());
-        assert!(text.contains("up to 20 ms (irq-suspend-timeout): add --steer") && command.is_none(), "{text}");
-        assert!(said("fullbusy", unpolled()).0.contains("up to 5 ms (gro-flush-timeout)"));
+        let unpolled = |fix: &str| DoesItPay::LeavesQueuesUnpolled { fix: fix.to_owned(), command: None };
+        let (text, command) = said("suspend20", unpolled("use one queue"));
+        assert!(text.ends_with("up to 20 ms (irq-suspend-timeout): use one queue; until then, undo it"), "{text}");
+        assert_eq!(command.as_deref(), Some("quell detach 812 813"));
+        assert_eq!(said("suspend20", unpolled(STEERED)).1, None, "its clients will reconnect");
+        assert!(said("fullbusy", unpolled("use one queue")).0.contains("up to 5 ms (gro-flush-timeout)"));
     }
 }
