@@ -83,7 +83,6 @@ pub(crate) struct AppliedReport {
     drifted: Vec<Drift>,
     programs: Vec<TargetProgram>,
     /// Processes of the same name that they have started since, and that do not have the mode.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     started_since: Vec<TargetProgram>,
     /// The programs that are not children of others, for commands.
     #[serde(skip)]
