@@ -21,6 +21,10 @@ pub trait Designer {
     /// Leaves out the setting of the next slice, because it could not be set. Returns false if nothing can be compared
     /// without it.
     fn not_settable(&mut self, reason: String) -> bool;
+
+    /// Ends the experiment without the next slice, because the budget was spent during it. Returns false if too little
+    /// was observed for an answer.
+    fn end_by_budget(&mut self) -> bool;
 }
 
 /// The slice that must be observed next.
@@ -71,6 +75,11 @@ pub trait ExperimentSubject {
     /// Whether a slice with this error of [`Self::observe`] is repeated once, after the reference was set. If it fails
     /// again, its setting is left out, unless it is the reference.
     fn repeats_slice(&self, _: &Self::Error) -> bool {
+        false
+    }
+
+    /// Whether an error of [`Self::observe`] means that the budget was spent before the end of the slice.
+    fn is_budget_spent(&self, _: &Self::Error) -> bool {
         false
     }
 
@@ -180,6 +189,9 @@ where
                 report(designer, SliceStage::Recorded)?;
             }
             Ok(None) => return Ok(ExperimentEnd::Interrupted),
+            Err(SetFailure::SubjectFailed(error)) if subject.is_budget_spent(&error) && designer.end_by_budget() => {
+                return Ok(ExperimentEnd::Ended);
+            }
             Err(SetFailure::SubjectFailed(error)) => return Ok(ExperimentEnd::SubjectFailed(error)),
             Err(SetFailure::NotSettable(error)) => {
                 let reason = error.to_string();

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::{Looks, SwitchbackAnalysis};
-use crate::design::{CONTROL, DesignError, ExperimentDesign, REFERENCE, Treatment};
+use crate::design::{CONTROL, DesignError, ExperimentDesign, MIN_BLOCKS, REFERENCE, Treatment};
 use crate::driver::{Designer, SliceOrder};
 use crate::observation::{InvalidObservation, SliceObservation, SliceRecord};
 
@@ -150,6 +150,16 @@ impl<S> Switchback<S> {
         true
     }
 
+    /// Ends the experiment and drops the slices of the incomplete block, if there are enough blocks for a verdict.
+    fn end_after_last_block(&mut self) -> bool {
+        let is_enough = self.block >= MIN_BLOCKS;
+        if is_enough {
+            self.record.slices.retain(|slice| slice.block < self.block);
+            self.stopped = Some(StopReason::BudgetSpent);
+        }
+        is_enough
+    }
+
     /// Why the experiment has ended. `None` while it continues.
     #[must_use]
     pub fn stopped(&self) -> Option<StopReason> {
@@ -211,5 +221,9 @@ impl<S: Clone + PartialEq> Designer for Switchback<S> {
 
     fn not_settable(&mut self, reason: String) -> bool {
         self.drop_treatment(reason)
+    }
+
+    fn end_by_budget(&mut self) -> bool {
+        self.end_after_last_block()
     }
 }

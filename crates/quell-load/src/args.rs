@@ -65,7 +65,7 @@ pub struct LoadOptions {
     /// Gaps between requests; their mean is scaled to the rate.
     #[arg(long, value_name = "DIST", default_value = "facebook-gaps")]
     pub gaps: Distribution,
-    /// memcached, redis: number of keys.
+    /// memcached, redis: number of keys, which are stored in the server before the load.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub keys: u32,
     /// memcached, redis: key sizes, in bytes.
@@ -77,7 +77,7 @@ pub struct LoadOptions {
     /// memcached, redis: share of get requests, 0 to 1; the others are sets.
     #[arg(long, value_name = "SHARE", default_value_t = 0.97)]
     pub get_share: f64,
-    /// memcached, redis: do not preload the keys.
+    /// memcached, redis: do not store the keys first. With `--get-share 1`, nothing is written.
     #[arg(long)]
     pub no_preload: bool,
     /// memcached, redis: time limit for preloading the keys, in seconds.

@@ -63,4 +63,12 @@ impl Designer for Tuner {
         self.not_settable(reason);
         true
     }
+
+    fn end_by_budget(&mut self) -> bool {
+        let has_slices = self.spent() > 0.0;
+        if has_slices {
+            self.stop(TuneEnd::BudgetSpent);
+        }
+        has_slices
+    }
 }

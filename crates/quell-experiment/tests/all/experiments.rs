@@ -46,6 +46,8 @@ struct Simulated {
     /// Whether a failure concerns only the treatment.
     fails_with_treatment: bool,
     panics_at: Option<u32>,
+    /// Whether the failure is that of a slice for which no time was left.
+    fails_by_budget: bool,
     flag_below_cpu: Option<(f64, SliceFlag)>,
 }
 
@@ -61,6 +63,7 @@ impl Simulated {
             dies_at: None,
             fails_with_treatment: false,
             panics_at: None,
+            fails_by_budget: false,
             flag_below_cpu: None,
         }
     }
@@ -123,6 +126,10 @@ impl ExperimentSubject for Simulated {
 
     fn leaves_out_setting(&self, _: &Died) -> bool {
         self.fails_with_treatment
+    }
+
+    fn is_budget_spent(&self, _: &Died) -> bool {
+        self.fails_by_budget
     }
 
     fn restore(&mut self) -> Result<(), Died> {
@@ -276,6 +283,19 @@ fn a_subject_that_dies_ends_the_experiment_and_its_earlier_slices_are_analysed()
     let ratio = finished.analysis.contrasts[0].estimate.unwrap().ratio;
     assert!((0.5..0.7).contains(&ratio), "{ratio}");
     assert_eq!(subject.calls.last(), Some(&"restore"));
+}
+
+#[test]
+fn a_slice_for_which_no_time_is_left_ends_the_experiment_without_its_block() {
+    let at = |slice| Simulated { dies_at: Some(slice), fails_by_budget: true, ..Simulated::new(1) };
+    let mut subject = at(62);
+    let Finished { end, record, analysis, stopped, restored } =
+        finished(&mut subject, design(vec![treatment("saves", 0.6, 0.6)], 3));
+    assert_eq!((end, stopped, restored), (ExperimentEnd::Ended, Some(StopReason::BudgetSpent), Ok(())));
+    assert_eq!((record.slices.len(), analysis.blocks), (60, 20));
+    assert_eq!(analyse(&record), analysis);
+    let early = finished(&mut at(5), design(vec![treatment("saves", 0.6, 0.6)], 3));
+    assert_eq!((early.end, early.record.slices.len()), (ExperimentEnd::SubjectFailed(Died), 4));
 }
 
 #[test]

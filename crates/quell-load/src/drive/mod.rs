@@ -116,6 +116,8 @@ pub(crate) struct Drive<'a> {
     room: Vec<Room>,
     under_way: u64,
     any_down: bool,
+    /// No connection is established: there is nothing to send and nothing to receive until one is.
+    all_down: bool,
     sending: bool,
     /// Requests due at this time or later are not sent.
     end_ns: u64,
@@ -131,6 +133,7 @@ impl<'a> Drive<'a> {
             free: VecDeque::with_capacity(slots),
             room: Vec::with_capacity(slots),
             any_down: thread.connections.iter().any(|connection| connection.socket().is_none()),
+            all_down: false,
             thread,
             end_ns: plan.window_ns.end,
             plan,
@@ -180,6 +183,10 @@ impl<'a> Drive<'a> {
             let nothing_left = self.under_way == 0 && (!self.sending || self.exhausted);
             if now_ns >= end_ns || nothing_left {
                 return Ok(());
+            }
+            if self.all_down {
+                std::thread::sleep(Duration::from_nanos(HOUSEKEEPING_NS));
+                continue;
             }
             self.send_due(now_ns);
             self.look_for_answers()?;
@@ -433,13 +440,18 @@ impl<'a> Drive<'a> {
 
     fn lose(&mut self, id: u32, now_ns: u64) {
         self.tally.errors.connections_lost += 1;
-        self.drop_connection(id, now_ns);
+        self.drop_until(id, now_ns + Connection::RETRY_NS);
     }
 
+    /// Drops a connection after a wrong or a missing answer. A datagram socket is replaced at once: no server has to
+    /// accept it.
     fn drop_connection(&mut self, id: u32, now_ns: u64) {
-        let connection = &mut self.thread.connections[id as usize];
-        let has_no_peer = connection.socket().is_some_and(Socket::is_datagram);
-        let lost = connection.drop_socket(if has_no_peer { now_ns } else { now_ns + Connection::RETRY_NS });
+        let is_datagram = self.thread.connections[id as usize].socket().is_some_and(Socket::is_datagram);
+        self.drop_until(id, if is_datagram { now_ns } else { now_ns + Connection::RETRY_NS });
+    }
+
+    fn drop_until(&mut self, id: u32, retry_ns: u64) {
+        let lost = self.thread.connections[id as usize].drop_socket(retry_ns);
         self.under_way -= lost;
         self.tally.errors.requests_lost += lost;
         self.any_down = true;

@@ -12,7 +12,7 @@ use quell_linux::clock::monotonic_ns;
 use quell_test_support::wait_until;
 
 use super::{Drive, Finder, Pace, Plan, ThreadState};
-use crate::connection::{Connection, Socket};
+use crate::connection::{Connection, Socket, State};
 use crate::requests::{Content, Source};
 use crate::spec::{LoadSpec, RequestResponse, Transport, Workload};
 
@@ -118,4 +118,33 @@ fn a_request_of_a_closed_loop_is_due_when_the_response_before_it_arrived() {
     let since_ns = pending.due_ns - first_due_ns;
     // Histograms round.
     assert!(since_ns.abs_diff(latency_ns) <= since_ns / 50 + 1, "{since_ns} {latency_ns}");
+}
+
+#[test]
+fn a_thread_without_connections_does_not_spin() {
+    let (mut state, _peers) = connected();
+    let mut drive = Drive::new(&mut state, plan(Pace::Closed));
+    let now_ns = monotonic_ns();
+    drive.lose(0, now_ns);
+    drive.keep_house(now_ns);
+    assert!(!drive.all_down, "two connections are left");
+    (1..CONNECTIONS).for_each(|id| drive.lose(id, now_ns));
+    drive.keep_house(now_ns);
+    assert!(drive.all_down);
+}
+
+#[test]
+fn a_lost_datagram_socket_is_replaced_later_and_one_without_an_answer_at_once() {
+    let (mut state, _peers) = connected();
+    for connection in &mut state.connections {
+        connection.state = State::Up(Socket::connect(Transport::Udp, connection.address, PATIENCE).unwrap());
+    }
+    let mut drive = Drive::new(&mut state, plan(Pace::Closed));
+    drive.lose(0, 7);
+    drive.drop_connection(1, 7);
+    let retry_ns = |drive: &Drive<'_>, id: usize| match drive.thread.connections[id].state {
+        State::Down { retry_ns } => retry_ns,
+        _ => 0,
+    };
+    assert_eq!((retry_ns(&drive, 0), retry_ns(&drive, 1)), (7 + Connection::RETRY_NS, 7));
 }

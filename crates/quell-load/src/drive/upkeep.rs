@@ -17,6 +17,7 @@ impl Drive<'_> {
                 self.bring_up(id, now_ns);
             }
         }
+        self.all_down = self.thread.connections.iter().all(|connection| connection.socket().is_none());
     }
 
     /// Counts requests that were not answered in time and drops their connections. Otherwise a late answer would be

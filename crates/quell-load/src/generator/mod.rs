@@ -363,7 +363,8 @@ impl Generator {
                     Err(RecvTimeoutError::Timeout) if cancelled => {}
                     Err(RecvTimeoutError::Timeout) => {
                         cancelled = self.tick(start_ns, planned, observer).is_break();
-                        self.cancel.store(cancelled, Ordering::Relaxed);
+                        // Never cleared here: the run may have been cancelled during its window.
+                        self.cancel.fetch_or(cancelled, Ordering::Relaxed);
                     }
                 }
             };
@@ -418,5 +419,49 @@ impl Drop for Generator {
                 let _ = thread.join();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Engine;
+    use crate::spec::{RequestResponse, Transport, Workload};
+
+    /// Reports that the only thread is done at the second tick.
+    struct DoneLate {
+        ticks: u32,
+        done: Sender<Done>,
+    }
+
+    impl RunObserver for DoneLate {
+        fn progress(&mut self, _: &RunProgress) -> ControlFlow<()> {
+            self.ticks += 1;
+            if self.ticks == 2 {
+                self.done.send(Done { result: Ok(Tally::default()), napi_ids: Vec::new() }).unwrap();
+            }
+            ControlFlow::Continue(())
+        }
+    }
+
+    #[test]
+    fn a_thread_that_stops_late_is_still_cancelled() {
+        let workload =
+            Workload::RequestResponse(RequestResponse { request_bytes: 8, response_bytes: 8, check_content: false });
+        let spec = LoadSpec::new(([127, 0, 0, 1], 1).into(), Transport::Tcp, workload);
+        let (sender, done) = channel();
+        let engine = EngineUsed { engine: Engine::Epoll, fallback_reason: None };
+        let worker = Worker { tid: Pid::of_this_thread(), engine, plans: None, done, thread: None };
+        let mut generator = Generator {
+            content: Arc::new(Content::new(&spec)),
+            spec: Arc::new(spec),
+            workers: vec![worker],
+            napi_ids: BTreeSet::new(),
+            cancel: Arc::new(AtomicBool::new(true)),
+            answered: Vec::new(),
+            runs: 0,
+        };
+        generator.finish(0, Duration::ZERO, &mut DoneLate { ticks: 0, done: sender }).unwrap();
+        assert!(generator.cancel.load(Ordering::Relaxed), "the thread would go on until the end of the run");
     }
 }

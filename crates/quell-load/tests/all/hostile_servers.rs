@@ -275,3 +275,27 @@ fn a_cancelled_run_ends_early_and_another_can_follow() {
     let report = generator.run(&RunSpec { measure_ms: 100, ..hour }, &mut ()).unwrap();
     assert!(report.answered_in_window > 0 && report.errors.malformed == 0, "{report:?}");
 }
+
+#[test]
+fn a_run_whose_connections_keep_failing_is_cancelled_during_its_window() {
+    struct CancelAfterFailures(u32);
+    impl RunObserver for CancelAfterFailures {
+        fn progress(&mut self, _: &RunProgress) -> ControlFlow<()> {
+            self.0 += 1;
+            if self.0 > 10 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }
+    }
+    for schedule in BOTH {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let spec = LoadSpec { threads: 2, ..spec(listener.local_addr().unwrap(), fixed()) };
+        let mut generator = Generator::connect(spec, None).unwrap();
+        // Resets the connections, and refuses others.
+        drop(listener);
+        let begun = Instant::now();
+        let hour = RunSpec { schedule, warm_up_ms: 0, measure_ms: 3_600_000 };
+        let report = generator.run_until_cancelled(&hour, &mut CancelAfterFailures(0)).unwrap();
+        drop(generator);
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        assert!(report.errors.connections_lost >= 4, "{report:?}");
+    }
+}

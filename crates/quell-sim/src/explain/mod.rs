@@ -6,14 +6,14 @@ mod fold;
 mod words;
 
 use quell_mode::{DeliveryMode, ProgramWait};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{HostProfile, Ns, Run, RunError, Trace, TrafficKind};
 
-const SCHEMA: &str = "quell-sim-explain/1";
-
 /// One step of an explanation.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub struct Sentence {
     /// Time since the first packet reached the NIC, in µs.
     pub at_us: f64,
@@ -24,7 +24,8 @@ pub struct Sentence {
 }
 
 /// Explanation of a mode.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub struct Explanation {
     /// Schema of this value: `quell-sim-explain/1`.
     pub schema: &'static str,
@@ -36,6 +37,11 @@ pub struct Explanation {
     pub one_request: Vec<Sentence>,
     /// Steps for one request and [`BUSY_REQUESTS`] more, which arrive faster than the server handles them.
     pub busy_period: Vec<Sentence>,
+}
+
+impl Explanation {
+    /// Schema of this type.
+    pub const SCHEMA: &str = "quell-sim-explain/1";
 }
 
 /// Number of requests after the first in a busy period.
@@ -98,7 +104,7 @@ pub fn record(mode: DeliveryMode, host: &HostProfile) -> Result<RecordedStory, R
 pub fn explain(mode: DeliveryMode, host: &HostProfile) -> Result<Explanation, RunError> {
     let story = Story::of(mode, host);
     Ok(Explanation {
-        schema: SCHEMA,
+        schema: Explanation::SCHEMA,
         mode,
         host: host.name.clone(),
         one_request: story.sentences(&[story.first_ns])?,

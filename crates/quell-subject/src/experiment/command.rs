@@ -375,6 +375,10 @@ impl ExperimentSubject for StartedCommand<'_> {
         matches!(error, CommandSubjectError::Judge(error) if error.is_worth_repeating())
     }
 
+    fn is_budget_spent(&self, error: &CommandSubjectError) -> bool {
+        matches!(error, CommandSubjectError::Judge(JudgeError::BudgetSpent { .. }))
+    }
+
     fn restore(&mut self) -> Result<(), CommandSubjectError> {
         self.running = None;
         if let Some(client) = &mut self.client {

@@ -105,9 +105,10 @@ pub enum JudgeError {
         /// Time limit.
         limit: Duration,
     },
-    /// The judge was still running after the end of the budget.
+    /// The budget was spent before the judge exited.
     #[error(
-        "`{command}` was still running when the budget was spent; limit its duration, as in `wrk --latency -d 1 …`"
+        "the budget was spent before `{command}` exited, with too few slices for an answer; give a longer --budget, or \
+         limit its duration, as in `wrk --latency -d 1 …`"
     )]
     BudgetSpent {
         /// Command line.

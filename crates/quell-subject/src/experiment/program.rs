@@ -337,6 +337,10 @@ impl ExperimentSubject for Programs<'_> {
         matches!(error, SubjectError::Judge(error) if error.is_worth_repeating())
     }
 
+    fn is_budget_spent(&self, error: &SubjectError) -> bool {
+        matches!(error, SubjectError::Judge(JudgeError::BudgetSpent { .. }))
+    }
+
     fn restore(&mut self) -> Result<(), SubjectError> {
         self.end()
     }

@@ -132,6 +132,10 @@ impl ExperimentSubject for Server {
         error == "it is slow"
     }
 
+    fn is_budget_spent(&self, error: &String) -> bool {
+        error == "no time is left"
+    }
+
     fn restore(&mut self) -> Result<(), String> {
         self.restored += 1;
         Ok(())

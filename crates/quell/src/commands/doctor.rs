@@ -81,7 +81,7 @@ pub(super) struct DoctorReport<'a> {
 pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     let terminal = Terminal::of_stdout();
     if args.list {
-        return output::data(&render::list(findings::rules()));
+        return output::data(&render::list(findings::rules(), terminal));
     }
     if let Some(id) = &args.explain {
         return output::data(&render::explanation(rule(id)?, terminal));

@@ -11,6 +11,7 @@ use quell_report::picture;
 use quell_result::list::{ListedContent, ListedResult, ResultsList};
 use quell_result::store::{self, ResultStore, StoredResult};
 use quell_result::{Document as _, DocumentKind, ResultDocument};
+use quell_sim::explain::Explanation;
 use quell_sim::sweep::in_parallel;
 use schemars::{JsonSchema, schema_for};
 
@@ -30,7 +31,7 @@ use crate::render::terminal::Terminal;
 use crate::render::{attach, document};
 
 /// Documents that commands print and no command reads.
-const REPORTS: [DocumentKind; 12] = [
+const REPORTS: [DocumentKind; 13] = [
     report::<DoctorReport<'_>>(findings::SCHEMA),
     report::<attach::Report<'_>>(attach::Report::SCHEMA),
     report::<DetachReport>(DetachReport::SCHEMA),
@@ -41,6 +42,7 @@ const REPORTS: [DocumentKind; 12] = [
     report::<RevertReport>(RevertReport::SCHEMA),
     report::<AdviceReport>(AdviceReport::SCHEMA),
     report::<HostsReport>(HostsReport::SCHEMA),
+    report::<Explanation>(Explanation::SCHEMA),
     report::<LabsReport>(LabsReport::SCHEMA),
     report::<KernelsReport>(KernelsReport::SCHEMA),
 ];

@@ -40,11 +40,19 @@ pub(super) fn convert(markdown: &str, guides: &[Guide]) -> Converted {
             let code = block(&|next| !is_fence(next));
             lines.next();
             converter.code(&code);
-        } else if line.starts_with('|') {
-            let rows = block(&|next| next.starts_with('|'));
+        } else if is_row(line) {
+            let rows = block(&is_row);
+            let of_item = !line.starts_with('|');
+            if of_item {
+                converter.roff().control("RS", ["3"]);
+            }
             converter.table(line, &rows);
+            if of_item {
+                converter.roff().control("RE", []);
+            }
         } else if let Some((mark, first)) = list_item(line) {
-            let rest = block(&|next| next.starts_with(' ') && !next.trim().is_empty() && !is_fence(next));
+            let is_part = |next: &str| next.starts_with(' ') && !next.trim().is_empty() && !is_fence(next) && !is_row(next);
+            let rest = block(&is_part);
             converter.item(mark, &joined(first, &rest));
         } else if !line.trim().is_empty() && !line.starts_with("![") {
             let rest = block(&is_paragraph);
@@ -56,12 +64,17 @@ pub(super) fn convert(markdown: &str, guides: &[Guide]) -> Converted {
 }
 
 fn is_paragraph(line: &str) -> bool {
-    !(line.trim().is_empty() || line.starts_with(['#', '|']) || is_fence(line) || list_item(line).is_some())
+    !(line.trim().is_empty() || line.starts_with('#') || is_row(line) || is_fence(line) || list_item(line).is_some())
 }
 
 /// Whether the line begins or ends a code block. That of an item is indented.
 fn is_fence(line: &str) -> bool {
     line.trim_start().starts_with("```")
+}
+
+/// Whether the line is a row of a table. That of an item is indented.
+fn is_row(line: &str) -> bool {
+    line.trim_start().starts_with('|')
 }
 
 /// The mark and the text of a line that begins an item of a list.
@@ -259,6 +272,14 @@ mod tests {
         let item = "- a\n  b\n\n  ```sh\n  c\n  ```\n- d\n";
         let code = ".PP\n.RS 4\n.EX\n  c\n.EE\n.RE\n";
         assert_eq!(introduction(item), format!(".IP \\(bu 3\na b\n{code}.IP \\(bu 3\nd\n"));
+        assert_eq!(introduction(&item.replacen("\n\n", "\n", 1)), introduction(item));
+    }
+
+    #[test]
+    fn a_table_of_an_item_is_an_indented_list() {
+        let item = "- a\n\n  | b | c |\n  | --- | --- |\n  | d | e |\n- f\n";
+        let table = ".RS 3\n.TP\nd\ne\n.RE\n";
+        assert_eq!(introduction(item), format!(".IP \\(bu 3\na\n{table}.IP \\(bu 3\nf\n"));
         assert_eq!(introduction(&item.replacen("\n\n", "\n", 1)), introduction(item));
     }
 

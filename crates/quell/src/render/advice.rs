@@ -155,10 +155,20 @@ fn next(plan: &TunePlan, ranked: &[RankedMode], programs: &str) -> String {
     let looser = looser.map_or_else(String::new, |goal| {
         format!("\nor ask for less: --goal {}", shell_words::quote(&visible::name(&goal.to_string())))
     });
+    let (compares, judge) = match names_latency(&plan.goal) {
+        true => ("; COMMAND measures what clients see (docs/bench.md), without it CPU time only", " --latency COMMAND"),
+        false => ("", ""),
+    };
     format!(
-        "{left_out}{polls}next: measure {them} where the server runs:\n  quell bench {programs} --modes {}{looser}",
+        "{left_out}{polls}next: measure {them} where the server runs{compares}:\n  quell bench {programs} --modes \
+         {}{judge}{looser}",
         names.join(",")
     )
+}
+
+fn names_latency(goal: &TuneGoal) -> bool {
+    let metrics = goal.limits.iter().map(|limit| &limit.metric);
+    metrics.chain([&goal.objective]).any(|metric| matches!(metric, TuneMetric::Latency { .. }))
 }
 
 /// The goal with limits that the closest mode holds on the model, if no mode holds the present ones.
@@ -250,7 +260,8 @@ mod tests {
             one("threaded", 7, None),
         ];
         let lowest = next(&plan("lowest p99"), &ranked, "--pid 1");
-        assert!(lowest.ends_with("\n  quell bench --pid 1 --modes base,fullbusy,suspend50,defer100"), "{lowest}");
+        assert!(lowest.ends_with("\n  quell bench --pid 1 --modes base,fullbusy,suspend50,defer100 --latency COMMAND"), "{lowest}");
+        assert!(lowest.contains("COMMAND measures what clients see"), "{lowest}");
         assert!(lowest.contains("fullbusy uses a whole CPU"), "{lowest}");
         assert!(lowest.starts_with("Left out below: eventspin20 (only `quell run` can set it).\n"), "{lowest}");
         let least = next(&plan("least cpu"), &ranked, "--pid 1");
@@ -274,7 +285,7 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("Modes of one rank are the same within the model's spread"), "{text}");
-        assert!(text.contains("quell bench --pid 1 --modes base,suspend10,fullbusy\n"), "{text}");
+        assert!(text.contains("quell bench --pid 1 --modes base,suspend10,fullbusy --latency COMMAND\n"), "{text}");
         assert!(text.ends_with("or ask for less: --goal 'p99<=470us, least cpu'\n"), "{text}");
     }
 

@@ -152,9 +152,15 @@ pub(crate) fn explanation(rule: &Rule, terminal: Terminal) -> String {
 }
 
 #[must_use]
-pub(crate) fn list(rules: impl Iterator<Item = &'static Rule>) -> String {
+pub(crate) fn list(rules: impl Iterator<Item = &'static Rule>, terminal: Terminal) -> String {
     let rules: Vec<&Rule> = rules.collect();
     let widest = rules.iter().map(|rule| rule.id.len()).max().unwrap_or(0);
-    let line = |rule: &&Rule| format!("{:widest$}  {:7}  {}\n", rule.id, rule.severity.word(), rule.title);
+    let line = |rule: &&Rule| {
+        let columns = format!("{:widest$}  {:7}  ", rule.id, rule.severity.word());
+        match terminal.fits(columns.len() + rule.title.len()) {
+            true => format!("{columns}{}\n", rule.title),
+            false => terminal.fill(rule.title, &columns, &" ".repeat(columns.len())) + "\n",
+        }
+    };
     rules.iter().map(line).collect()
 }

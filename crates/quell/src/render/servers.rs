@@ -245,26 +245,21 @@ fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
     }
 }
 
-/// Servers whose protocol `quell load` recognises.
-const KNOWN_PROTOCOL: [&str; 11] = [
-    "nginx",
-    "haproxy",
-    "envoy",
-    "caddy",
-    "apache2",
-    "httpd",
-    "lighttpd",
-    "traefik",
-    "memcached",
-    "redis-server",
-    "valkey-server",
-];
+/// HTTP servers, which `quell load` recognises.
+const HTTP: [&str; 8] = ["nginx", "haproxy", "envoy", "caddy", "apache2", "httpd", "lighttpd", "traefik"];
+/// Servers in which `quell load` stores keys unless its options forbid it.
+const KEY_VALUE: [&str; 3] = ["memcached", "redis-server", "valkey-server"];
 const HTTPS: [u16; 2] = [443, 8443];
 
 /// A command that measures latency of the server, if its protocol is known. The reader replaces CLIENT.
 fn judge(server: &HostServer) -> Option<String> {
-    let address = server.address.filter(|it| KNOWN_PROTOCOL.contains(&&*server.name) && !HTTPS.contains(&it.port()))?;
-    Some(format!("ssh CLIENT quell load {address} --rate 1K --warm-up 0.1 --seconds 1 --figures"))
+    let address = server.address.filter(|it| !HTTPS.contains(&it.port()))?;
+    let reads_only = match &*server.name {
+        name if KEY_VALUE.contains(&name) => " --no-preload --get-share 1",
+        name if HTTP.contains(&name) => "",
+        _ => return None,
+    };
+    Some(format!("ssh CLIENT quell load {address}{reads_only} --rate 1K --warm-up 0.1 --seconds 1 --figures"))
 }
 
 /// What to do first on this host: fix, else measure, else attach. `is_root` is whether commands that change settings
@@ -533,6 +528,10 @@ mod tests {
         );
         for other in [of("nginx", 443), of("server", 80)] {
             assert!(other.contains("compares CPU time only") && !other.contains("--latency \""), "{other}");
+        }
+        assert!(!known.contains("--no-preload"), "{known}");
+        for cache in [of("memcached", 11211), of("redis-server", 6379), of("valkey-server", 6379)] {
+            assert!(cache.contains(" --no-preload --get-share 1 --rate 1K "), "a judge stores no keys: {cache}");
         }
     }
 

@@ -95,6 +95,7 @@ fn output_of_commands_matches_its_schema() {
         &["lab", "list"],
         &["vm", "list"],
         &["sim", "hosts"],
+        &["sim", "explain", "suspend20"],
         &[
             "tune",
             "--advise",
