@@ -19,9 +19,10 @@ pub use earlier::{EarlierAnswer, EarlierMeasurement, EarlierVerdict, OpenQuestio
 use crate::attach::AttachedMode;
 use crate::attach::effect::{EffectOnQueue, judge};
 use crate::attach::no_poll::{NoPollCause, cause};
+use crate::attach::no_queue::{NoQueueCause, no_queue_cause};
 use crate::attach::payoff::{DoesItPay, ModePayoff};
 use crate::findings::{
-    EPOLL_MIXES_NAPIS, Finding, Node, Severity, can_come_to_mix, has_reuseport_group, kinds_of, lacking,
+    EPOLL_MIXES_NAPIS, Finding, GRO_OFF_ID, Node, Severity, can_come_to_mix, has_reuseport_group, kinds_of, lacking,
     opened_connections,
 };
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
@@ -363,7 +364,10 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let next = match (to_fix, &attached) {
         (Some(worst), _) => NextStep::Fix { finding: worst.id },
         (None, Some(attached)) => of_attached(attached, payoff.as_ref(), can_steer, measured()),
-        (None, None) if is_unknown => NextStep::AwaitClients,
+        (None, None) if is_unknown => match no_queue_cause(query, &pids) {
+            NoQueueCause::GroOff { .. } => NextStep::Fix { finding: GRO_OFF_ID },
+            _ => NextStep::AwaitClients,
+        },
         (None, None) => of_unattached(present, can_steer, measured()),
     };
     HostServer {

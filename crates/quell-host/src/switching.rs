@@ -34,6 +34,7 @@ use quell_sampler::SamplerError;
 use crate::attach::attachment::StartKeeper;
 use crate::attach::journal_name;
 use crate::attach::measured::{MeasuredAttachments, measured_attachments};
+use crate::attach::no_queue::{NoQueueCause, SEND_REQUESTS};
 use crate::attach::placement::PlacedPrograms;
 use crate::attach::plan::{AttachObstacle, AttachPlan, AttachRequest, AttachStep, EpollsSetBy, Limitation, plan};
 use crate::attach::poller::PollerError;
@@ -122,11 +123,8 @@ pub struct Switching {
 pub enum SwitchError {
     #[error(transparent)]
     Attach(#[from] AttachError),
-    #[error(
-        "there is nothing to switch: no socket of the programs has received a packet through a queue. Send requests \
-         from another machine or network namespace (not over loopback, which has no queue), then try again"
-    )]
-    NothingToSwitch,
+    #[error("there is nothing to switch: {0}; {SEND_REQUESTS}, then try again")]
+    NothingToSwitch(NoQueueCause),
     /// No queue of the programs is known, because no mode can be planned.
     #[error("not possible here: {what}: {why}; nothing was changed", what = .0.what, why = .0.reason)]
     NotPossible(AttachObstacle),
@@ -216,7 +214,10 @@ impl SwitchPlan {
         }
         match self.impossible.iter().map(|of_mode| of_mode.first()).collect::<Option<Vec<_>>>().as_deref() {
             Some([obstacle, ..]) => Err(SwitchError::NotPossible((*obstacle).clone())),
-            _ => Err(SwitchError::NothingToSwitch),
+            _ => {
+                let cause = self.plans.iter().find_map(|plan| plan.without_queue.clone());
+                Err(SwitchError::NothingToSwitch(cause.unwrap_or_default()))
+            }
         }
     }
 

@@ -11,6 +11,7 @@
 //! - [`affected_processes`] lists other affected processes.
 //! - [`consequences`] predicts new findings.
 //! - [`unassigned_epolls`] lists epolls without a known queue.
+//! - [`no_queue`] decides why no queue is known.
 //! - [`effect`] judges whether the mode is in effect.
 //! - [`mode_command`] is the command that gives programs a mode.
 //! - [`stall`] frees queues that nobody polls any more, [`stall_log`] records them. Owners of modes use both: [`keeper`],
@@ -31,6 +32,7 @@ mod limitation;
 pub mod measured;
 pub mod mode_command;
 pub mod no_poll;
+pub mod no_queue;
 pub mod owners;
 mod pass;
 pub mod payoff;

@@ -16,8 +16,9 @@ use tracing::{debug, info};
 
 use super::affected_processes::{AffectedProcess, affected_processes};
 pub use super::limitation::Limitation;
+use super::no_queue::{NoQueueCause, SEND_REQUESTS, no_queue_cause};
 use super::pollers::{self, RingStep, SocketsStep, of_xdp_sockets, without_napi};
-use super::receivers::{will_poll, without_blocking_receive, without_epoll};
+use super::receivers::{WAITS_IN_RECV, will_poll, without_blocking_receive, without_epoll};
 use super::unassigned_epolls::{self, UnassignedEpoll};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Device, Files, Process, Reading, Snapshot, SnapshotNapi, UnknownReason, WatchedFile};
@@ -44,6 +45,9 @@ pub struct AttachPlan {
     pub steps: Vec<AttachStep>,
     /// Epolls without a known queue, including those that get values.
     pub unassigned_epolls: Vec<UnassignedEpoll>,
+    /// Why no queue is known; absent if one is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub without_queue: Option<NoQueueCause>,
     /// Obstacles. A single one prevents the whole attachment.
     pub impossible: Vec<AttachObstacle>,
     pub limitations: Vec<Limitation>,
@@ -126,7 +130,7 @@ pub fn plan(
         let why = "access to its files was denied; needs CAP_SYS_PTRACE".to_owned();
         plan.impossible.push(AttachObstacle { what: format!("inspect process {pid}"), reason: why });
     }
-    if plan.refuse_without_epoll(&query, targets, request) {
+    if plan.refuse_loopback(&query, targets, request) || plan.refuse_without_epoll(&query, targets, request) {
         // The reason is all there is to say.
         return AttachPlan { impossible: plan.impossible, ..AttachPlan::default() };
     }
@@ -136,6 +140,9 @@ pub fn plan(
             Some((device, napi)) => plan.add_queue(&query, device, napi, &request.mode),
             None => plan.limitations.push(Limitation::UnknownQueue { napi: id }),
         }
+    }
+    if plan.queues().next().is_none() {
+        plan.without_queue = Some(no_queue_cause(&query, targets));
     }
     plan.refuse_without_privilege(snapshot);
     plan.steps.sort_by_key(|step| !matches!(step, AttachStep::Queue(_)));
@@ -354,6 +361,21 @@ impl AttachPlan {
         }
     }
 
+    /// Refuses a mode for programs that receive over loopback only, where no mode has an effect. Returns whether it did.
+    fn refuse_loopback(&mut self, query: &SnapshotQuery<'_>, targets: &BTreeSet<Pid>, request: &AttachRequest) -> bool {
+        let is_set = request.epolls == EpollsSetBy::Attachment && request.mode != DeliveryMode::default();
+        let is_refused = is_set && no_queue_cause(query, targets) == NoQueueCause::Loopback;
+        if is_refused {
+            let processes: Vec<&Process> =
+                query.now.processes.iter().filter(|process| targets.contains(&process.pid)).collect();
+            self.impossible.push(AttachObstacle {
+                what: format!("{} for {}", request.mode, first_of(&processes)),
+                reason: format!("{}, and {SEND_REQUESTS}", NoQueueCause::Loopback),
+            });
+        }
+        is_refused
+    }
+
     /// Refuses a mode that polls in `epoll_wait` for programs that receive packets without it. Returns whether it did.
     fn refuse_without_epoll(
         &mut self,
@@ -366,9 +388,12 @@ impl AttachPlan {
         }
         let before = self.impossible.len();
         self.impossible.extend(without_epoll(query, targets, &request.mode).into_iter().map(|(why, processes)| {
+            let of_sockets = if why == WAITS_IN_RECV { "sockpoll50, which polls in recv(2), and " } else { "" };
             AttachObstacle {
                 what: format!("{} for {}", request.mode, first_of(&processes)),
-                reason: format!("{why}; modes in which the program does not poll (defer200, userbusy, threaded) work"),
+                reason: format!(
+                    "{why}; {of_sockets}modes in which the program does not poll (defer200, userbusy, threaded) work"
+                ),
             }
         }));
         self.impossible.len() > before

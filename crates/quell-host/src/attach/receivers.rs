@@ -12,7 +12,7 @@ use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{FileWait, Files, Process, SnapshotSocket, SnapshotXdpSocket};
 
 /// Those of the processes that receive packets, by the reason why the mode does not poll for them, if no epoll of any of
-/// them receives.
+/// them receives. Before the first packet: those that wait for their sockets, if none of them has an epoll.
 pub(super) fn without_epoll<'a>(
     query: &SnapshotQuery<'a>,
     targets: &BTreeSet<Pid>,
@@ -35,9 +35,19 @@ pub(super) fn without_epoll<'a>(
     if files.iter().any(|(_, files)| files.xdp_details.iter().any(polls) || files.receiving_rings().next().is_some()) {
         return BTreeMap::new();
     }
+    let receives = |files: &Files| !query.napis_of(files).is_empty();
+    let is_idle = !files.iter().any(|(_, files)| receives(files));
+    // An epoll without sockets may get them later.
+    if is_idle && (epolls().next().is_some() || files.iter().any(|(_, files)| !files.xdp_sockets.is_empty())) {
+        return BTreeMap::new();
+    }
+    let waits =
+        |process, files: &Files| !files.sockets.is_empty() && waits_for_sockets(process, files).next().is_some();
     let mut receiving: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for (process, files) in files.into_iter().filter(|(_, files)| !query.napis_of(files).is_empty()) {
-        receiving.entry(why_unpolled(process, files, mode)).or_default().push(process);
+    for (process, files) in files {
+        if if is_idle { waits(process, files) } else { receives(files) } {
+            receiving.entry(why_unpolled(process, files, mode)).or_default().push(process);
+        }
     }
     receiving
 }
@@ -68,6 +78,9 @@ pub(super) fn will_poll(socket: &SnapshotXdpSocket, mode: &DeliveryMode) -> bool
     socket.napi.is_some() && (socket.wants_to_poll() || of_xdp_sockets(mode).is_some())
 }
 
+/// The only reason under which a mode of sockets has an effect.
+pub(super) const WAITS_IN_RECV: &str = "it waits in recv(2): only epoll polls a queue";
+
 /// Why no epoll polls for the process: the call in which a thread waits for its sockets, as far as that is visible.
 fn why_unpolled(process: &Process, files: &Files, mode: &DeliveryMode) -> &'static str {
     match files.xdp_sockets.is_empty() {
@@ -79,7 +92,7 @@ fn why_unpolled(process: &Process, files: &Files, mode: &DeliveryMode) -> &'stat
     }
     // A thread that accepts connections leaves the receiving to others.
     match waits_for_sockets(process, files).min_by_key(|wait| matches!(wait, FileWait::Accept { .. })) {
-        Some(FileWait::Receive { .. }) => "it waits in recv(2): only epoll polls a queue",
+        Some(FileWait::Receive { .. }) => WAITS_IN_RECV,
         Some(FileWait::Poll) => "it waits in poll(2): only epoll polls a queue",
         Some(FileWait::Select) => "it waits in select(2): only epoll polls a queue",
         Some(FileWait::Accept { .. }) => "it waits in accept(2): only epoll polls a queue",
@@ -98,17 +111,21 @@ fn waits_for_sockets<'a>(process: &'a Process, files: &'a Files) -> impl Iterato
 }
 
 /// Those of the processes that receive packets, by the call in which they wait for them, if none of them can wait in a
-/// blocking receive. Only there does a socket with `SO_BUSY_POLL` wait for packets by polling its queue.
+/// blocking receive. Only there does a socket with `SO_BUSY_POLL` wait for packets by polling its queue. Before the first
+/// packet: those that wait for any socket.
 pub(super) fn without_blocking_receive<'a>(
     query: &SnapshotQuery<'a>,
     targets: &BTreeSet<Pid>,
 ) -> BTreeMap<&'static str, Vec<&'a Process>> {
+    let processes = query.now.processes.iter().filter(|process| targets.contains(&process.pid));
+    let is_idle = !processes.filter_map(|process| process.files.known()).any(|files| !query.napis_of(files).is_empty());
     let epolls = query.epolls_by_descriptor.iter().filter(|epoll| targets.contains(&epoll.process.pid));
     let watched: BTreeSet<u64> = epolls.flat_map(EpollContext::sockets).collect();
     let polls_sockets = query.now.sysctls.busy_poll_us.known() != Some(&0);
     let receives = |inode: &u64| {
-        let socket = query.socket(*inode).filter(|socket| is_receiver(socket));
-        socket.is_some_and(|socket| matches!(socket.napi.known(), Some(Some(_))))
+        let receives =
+            |socket: &SnapshotSocket| is_idle || (is_receiver(socket) && matches!(socket.napi.known(), Some(Some(_))));
+        query.socket(*inode).is_some_and(receives)
     };
     let mut receiving: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for process in query.now.processes.iter().filter(|process| targets.contains(&process.pid)) {
@@ -119,9 +136,12 @@ pub(super) fn without_blocking_receive<'a>(
             return BTreeMap::new();
         }
         let sockets: Vec<u64> = files.sockets.iter().map(|held| held.inode).filter(receives).collect();
+        // A thread that waits for connections leaves the receiving to others.
+        let only_accepts = !sockets.iter().filter_map(|inode| query.socket(*inode)).any(is_receiver);
         let why = match (sockets.iter().all(|inode| watched.contains(inode)), &waits[..]) {
             _ if sockets.is_empty() => continue,
             (true, _) => "it waits in epoll_wait(2)",
+            (false, _) if only_accepts => return BTreeMap::new(),
             (false, waits) if !polls_sockets && waits.contains(&FileWait::Poll) => "it waits in poll(2)",
             (false, waits) if !polls_sockets && waits.contains(&FileWait::Select) => "it waits in select(2)",
             // A thread may receive from these sockets in a blocking call.

@@ -9,8 +9,11 @@ use quell_linux::visible::counted;
 
 pub(super) const RULES: &[&Rule] = &[&GRO_OFF, &TSO, &RPS, &SMALL_RING];
 
+/// ID of the finding about devices without GRO.
+pub(crate) const GRO_OFF_ID: &str = "gro-off";
+
 static GRO_OFF: Rule = Rule {
-    id: "gro-off",
+    id: GRO_OFF_ID,
     severity: Severity::Warning,
     title: "GRO is off",
     impact: "Every packet passes the stack separately. A veth without GRO has no NAPI at all, so it cannot be polled, \
@@ -26,18 +29,33 @@ static GRO_OFF: Rule = Rule {
 
 fn gro_off(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let of = |device: &Device| {
-        let off = device.is_up && !device.features.known()?.get("rx-gro")?.active;
         let napis = device.napis.known()?.len();
-        let is_veth = device.kind.as_deref() == Some("veth");
-        let matters = napis > 0 || (is_veth && device.has_xdp.known() == Some(&false));
-        (off && matters).then(|| Observation {
+        let matters = napis > 0 || lacks_napi(device);
+        (is_gro_off(device) && matters).then(|| Observation {
             severity: Severity::Warning,
             nodes: vec![device.into()],
             observed: format!("rx-gro is off, {}", counted(napis, "NAPI instance")),
-            fix: vec![Fix::feature(query, device, Feature::Gro, true)],
+            fix: vec![gro_on(query, device)],
         })
     };
     query.now.devices.iter().filter_map(of).collect()
+}
+
+fn is_gro_off(device: &Device) -> bool {
+    let gro = device.features.known().and_then(|features| features.get("rx-gro"));
+    device.is_up && gro.is_some_and(|gro| !gro.active)
+}
+
+/// Whether the device is a veth without NAPI instances, because its GRO is off.
+pub(crate) fn lacks_napi(device: &Device) -> bool {
+    is_gro_off(device)
+        && device.kind.as_deref() == Some("veth")
+        && device.has_xdp.known() == Some(&false)
+        && device.napis.known().is_some_and(Vec::is_empty)
+}
+
+pub(crate) fn gro_on(query: &SnapshotQuery<'_>, device: &Device) -> Fix {
+    Fix::feature(query, device, Feature::Gro, true)
 }
 
 static TSO: Rule = Rule {

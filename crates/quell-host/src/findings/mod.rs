@@ -34,6 +34,7 @@ use crate::behavior::Behavior;
 use crate::snapshot::{Process, Snapshot};
 
 use crate::snapshot::query::SnapshotQuery;
+pub(crate) use device::{GRO_OFF_ID, gro_on, lacks_napi};
 pub use fix::{Fix, FixText};
 pub use markdown::markdown;
 pub use node::Node;

@@ -2,7 +2,7 @@
 //! compute the differences between the snapshots. They judge nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::SocketAddr;
 
 use quell_linux::epoll_params::EpollParams;
 use quell_linux::{CpuList, Ifindex, NapiId, Pid};
@@ -415,12 +415,18 @@ impl<'a> EpollContext<'a> {
 
 /// Whether the connection is established and not over loopback. An established connection has received packets;
 /// loopback has no NAPI instance.
-fn is_connection_to_another_host(socket: &SnapshotSocket) -> bool {
-    let remote = socket.remote.map(|remote| remote.ip());
-    let is_local = |remote: IpAddr| remote.is_loopback() || socket.local.is_some_and(|local| local.ip() == remote);
+pub(crate) fn is_connection_to_another_host(socket: &SnapshotSocket) -> bool {
     socket.protocol == Protocol::Tcp
         && socket.state == SocketState::Established
-        && remote.is_some_and(|remote| !is_local(remote))
+        && socket.remote.is_some()
+        && !is_loopback(socket)
+}
+
+/// Whether packets reach the socket over loopback only: an end has a loopback address, or both have the same one.
+pub(crate) fn is_loopback(socket: &SnapshotSocket) -> bool {
+    let ip = |end: Option<SocketAddr>| end.map(|end| end.ip().to_canonical());
+    let (local, remote) = (ip(socket.local), ip(socket.remote));
+    [local, remote].into_iter().flatten().any(|ip| ip.is_loopback()) || (local.is_some() && local == remote)
 }
 
 fn waiters_of<'a>(process: &'a Process, earlier: Option<&'a Process>, fd: i32) -> Vec<(&'a Thread, EpollWait)> {

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use crate::snapshots::{self, before, healthy, set, snapshot};
 use quell_host::attach::affected_processes::{LongestWait, Until};
 use quell_host::attach::consequences::consequences;
+use quell_host::attach::no_queue::NoQueueCause;
 use quell_host::attach::plan::Limitation;
 use quell_host::attach::poller::with_safe_timer;
 use quell_host::attach::unassigned_epolls::UnassignedFiles;
@@ -417,6 +418,109 @@ fn a_program_that_waits_without_epoll_is_refused_by_modes_that_poll() {
     }
 }
 
+/// No packet has come through a queue.
+fn silent(mut host: Value) -> Value {
+    (0..5).for_each(|number| set(&mut host, &format!("/sockets/{number}/napi"), json!(null)));
+    host
+}
+
+#[test]
+fn an_idle_program_without_any_epoll_is_refused_by_the_call_in_which_it_waits() {
+    let fd = |socket: usize| healthy()["processes"][0]["files"]["sockets"][socket]["fd"].clone();
+    let waits_in = |wait: Value, mode: &str| {
+        let mut host = silent(without_epoll(wait));
+        set(&mut host, "/processes/0/files/epolls", json!([]));
+        let impossible = plan_of(&host, mode).impossible;
+        impossible.first().map(|first| first.reason.split(':').next().unwrap_or_default().to_owned())
+    };
+    for (wait, call) in [
+        (json!("poll"), "poll(2)"),
+        (json!("select"), "select(2)"),
+        (json!({"receive": {"fd": fd(1)}}), "recv(2)"),
+        (json!({"accept": {"fd": fd(4)}}), "accept(2)"),
+    ] {
+        assert_eq!(waits_in(wait.clone(), "suspend200"), Some(format!("it waits in {call}")));
+        assert_eq!(waits_in(wait, "defer200"), None);
+    }
+    assert_eq!(waits_in(json!(null), "suspend200"), None, "it may still start");
+}
+
+#[test]
+fn an_idle_program_whose_epolls_watch_all_sockets_is_refused_by_a_mode_of_sockets() {
+    let why = |host: &Value| plan_of(host, "sockpoll50").impossible.first().map(|first| first.reason.clone());
+    let waits = why(&silent(untouched())).unwrap();
+    assert!(waits.starts_with("it waits in epoll_wait(2): sockets poll in blocking receives only"), "{waits}");
+    // Of the poll that only accepts it is unknown how the connections will be received.
+    let mut accepts = silent(without_epoll(json!("poll")));
+    let listener = healthy()["processes"][0]["files"]["sockets"][4].clone();
+    set(&mut accepts, "/processes/0/files/sockets", json!([listener]));
+    assert_eq!(why(&accepts), None);
+}
+
+#[test]
+fn a_mode_of_sockets_is_named_where_a_blocking_receive_is_the_obstacle() {
+    let fd = healthy()["processes"][0]["files"]["sockets"][1]["fd"].clone();
+    for (wait, is_named) in [(json!({"receive": {"fd": fd}}), true), (json!("poll"), false)] {
+        let reason = plan_of(&without_epoll(wait), "suspend200").impossible[0].reason.clone();
+        assert_eq!(reason.contains("sockpoll50, which polls in recv(2), and modes in which"), is_named, "{reason}");
+    }
+}
+
+/// All sockets have this local address.
+fn at(address: &str) -> Value {
+    let mut host = silent(untouched());
+    (0..5).for_each(|number| set(&mut host, &format!("/sockets/{number}/local"), json!(address)));
+    host
+}
+
+#[test]
+fn programs_whose_sockets_are_all_over_loopback_are_refused_in_every_mode() {
+    for address in ["127.0.0.1:80", "[::1]:80", "[::ffff:127.0.0.1]:80"] {
+        for mode in ["suspend200", "defer200", "userbusy", "threaded", "sockpoll50"] {
+            let plan = plan_of(&at(address), mode);
+            assert!(
+                plan.steps.is_empty()
+                    && matches!(&plan.impossible[..], [one] if one.reason.contains("not over loopback")),
+                "{mode}: {plan:?}"
+            );
+        }
+    }
+    let host = at("127.0.0.1:80");
+    assert!(plan_of(&host, "base").impossible.is_empty(), "it sets nothing");
+    assert_eq!(plan_of(&host, "base").without_queue, Some(NoQueueCause::Loopback));
+    let mut also_elsewhere = at("127.0.0.1:80");
+    set(&mut also_elsewhere, "/sockets/0/local", json!("0.0.0.0:80"));
+    assert!(plan_of(&also_elsewhere, "suspend200").impossible.is_empty());
+    let mut redirected = at("127.0.0.1:80");
+    set(&mut redirected, "/sockets/1/napi", json!(8_193));
+    assert_eq!(plan_of(&redirected, "suspend200").queues().count(), 1, "a packet filter redirects packets to it");
+}
+
+#[test]
+fn a_device_whose_packets_bypass_napi_is_named_with_the_command() {
+    let without_gro = |mut host: Value| {
+        set(&mut host, "/devices/0/kind", json!("veth"));
+        set(&mut host, "/devices/0/napis", json!([]));
+        set(&mut host, "/devices/0/features/rx-gro/active", json!(false));
+        host
+    };
+    let cause = |host: &Value| plan_of(host, "suspend200").without_queue.unwrap();
+    let text = cause(&without_gro(silent(untouched()))).to_string();
+    assert!(text.starts_with("GRO is off on eth0") && text.contains("`ethtool -K eth0 gro on`"), "{text}");
+    assert_eq!(cause(&silent(untouched())), NoQueueCause::NoPacket);
+    // A bridge with this port, or a second device that has NAPI instances, can deliver the packets.
+    let mut port = without_gro(silent(untouched()));
+    port["devices"][0]["master"] = json!(3);
+    assert_eq!(cause(&port), NoQueueCause::NoPacket);
+    let mut second = without_gro(silent(untouched()));
+    set(&mut second, "/devices/-", healthy()["devices"][0].clone());
+    set(&mut second, "/devices/1/ifindex", json!(3));
+    let connected = cause(&second);
+    assert!(matches!(connected, NoQueueCause::GroOff { .. }), "connections without a queue are evidence");
+    set(&mut second, "/processes/0/files/sockets", json!([healthy()["processes"][0]["files"]["sockets"][4].clone()]));
+    assert_eq!(cause(&second), NoQueueCause::NoPacket);
+}
+
 #[test]
 fn a_mode_of_sockets_is_refused_for_programs_that_never_wait_in_a_blocking_receive() {
     let fd = healthy()["processes"][0]["files"]["sockets"][1]["fd"].clone();
@@ -473,10 +577,8 @@ fn a_program_without_epoll_is_not_refused_if_it_may_be_polled_otherwise() {
     assert!(plan_of(&with_ring(poll(), Some(true)), "napibusy").impossible.is_empty());
     assert!(plan_of(&with_ring(poll(), None), "napibusy").impossible.is_empty());
     assert!(!plan_of(&with_ring(poll(), Some(false)), "napibusy").impossible.is_empty());
-    // Its connections have not sent anything yet: --follow waits for them.
-    let mut silent = poll();
-    (0..5).for_each(|number| set(&mut silent, &format!("/sockets/{number}/napi"), json!(null)));
-    let waiting = plan_of(&silent, "suspend20");
+    // Its connections have not sent anything yet, and its epolls may get them: --follow waits for them.
+    let waiting = plan_of(&silent(poll()), "suspend20");
     assert!(waiting.impossible.is_empty() && waiting.steps.iter().all(|step| step.is_there()), "{waiting:?}");
     // Another process of the service has an epoll with sockets.
     let mut worker = untouched()["processes"][0].clone();

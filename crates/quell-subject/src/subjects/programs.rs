@@ -116,7 +116,7 @@ fn preview_with(
         let preview = look()?;
         match preview.plan.check_queues() {
             Ok(()) => return Ok(preview),
-            Err(SwitchError::NothingToSwitch) if has_load && Instant::now() < deadline => {}
+            Err(SwitchError::NothingToSwitch(_)) if has_load && Instant::now() < deadline => {}
             Err(error) => return Err(error.into()),
         }
         if stopped() {
@@ -432,7 +432,9 @@ impl Measurement<'_> {
     ) -> Result<(Preview, bool), Unanswered> {
         let ProgramsSpec { judges, is_dry_run, .. } = self.spec;
         match preview_with(look, has_load, self.stopped) {
-            Err(Unanswered::Switch(SwitchError::NothingToSwitch)) if !has_load && !judges.is_empty() && !is_dry_run => {
+            Err(Unanswered::Switch(SwitchError::NothingToSwitch(_)))
+                if !has_load && !judges.is_empty() && !is_dry_run =>
+            {
                 let measuring = RefCell::new(judges.start(slice_ms)?);
                 // A run can be over before a snapshot sees its connections.
                 let look = || {

@@ -23,6 +23,7 @@ use quell_host::attach::attached::refuse_what_is_attached;
 use quell_host::attach::consequences::consequences_observed;
 use quell_host::attach::hand_over::{Earlier, HAND_OVER, find_earlier, recall_values_before};
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause_now};
+use quell_host::attach::no_queue::NoQueueCause;
 use quell_host::attach::owners::refuse_under_owners;
 use quell_host::attach::placement::{Groups, Placement, PlacementResult, Wanted, decide};
 use quell_host::attach::plan::QueueStep;
@@ -431,9 +432,16 @@ fn refuse(report: &render::Report<'_>, mode: DeliveryMode, args: &AttachArgs) ->
         && !has_queue
         && report.plan.steps.iter().all(AttachStep::is_there)
     {
+        let cause = match &report.plan.without_queue {
+            Some(cause @ NoQueueCause::GroOff { .. }) => cause.to_string(),
+            _ => {
+                "no TCP or UDP socket of the programs has received from a queue. Loopback, raw and packet sockets have \
+                  none"
+                    .to_owned()
+            }
+        };
         let text = format!(
-            "nothing to set yet: no TCP or UDP socket of the programs has received from a queue. Loopback, raw and packet \
-             sockets have none. To wait for one: {}",
+            "nothing to set yet: {cause}. To wait for a queue: {}",
             args.command_that_follows(mode).unwrap_or_default()
         );
         let shown = if args.dry_run { String::new() } else { report.to_string() };

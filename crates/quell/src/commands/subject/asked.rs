@@ -466,7 +466,7 @@ fn not_possible(missing: &[Missing]) -> String {
 fn exit_of_switching(error: &SwitchError) -> Exit {
     match error {
         SwitchError::Change(ChangeError::Refused { .. })
-        | SwitchError::NothingToSwitch
+        | SwitchError::NothingToSwitch(_)
         | SwitchError::NotPossible(_) => Exit::NotSupported,
         _ => Exit::KernelRefused,
     }

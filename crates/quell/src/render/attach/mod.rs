@@ -89,7 +89,8 @@ impl fmt::Display for Report<'_> {
             self.lacking_cpus.iter().try_for_each(|lacking| f.write_str(&lacking_cpus(lacking)))?;
         }
         limitation_lines(&self.plan.limitations).iter().try_for_each(|line| writeln!(f, "  {line}"))?;
-        if !self.plan.impossible.is_empty() {
+        let is_possible = self.plan.impossible.is_empty();
+        if !is_possible {
             writeln!(f, "not possible here:\n{}", impossible(self.plan))?;
         }
         affected_processes(f, self.plan)?;
@@ -99,7 +100,11 @@ impl fmt::Display for Report<'_> {
         if serious.peek().is_some() && !serious.any(Finding::predicts_stall) {
             writeln!(f, "not refused: only findings that predict an endless stall are")?;
         }
-        f.write_str(&unassigned_epolls::text(self.plan, self.follows.as_deref()))
+        match is_possible {
+            true => f.write_str(&unassigned_epolls::text(self.plan, self.follows.as_deref())),
+            // There is no next step.
+            false => Ok(()),
+        }
     }
 }
 

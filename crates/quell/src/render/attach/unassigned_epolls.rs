@@ -3,23 +3,24 @@
 use std::fmt::Write as _;
 
 use quell_host::attach::AttachPlan;
+use quell_host::attach::no_queue::NoQueueCause;
 use quell_host::attach::unassigned_epolls::{UnassignedEpoll, UnassignedFiles};
 use quell_linux::visible::{counted, noun};
 
 /// Lists the epolls without a known queue; empty if there are none. `follows` sets their queues in later passes; absent if
 /// the command does so itself.
 pub(super) fn text(plan: &AttachPlan, follows: Option<&str>) -> String {
-    if plan.unassigned_epolls.is_empty() {
-        return String::new();
-    }
-    let mut text = match plan.queues().next() {
-        Some(_) => "no queue known yet, as no packet has arrived on a queue:\n".to_owned(),
-        None => "NO QUEUE IS SET YET: no packet has arrived on a queue, so no queue is known:\n".to_owned(),
+    let mut text = match &plan.without_queue {
+        Some(cause @ NoQueueCause::GroOff { .. }) => format!("NO QUEUE IS SET YET: {cause}\n"),
+        _ if plan.unassigned_epolls.is_empty() => return String::new(),
+        Some(_) => "NO QUEUE IS SET YET: no packet has arrived on a queue, so no queue is known:\n".to_owned(),
+        None => "no queue known yet, as no packet has arrived on a queue:\n".to_owned(),
     };
     for group in alike(&plan.unassigned_epolls) {
         let _ = writeln!(text, "  {}", line(&group));
     }
-    let all_watched = plan.unassigned_epolls.iter().all(|epoll| epoll.watched_by.is_some());
+    let all_watched =
+        !plan.unassigned_epolls.is_empty() && plan.unassigned_epolls.iter().all(|epoll| epoll.watched_by.is_some());
     let next = match (all_watched, follows) {
         (true, _) => {
             "nobody sleeps in an epoll that another one watches, so a mode that polls has no effect there: choose a \

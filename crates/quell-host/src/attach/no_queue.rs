@@ -1,0 +1,82 @@
+//! Why no queue of the programs is known, as far as a snapshot shows it, and what to do. Pure.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use quell_linux::Pid;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::findings::{Fix, FixText, gro_on, lacks_napi};
+use crate::snapshot::query::{SnapshotQuery, is_connection_to_another_host, is_loopback};
+use crate::snapshot::{Device, Files, SnapshotSocket};
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(tag = "cause", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum NoQueueCause {
+    /// All sockets of the programs are loopback ones, which never have a queue.
+    Loopback,
+    /// The device that delivers to the programs is a veth without NAPI instances.
+    GroOff { device: String, fix: Fix },
+    #[default]
+    NoPacket,
+}
+
+/// The cause for programs that have no known queue.
+pub(crate) fn no_queue_cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>) -> NoQueueCause {
+    let processes: Vec<_> = query.now.processes.iter().filter(|process| programs.contains(&process.pid)).collect();
+    let files: Vec<_> = processes.iter().filter_map(|process| process.files.known()).collect();
+    let held: Vec<Option<&SnapshotSocket>> =
+        files.iter().flat_map(|files| &files.sockets).map(|held| query.socket(held.inode)).collect();
+    let has_other_ways = |files: &&Files| !files.xdp_sockets.is_empty() || files.receiving_rings().next().is_some();
+    let is_visible = files.len() == processes.len() && !files.iter().copied().any(|files| has_other_ways(&files));
+    let is_over_loopback = |socket: &Option<&SnapshotSocket>| {
+        socket.is_some_and(|socket| is_loopback(socket) && !matches!(socket.napi.known(), Some(Some(_))))
+    };
+    if is_visible && !held.is_empty() && held.iter().all(is_over_loopback) {
+        return NoQueueCause::Loopback;
+    }
+    let sockets: Vec<&SnapshotSocket> = held.into_iter().flatten().filter(|socket| !is_loopback(socket)).collect();
+    let namespaces: BTreeSet<u64> = sockets.iter().map(|socket| socket.namespace).collect();
+    let veth = namespaces.into_iter().find_map(|namespace| veth_without_napi(query, namespace, &sockets));
+    veth.map_or(NoQueueCause::NoPacket, |device| NoQueueCause::GroOff {
+        device: device.name.clone(),
+        fix: gro_on(query, device),
+    })
+}
+
+/// The veth without NAPI instances that delivers to the sockets, if another device is not as likely.
+fn veth_without_napi<'a>(query: &SnapshotQuery<'a>, namespace: u64, sockets: &[&SnapshotSocket]) -> Option<&'a Device> {
+    let here = || query.now.devices.iter().filter(|device| device.namespace == namespace && device.is_up);
+    let has_napi = here().any(|device| device.napis.known().is_none_or(|napis| !napis.is_empty()));
+    let bypass_napi = |socket: &&SnapshotSocket| {
+        socket.namespace == namespace && socket.napi.known() == Some(&None) && is_connection_to_another_host(socket)
+    };
+    // Ports of a bridge deliver to other namespaces.
+    let veths = here().filter(|device| device.master.is_none() && lacks_napi(device));
+    let received = |device: &&Device| device.counters.known().map_or(0, |counters| counters.rx_packets);
+    veths.filter(|_| !has_napi || sockets.iter().any(bypass_napi)).max_by_key(received)
+}
+
+impl fmt::Display for NoQueueCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Loopback => f.write_str(
+                "all sockets of the programs have loopback addresses: let the server listen on another address",
+            ),
+            Self::GroOff { device, fix } => {
+                write!(f, "GRO is off on {device}, so its packets pass no NAPI instance and have no queue: ")?;
+                match fix.text() {
+                    FixText::Command(command) => write!(f, "run `{command}`"),
+                    FixText::Advice(advice) => f.write_str(&advice),
+                }
+            }
+            Self::NoPacket => f.write_str("no socket of the programs has received a packet through a queue"),
+        }
+    }
+}
+
+/// What gives programs a queue, in every case.
+pub const SEND_REQUESTS: &str =
+    "send requests from another machine or network namespace (not over loopback, which has no queue)";
