@@ -201,7 +201,15 @@ fn larger_ring(query: &SnapshotQuery<'_>, device: &Device) -> Fix {
             let setting = Setting::host(SettingObject::device(device), "rings", present, wanted);
             Fix::in_namespace(query, device.namespace, &words).setting_of(setting)
         }
-        None => Fix::advice("use fewer connections per queue, more queues, or a shorter irq-suspend-timeout"),
+        None => {
+            let is_any = |of: fn(&SnapshotNapi) -> bool| device.napis.known_elements().any(of);
+            let timer = match (is_any(SnapshotNapi::suspends), is_any(SnapshotNapi::defers)) {
+                (true, _) => ", or a shorter irq-suspend-timeout",
+                (false, true) => ", or a shorter gro-flush-timeout",
+                (false, false) => "",
+            };
+            Fix::advice(format!("use fewer connections per queue, or more queues{timer}"))
+        }
     }
 }
 

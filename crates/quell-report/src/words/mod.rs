@@ -411,8 +411,8 @@ pub fn search_end(end: &TuneEnd, left_alone: &[String]) -> String {
             None => format!("there is no load: no request and no packet has arrived; {restored}"),
         },
         TuneEnd::LoadChanged { from_per_s, to_per_s } => format!(
-            "the load has changed from {} to {} per second under the present setting, so modes cannot be compared; \
-             {restored}",
+            "the load has changed from {} to {} requests or packets per second under the present setting, so modes cannot \
+             be compared: send a steady load (--load), or search again when it is steady; {restored}",
             from_per_s.map_or_else(|| ABSENT.to_owned(), short),
             short(*to_per_s)
         ),
