@@ -91,6 +91,37 @@ fn cell(row: Row, more: &[MoreRow]) -> Result<PublishedCell, PublishedError> {
 mod tests {
     use super::*;
 
+    const SHOWN: [&str; 5] = ["base", "suspend20", "suspend200", "defer200", "fullbusy"];
+    const HEADING: &str = "| | 200K requests/s | 400K | 600K | 800K |\n| --- | --- | --- | --- | --- |\n";
+
+    fn markdown() -> String {
+        let cells = irq_suspension_cells().expect("the data ships");
+        let cell = |mode: &str, load: &str| {
+            let is_of = |cell: &&PublishedCell| cell.mode.to_string() == mode && Ok(cell.load) == load.parse();
+            let Figures { p50_us, p99_us, cpu_pct, .. } = cells.iter().find(is_of).expect("the table is complete").figures;
+            format!(" {p50_us:.0} / {p99_us:.0} µs, {cpu_pct:.0} % |")
+        };
+        let row = |mode| {
+            let cells = ["200000", "400000", "600000", "800000"].map(|load| cell(mode, load));
+            format!("| `{mode}` |{}\n", cells.concat())
+        };
+        HEADING.to_owned() + &SHOWN.map(row).concat()
+    }
+
+    /// `QUELL_WRITE_DOCS=1` writes the rows below the heading instead of comparing them.
+    #[test]
+    fn the_page_has_the_published_figures() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/published.md");
+        let page = std::fs::read_to_string(path).expect("the page exists");
+        let (before, rest) = page.split_once(HEADING).expect("the page has the heading of the table");
+        let (_, after) = rest.split_once("\n## ").expect("a section follows");
+        let current = format!("{before}{}\n## {after}", markdown());
+        if std::env::var_os("QUELL_WRITE_DOCS").is_some() {
+            return std::fs::write(path, current).expect("the page is writable");
+        }
+        assert!(page == current, "out of date: QUELL_WRITE_DOCS=1 cargo test -p quell-published");
+    }
+
     #[test]
     fn the_published_table_has_eleven_modes_at_six_loads() {
         assert_eq!(irq_suspension_cells().expect("the data ships").len(), 66);
