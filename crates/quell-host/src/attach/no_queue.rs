@@ -7,7 +7,7 @@ use quell_linux::Pid;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::findings::{Fix, FixText, gro_on, lacks_napi};
+use crate::findings::{FixText, gro_on, lacks_napi};
 use crate::snapshot::query::{SnapshotQuery, is_connection_to_another_host, is_loopback};
 use crate::snapshot::{Device, Files, SnapshotSocket};
 
@@ -18,7 +18,7 @@ pub enum NoQueueCause {
     /// All sockets of the programs are loopback ones, which never have a queue.
     Loopback,
     /// The device that delivers to the programs is a veth without NAPI instances.
-    GroOff { device: String, fix: Fix },
+    GroOff { device: String, fix: FixText },
     #[default]
     NoPacket,
 }
@@ -30,7 +30,7 @@ pub(crate) fn no_queue_cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>
     let held: Vec<Option<&SnapshotSocket>> =
         files.iter().flat_map(|files| &files.sockets).map(|held| query.socket(held.inode)).collect();
     let has_other_ways = |files: &&Files| !files.xdp_sockets.is_empty() || files.receiving_rings().next().is_some();
-    let is_visible = files.len() == processes.len() && !files.iter().copied().any(|files| has_other_ways(&files));
+    let is_visible = files.len() == processes.len() && !files.iter().any(has_other_ways);
     let is_over_loopback = |socket: &Option<&SnapshotSocket>| {
         socket.is_some_and(|socket| is_loopback(socket) && !matches!(socket.napi.known(), Some(Some(_))))
     };
@@ -42,7 +42,7 @@ pub(crate) fn no_queue_cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>
     let veth = namespaces.into_iter().find_map(|namespace| veth_without_napi(query, namespace, &sockets));
     veth.map_or(NoQueueCause::NoPacket, |device| NoQueueCause::GroOff {
         device: device.name.clone(),
-        fix: gro_on(query, device),
+        fix: gro_on(query, device).text(),
     })
 }
 
@@ -67,9 +67,9 @@ impl fmt::Display for NoQueueCause {
             ),
             Self::GroOff { device, fix } => {
                 write!(f, "GRO is off on {device}, so its packets pass no NAPI instance and have no queue: ")?;
-                match fix.text() {
+                match fix {
                     FixText::Command(command) => write!(f, "run `{command}`"),
-                    FixText::Advice(advice) => f.write_str(&advice),
+                    FixText::Advice(advice) => f.write_str(advice),
                 }
             }
             Self::NoPacket => f.write_str("no socket of the programs has received a packet through a queue"),

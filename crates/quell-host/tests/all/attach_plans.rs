@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use crate::snapshots::{self, before, healthy, set, snapshot};
 use quell_host::attach::affected_processes::{LongestWait, Until};
 use quell_host::attach::consequences::consequences;
-use quell_host::attach::no_queue::NoQueueCause;
 use quell_host::attach::plan::Limitation;
 use quell_host::attach::poller::with_safe_timer;
 use quell_host::attach::unassigned_epolls::UnassignedFiles;
@@ -13,9 +12,9 @@ use quell_host::attach::{AttachPlan, AttachRequest, AttachStep, EpollsSetBy, pla
 use quell_linux::Pid;
 use serde_json::{Value, json};
 
-const MEMCACHED: i32 = 4242;
+pub(crate) const MEMCACHED: i32 = 4242;
 
-fn request(mode: &str) -> AttachRequest {
+pub(crate) fn request(mode: &str) -> AttachRequest {
     AttachRequest { mode: mode.parse().unwrap(), epolls: EpollsSetBy::Attachment }
 }
 
@@ -23,12 +22,12 @@ fn targets() -> BTreeSet<Pid> {
     Pid::new(MEMCACHED).into_iter().collect()
 }
 
-fn plan_of(now: &Value, mode: &str) -> AttachPlan {
+pub(crate) fn plan_of(now: &Value, mode: &str) -> AttachPlan {
     plan(&snapshot(now), None, &targets(), &request(mode))
 }
 
 /// The healthy host with default settings of queues and epolls.
-fn untouched() -> Value {
+pub(crate) fn untouched() -> Value {
     let mut host = healthy();
     for napi in 0..2 {
         for setting in ["defer-hard-irqs", "gro-flush-timeout-ns", "irq-suspend-timeout-ns"] {
@@ -157,7 +156,7 @@ fn a_kernel_thread_that_the_mode_does_not_use_is_reported() {
 }
 
 /// The program has an io_uring; `sockets` tells whether it has requests for sockets.
-fn with_ring(mut host: Value, sockets: Option<bool>) -> Value {
+pub(crate) fn with_ring(mut host: Value, sockets: Option<bool>) -> Value {
     set(&mut host, "/processes/0/files/io-urings/-", json!(30));
     if let Some(sockets) = sockets {
         let list = if sockets { "rings-with-sockets" } else { "rings-without-sockets" };
@@ -377,217 +376,6 @@ fn a_suspending_mode_on_a_udp_socket_with_several_queues_predicts_a_stall() {
     assert_eq!(napis_of(&steered, "suspend20"), [8_193, 8_194], "both queues are set");
     (1..5).for_each(|number| steered["sockets"][number]["steered-queues"] = json!(2));
     assert_eq!(stalls(&steered, "suspend20"), predicted, "fewer workers than queues");
-}
-
-/// The program watches no socket by epoll and waits in this call.
-fn without_epoll(wait: Value) -> Value {
-    let mut host = untouched();
-    let other = json!([{"fd": 9, "events": 1, "file": {"other": {"kind": "event-fd", "ready": false}}}]);
-    for epoll in 0..3 {
-        set(&mut host, &format!("/processes/0/files/epolls/{epoll}/targets"), other.clone());
-    }
-    for thread in 0..3 {
-        set(&mut host, &format!("/processes/0/threads/{thread}/epoll-wait"), json!(null));
-    }
-    host["processes"][0]["threads"][1]["file-wait"] = wait;
-    host
-}
-
-#[test]
-fn a_program_that_waits_without_epoll_is_refused_by_modes_that_poll() {
-    let fd = healthy()["processes"][0]["files"]["sockets"][1]["fd"].clone();
-    let waits = [
-        (json!("poll"), "waits in poll(2): only epoll polls a queue"),
-        (json!("select"), "waits in select(2): only epoll polls a queue"),
-        (json!({"receive": {"fd": fd}}), "waits in recv(2): only epoll polls a queue"),
-        (json!({"receive": {"fd": 9}}), "no epoll watches its sockets: only epoll polls a queue"),
-        (json!(null), "no epoll watches its sockets: only epoll polls a queue"),
-    ];
-    for (wait, why) in waits {
-        let host = without_epoll(wait);
-        for mode in ["suspend20", "napibusy", "fullbusy"] {
-            let plan = plan_of(&host, mode);
-            assert!(plan.steps.is_empty(), "{mode}: {plan:?}");
-            assert!(matches!(&plan.impossible[..], [one] if one.reason.contains(why)), "{mode}: {plan:?}");
-        }
-        for mode in ["defer20", "threaded"] {
-            let plan = plan_of(&host, mode);
-            assert!(plan.impossible.is_empty() && plan.queues().count() == 2, "{mode}: {plan:?}");
-            assert!(!plan.limitations.iter().any(|one| matches!(one, Limitation::NoEpoll { .. })), "{mode}: {plan:?}");
-        }
-    }
-}
-
-/// No packet has come through a queue.
-fn silent(mut host: Value) -> Value {
-    (0..5).for_each(|number| set(&mut host, &format!("/sockets/{number}/napi"), json!(null)));
-    host
-}
-
-#[test]
-fn an_idle_program_without_any_epoll_is_refused_by_the_call_in_which_it_waits() {
-    let fd = |socket: usize| healthy()["processes"][0]["files"]["sockets"][socket]["fd"].clone();
-    let waits_in = |wait: Value, mode: &str| {
-        let mut host = silent(without_epoll(wait));
-        set(&mut host, "/processes/0/files/epolls", json!([]));
-        let impossible = plan_of(&host, mode).impossible;
-        impossible.first().map(|first| first.reason.split(':').next().unwrap_or_default().to_owned())
-    };
-    for (wait, call) in [
-        (json!("poll"), "poll(2)"),
-        (json!("select"), "select(2)"),
-        (json!({"receive": {"fd": fd(1)}}), "recv(2)"),
-        (json!({"accept": {"fd": fd(4)}}), "accept(2)"),
-    ] {
-        assert_eq!(waits_in(wait.clone(), "suspend200"), Some(format!("it waits in {call}")));
-        assert_eq!(waits_in(wait, "defer200"), None);
-    }
-    assert_eq!(waits_in(json!(null), "suspend200"), None, "it may still start");
-}
-
-#[test]
-fn an_idle_program_whose_epolls_watch_all_sockets_is_refused_by_a_mode_of_sockets() {
-    let why = |host: &Value| plan_of(host, "sockpoll50").impossible.first().map(|first| first.reason.clone());
-    let waits = why(&silent(untouched())).unwrap();
-    assert!(waits.starts_with("it waits in epoll_wait(2): sockets poll in blocking receives only"), "{waits}");
-    // Of the poll that only accepts it is unknown how the connections will be received.
-    let mut accepts = silent(without_epoll(json!("poll")));
-    let listener = healthy()["processes"][0]["files"]["sockets"][4].clone();
-    set(&mut accepts, "/processes/0/files/sockets", json!([listener]));
-    assert_eq!(why(&accepts), None);
-}
-
-#[test]
-fn a_mode_of_sockets_is_named_where_a_blocking_receive_is_the_obstacle() {
-    let fd = healthy()["processes"][0]["files"]["sockets"][1]["fd"].clone();
-    for (wait, is_named) in [(json!({"receive": {"fd": fd}}), true), (json!("poll"), false)] {
-        let reason = plan_of(&without_epoll(wait), "suspend200").impossible[0].reason.clone();
-        assert_eq!(reason.contains("sockpoll50, which polls in recv(2), and modes in which"), is_named, "{reason}");
-    }
-}
-
-/// All sockets have this local address.
-fn at(address: &str) -> Value {
-    let mut host = silent(untouched());
-    (0..5).for_each(|number| set(&mut host, &format!("/sockets/{number}/local"), json!(address)));
-    host
-}
-
-#[test]
-fn programs_whose_sockets_are_all_over_loopback_are_refused_in_every_mode() {
-    for address in ["127.0.0.1:80", "[::1]:80", "[::ffff:127.0.0.1]:80"] {
-        for mode in ["suspend200", "defer200", "userbusy", "threaded", "sockpoll50"] {
-            let plan = plan_of(&at(address), mode);
-            assert!(
-                plan.steps.is_empty()
-                    && matches!(&plan.impossible[..], [one] if one.reason.contains("not over loopback")),
-                "{mode}: {plan:?}"
-            );
-        }
-    }
-    let host = at("127.0.0.1:80");
-    assert!(plan_of(&host, "base").impossible.is_empty(), "it sets nothing");
-    assert_eq!(plan_of(&host, "base").without_queue, Some(NoQueueCause::Loopback));
-    let mut also_elsewhere = at("127.0.0.1:80");
-    set(&mut also_elsewhere, "/sockets/0/local", json!("0.0.0.0:80"));
-    assert!(plan_of(&also_elsewhere, "suspend200").impossible.is_empty());
-    let mut redirected = at("127.0.0.1:80");
-    set(&mut redirected, "/sockets/1/napi", json!(8_193));
-    assert_eq!(plan_of(&redirected, "suspend200").queues().count(), 1, "a packet filter redirects packets to it");
-}
-
-#[test]
-fn a_device_whose_packets_bypass_napi_is_named_with_the_command() {
-    let without_gro = |mut host: Value| {
-        set(&mut host, "/devices/0/kind", json!("veth"));
-        set(&mut host, "/devices/0/napis", json!([]));
-        set(&mut host, "/devices/0/features/rx-gro/active", json!(false));
-        host
-    };
-    let cause = |host: &Value| plan_of(host, "suspend200").without_queue.unwrap();
-    let text = cause(&without_gro(silent(untouched()))).to_string();
-    assert!(text.starts_with("GRO is off on eth0") && text.contains("`ethtool -K eth0 gro on`"), "{text}");
-    assert_eq!(cause(&silent(untouched())), NoQueueCause::NoPacket);
-    // A bridge with this port, or a second device that has NAPI instances, can deliver the packets.
-    let mut port = without_gro(silent(untouched()));
-    port["devices"][0]["master"] = json!(3);
-    assert_eq!(cause(&port), NoQueueCause::NoPacket);
-    let mut second = without_gro(silent(untouched()));
-    set(&mut second, "/devices/-", healthy()["devices"][0].clone());
-    set(&mut second, "/devices/1/ifindex", json!(3));
-    let connected = cause(&second);
-    assert!(matches!(connected, NoQueueCause::GroOff { .. }), "connections without a queue are evidence");
-    set(&mut second, "/processes/0/files/sockets", json!([healthy()["processes"][0]["files"]["sockets"][4].clone()]));
-    assert_eq!(cause(&second), NoQueueCause::NoPacket);
-}
-
-#[test]
-fn a_mode_of_sockets_is_refused_for_programs_that_never_wait_in_a_blocking_receive() {
-    let fd = healthy()["processes"][0]["files"]["sockets"][1]["fd"].clone();
-    let receives = json!({"receive": {"fd": fd}});
-    let refused = |host: &Value| plan_of(host, "sockpoll50").impossible.first().map(|first| first.reason.clone());
-    let why = refused(&untouched()).unwrap();
-    assert!(why.starts_with("it waits in epoll_wait(2): sockets poll in blocking receives only"), "{why}");
-    let mut also_receives = untouched();
-    also_receives["processes"][0]["threads"][1]["file-wait"] = receives.clone();
-    assert_eq!(refused(&also_receives), None);
-    let why = refused(&without_epoll(json!("poll"))).unwrap();
-    assert!(why.starts_with("it waits in poll(2)"), "{why}");
-    for wait in [receives, json!(null)] {
-        assert_eq!(refused(&without_epoll(wait)), None);
-    }
-    let mut polls_sockets = without_epoll(json!("select"));
-    set(&mut polls_sockets, "/sysctls/busy-poll-us", json!(50));
-    assert_eq!(refused(&polls_sockets), None, "net.core.busy_poll lets select busy poll such sockets");
-    let mut unprivileged = without_epoll(json!(null));
-    set(&mut unprivileged, "/privileges/capabilities", json!(["CAP_SYS_PTRACE"]));
-    assert_eq!(refused(&unprivileged).as_deref(), Some("CAP_NET_ADMIN is missing"));
-}
-
-#[test]
-fn processes_that_wait_in_the_same_way_are_one_obstacle() {
-    let mut host = without_epoll(json!("poll"));
-    let mut second = host["processes"][0].clone();
-    second["pid"] = json!(5_000);
-    set(&mut host, "/processes/-", second);
-    let both = [MEMCACHED, 5_000].into_iter().filter_map(Pid::new).collect();
-    let plan = plan(&snapshot(&host), None, &both, &request("suspend20"));
-    let [one] = &plan.impossible[..] else { panic!("{:?}", plan.impossible) };
-    assert!(one.what.ends_with(" and 1 more") && one.reason.starts_with("it waits in poll(2)"), "{one:?}");
-}
-
-#[test]
-fn an_epoll_that_only_accepts_is_refused_if_its_connections_are_received_otherwise() {
-    let mut host = untouched();
-    let accepting = host["processes"][0]["files"]["epolls"][0].clone();
-    set(&mut host, "/processes/0/files/epolls", json!([accepting]));
-    let plan = plan_of(&host, "suspend20");
-    assert!(matches!(&plan.impossible[..], [one] if one.reason.contains("only epoll polls a queue")), "{plan:?}");
-    assert!(plan_of(&host, "defer20").impossible.is_empty());
-    // The connections are those of a client: the server may still get some.
-    for socket in 1..5 {
-        set(&mut host, &format!("/sockets/{socket}/local"), json!("192.0.2.1:40000"));
-    }
-    assert!(plan_of(&host, "suspend20").impossible.is_empty());
-}
-
-#[test]
-fn a_program_without_epoll_is_not_refused_if_it_may_be_polled_otherwise() {
-    let poll = || without_epoll(json!("poll"));
-    assert!(plan_of(&with_ring(poll(), Some(true)), "napibusy").impossible.is_empty());
-    assert!(plan_of(&with_ring(poll(), None), "napibusy").impossible.is_empty());
-    assert!(!plan_of(&with_ring(poll(), Some(false)), "napibusy").impossible.is_empty());
-    // Its connections have not sent anything yet, and its epolls may get them: --follow waits for them.
-    let waiting = plan_of(&silent(poll()), "suspend20");
-    assert!(waiting.impossible.is_empty() && waiting.steps.iter().all(|step| step.is_there()), "{waiting:?}");
-    // Another process of the service has an epoll with sockets.
-    let mut worker = untouched()["processes"][0].clone();
-    worker["pid"] = json!(5_000);
-    let mut service = poll();
-    set(&mut service, "/processes/-", worker);
-    let both = [MEMCACHED, 5_000].into_iter().filter_map(Pid::new).collect();
-    let plan = plan(&snapshot(&service), None, &both, &request("suspend20"));
-    assert!(plan.impossible.is_empty() && plan.queues().count() == 2, "{plan:?}");
 }
 
 #[test]

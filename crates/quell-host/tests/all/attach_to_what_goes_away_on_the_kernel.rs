@@ -54,7 +54,7 @@ fn a_process_that_exits_during_an_attach_is_skipped() {
 #[test]
 fn an_epoll_closed_after_planning_is_skipped_and_its_successor_gets_the_mode() {
     let Some(_alone) = TestLab::raise("closes-a", 1) else { return };
-    let (socket, epoll) = (UdpSocket::bind("127.0.0.1:0").unwrap(), Epoll::new(8).unwrap());
+    let (socket, epoll) = (UdpSocket::bind("0.0.0.0:0").unwrap(), Epoll::new(8).unwrap());
     epoll.add(&socket, 1, Trigger::Level).unwrap();
     let number = epoll.as_fd().as_raw_fd();
     let dir = tempfile::tempdir().unwrap();

@@ -9,6 +9,7 @@ mod attach_beside_churn_on_the_kernel;
 mod attach_on_the_kernel;
 mod attach_placement_on_the_kernel;
 mod attach_plans;
+mod attach_receivers;
 mod attach_sockets_on_the_kernel;
 mod attach_to_what_goes_away_on_the_kernel;
 mod causes;

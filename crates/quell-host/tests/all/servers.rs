@@ -400,6 +400,16 @@ fn an_answer_counts_for_the_measured_process_and_not_for_others_with_its_name() 
 }
 
 #[test]
+fn a_server_behind_a_veth_without_gro_needs_gro_first() {
+    let mut host = healthy();
+    (1..5).for_each(|socket| set(&mut host, &format!("/sockets/{socket}/napi"), json!(null)));
+    set(&mut host, "/devices/0/kind", json!("veth"));
+    set(&mut host, "/devices/0/napis", json!([]));
+    set(&mut host, "/devices/0/features/rx-gro/active", json!(false));
+    assert_eq!(only(&host, &Facts::default()).next, NextStep::Fix { finding: "gro-off" });
+}
+
+#[test]
 fn a_server_without_packets_waits_for_clients() {
     let mut host = healthy();
     for socket in 1..5 {

@@ -372,7 +372,54 @@ fn render_time(ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quell_host::attach::no_queue::NoQueueCause;
+    use quell_host::attach::plan::AttachObstacle;
+    use quell_host::attach::unassigned_epolls::{UnassignedEpoll, UnassignedFiles};
     use quell_linux::{NapiId, Pid};
+
+    fn report<'a>(plan: &'a AttachPlan, follows: &str) -> Report<'a> {
+        Report {
+            schema: Report::SCHEMA,
+            mode: DeliveryMode::default(),
+            programs: Vec::new(),
+            follows: Some(follows.to_owned()),
+            lacking_cpus: None,
+            placement: None,
+            rings_left_alone: Vec::new(),
+            plan,
+            findings: Vec::new(),
+            effect: None,
+            payoff: None,
+        }
+    }
+
+    #[test]
+    fn an_impossible_mode_has_no_next_step() {
+        let epoll = UnassignedEpoll {
+            pid: Pid::of_this_process(),
+            process: "nginx".to_owned(),
+            fd: 4,
+            threads: Vec::new(),
+            watches: UnassignedFiles::ListeningSockets,
+            watched_by: None,
+        };
+        let mut plan = AttachPlan { unassigned_epolls: vec![epoll], ..AttachPlan::default() };
+        plan.without_queue = Some(NoQueueCause::NoPacket);
+        assert!(report(&plan, "quell attach M --follow").to_string().contains("quell attach M --follow"));
+        plan.impossible.push(AttachObstacle { what: "eventspin50".to_owned(), reason: "needs a launch".to_owned() });
+        let text = report(&plan, "quell attach M --follow").to_string();
+        assert!(text.contains("needs a launch") && !text.contains("--follow"), "{text}");
+    }
+
+    #[test]
+    fn a_device_without_gro_is_named_also_without_an_idle_epoll() {
+        let fix = FixText::Command("ethtool -K veth0 gro on".to_owned());
+        let cause = NoQueueCause::GroOff { device: "veth0".to_owned(), fix };
+        let plan = AttachPlan { without_queue: Some(cause), ..AttachPlan::default() };
+        let text = report(&plan, "quell attach M --follow").to_string();
+        let gro = text.find("`ethtool -K veth0 gro on`").unwrap();
+        assert!(text.find("quell attach M --follow").unwrap() > gro, "{text}");
+    }
 
     #[test]
     fn a_napi_id_above_all_cpu_numbers_is_named() {

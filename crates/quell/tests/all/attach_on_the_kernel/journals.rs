@@ -15,11 +15,11 @@ fn an_attachment_of_another_pid_namespace_belongs_to_an_invisible_process() {
     let Some(stage) = Stage::enter("cli-pidns") else { return };
     let quell = env!("CARGO_BIN_EXE_quell");
     let script = format!(
-        "memcached -u root -U 0 -t 1 -l 127.0.0.1 -p 11999 & \
+        "memcached -u root -U 0 -t 1 -l 0.0.0.0 -p 11999 & \
          while ! {quell} attach {MODE} $! --yes --follow --seconds 0; do sleep 0.2; done"
     );
     let mut unshare = Command::new("unshare");
-    unshare.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", &script]);
+    unshare.args(["--net", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", &script]);
     unshare.env("QUELL_JOURNAL_DIR", stage.journals()).stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::null());
     let Ok(mut inside) = unshare.spawn() else { return skip(Lacks::Tool("unshare"), "unshare is not installed") };
     let count = || crate::command::journals_in(&stage.journals()).len();
