@@ -98,7 +98,8 @@ mod tests {
         let cells = irq_suspension_cells().expect("the data ships");
         let cell = |mode: &str, load: &str| {
             let is_of = |cell: &&PublishedCell| cell.mode.to_string() == mode && Ok(cell.load) == load.parse();
-            let Figures { p50_us, p99_us, cpu_pct, .. } = cells.iter().find(is_of).expect("the table is complete").figures;
+            let Figures { p50_us, p99_us, cpu_pct, .. } =
+                cells.iter().find(is_of).expect("the table is complete").figures;
             format!(" {p50_us:.0} / {p99_us:.0} µs, {cpu_pct:.0} % |")
         };
         let row = |mode| {

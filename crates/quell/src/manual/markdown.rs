@@ -51,7 +51,8 @@ pub(super) fn convert(markdown: &str, guides: &[Guide]) -> Converted {
                 converter.roff().control("RE", []);
             }
         } else if let Some((mark, first)) = list_item(line) {
-            let is_part = |next: &str| next.starts_with(' ') && !next.trim().is_empty() && !is_fence(next) && !is_row(next);
+            let is_part =
+                |next: &str| next.starts_with(' ') && !next.trim().is_empty() && !is_fence(next) && !is_row(next);
             let rest = block(&is_part);
             converter.item(mark, &joined(first, &rest));
         } else if !line.trim().is_empty() && !line.starts_with("![") {

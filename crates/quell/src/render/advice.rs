@@ -260,7 +260,10 @@ mod tests {
             one("threaded", 7, None),
         ];
         let lowest = next(&plan("lowest p99"), &ranked, "--pid 1");
-        assert!(lowest.ends_with("\n  quell bench --pid 1 --modes base,fullbusy,suspend50,defer100 --latency COMMAND"), "{lowest}");
+        assert!(
+            lowest.ends_with("\n  quell bench --pid 1 --modes base,fullbusy,suspend50,defer100 --latency COMMAND"),
+            "{lowest}"
+        );
         assert!(lowest.contains("COMMAND measures what clients see"), "{lowest}");
         assert!(lowest.contains("fullbusy uses a whole CPU"), "{lowest}");
         assert!(lowest.starts_with("Left out below: eventspin20 (only `quell run` can set it).\n"), "{lowest}");
