@@ -30,6 +30,8 @@ pub(crate) struct Server {
     stalling: Option<DeliveryMode>,
     /// A mode and the number of its slices that are too slow to be measured.
     slow: Option<(DeliveryMode, u32)>,
+    /// Number of slices for which the budget has time.
+    slices_max: usize,
     is_drops_readable: bool,
     /// Kind of mode under which requests fail.
     failing: Option<&'static str>,
@@ -54,6 +56,7 @@ impl Server {
             refused: None,
             stalling: None,
             slow: None,
+            slices_max: usize::MAX,
             is_drops_readable: true,
             failing: None,
             silent: None,
@@ -96,6 +99,9 @@ impl ExperimentSubject for Server {
         {
             *slices -= 1;
             return Err("it is slow".to_owned());
+        }
+        if self.log.len() >= self.slices_max {
+            return Err("no time is left".to_owned());
         }
         self.log.push((mode, self.load));
         self.drift = 0.9 * self.drift + 0.05 * (self.random.random::<f64>() - 0.5);
@@ -431,6 +437,13 @@ fn a_budget_that_is_too_short_for_a_comparison_is_not_a_finding() {
         let is_found = matches!(result.answer, TuneAnswer::Better { .. });
         assert!(is_found || result.end == TuneEnd::BudgetSpent, "{slower_than_planned}: {:?}", result.end);
     }
+}
+
+#[test]
+fn a_slice_for_which_no_time_is_left_ends_the_search_unless_it_is_the_first() {
+    let end = |slices_max| search(&mut Server { slices_max, ..Server::new(one_is_best, 15) }, plan("least cpu")).end;
+    assert_eq!(end(20), TuneEnd::BudgetSpent);
+    assert_eq!(end(0), TuneEnd::SubjectFailed { reason: "no time is left".to_owned() });
 }
 
 #[test]

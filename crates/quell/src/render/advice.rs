@@ -156,7 +156,7 @@ fn next(plan: &TunePlan, ranked: &[RankedMode], programs: &str) -> String {
         format!("\nor ask for less: --goal {}", shell_words::quote(&visible::name(&goal.to_string())))
     });
     let (compares, judge) = match names_latency(&plan.goal) {
-        true => ("; COMMAND measures what clients see (docs/bench.md), without it CPU time only", " --latency COMMAND"),
+        true => ("; COMMAND measures latency (docs/bench.md)", " --latency COMMAND"),
         false => ("", ""),
     };
     format!(
@@ -264,7 +264,7 @@ mod tests {
             lowest.ends_with("\n  quell bench --pid 1 --modes base,fullbusy,suspend50,defer100 --latency COMMAND"),
             "{lowest}"
         );
-        assert!(lowest.contains("COMMAND measures what clients see"), "{lowest}");
+        assert!(lowest.contains("COMMAND measures latency"), "{lowest}");
         assert!(lowest.contains("fullbusy uses a whole CPU"), "{lowest}");
         assert!(lowest.starts_with("Left out below: eventspin20 (only `quell run` can set it).\n"), "{lowest}");
         let least = next(&plan("least cpu"), &ranked, "--pid 1");
