@@ -403,6 +403,9 @@ fn an_answer_counts_for_the_measured_process_and_not_for_others_with_its_name() 
 fn a_server_behind_a_veth_without_gro_needs_gro_first() {
     let mut host = healthy();
     (1..5).for_each(|socket| set(&mut host, &format!("/sockets/{socket}/napi"), json!(null)));
+    // Of a mode that polls, another finding says more.
+    let params = host["processes"][0]["files"]["epolls"][0]["params"].clone();
+    (1..3).for_each(|epoll| set(&mut host, &format!("/processes/0/files/epolls/{epoll}/params"), params.clone()));
     set(&mut host, "/devices/0/kind", json!("veth"));
     set(&mut host, "/devices/0/napis", json!([]));
     set(&mut host, "/devices/0/features/rx-gro/active", json!(false));
