@@ -26,6 +26,8 @@ pub struct Comparison {
     pub timing: Timing,
     /// Up to where the budget grows, in ms, if the commands that measure slices take longer than these.
     pub budget_max_ms: u64,
+    /// Whether modes that would stall the programs are left out instead of refused, because nobody asked for them.
+    pub leaves_out_stalls: bool,
 }
 
 impl Question {

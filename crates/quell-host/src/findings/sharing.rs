@@ -117,12 +117,20 @@ fn of_udp(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Observa
     let mut nodes = epoll.nodes();
     nodes.extend(its.iter().map(|&id| query.napi_node(id)));
     let local = socket.local.map(|local| format!(" {local}")).unwrap_or_default();
-    let advice = match (socket.steered_queues, socket.reuseport.known()) {
+    let is_of_group = |other: &&SnapshotSocket| {
+        (other.namespace, other.protocol, other.local) == (socket.namespace, socket.protocol, socket.local)
+            && other.reuseport.known() == Some(&true)
+    };
+    let is_group = query.now.sockets.iter().filter(is_of_group).nth(1).is_some();
+    let advice = match (socket.steered_queues, is_group) {
         (Some(_), _) => "run as many workers as queues, or use fewer queues (`ethtool -L`)",
-        (None, Some(true)) => {
+        (None, true) => {
             "add --steer --steer-udp, which gives each socket of its SO_REUSEPORT group one queue; or use deferral"
         }
-        (None, _) => "use one socket with SO_REUSEPORT per queue and --steer --steer-udp; or one queue; or deferral",
+        (None, false) => {
+            "let the program open one socket with SO_REUSEPORT per queue, then add --steer --steer-udp; or use one queue; \
+             or deferral"
+        }
     };
     let severity = match (epoll.polls(), is_slow) {
         (true, true) => Severity::Serious,

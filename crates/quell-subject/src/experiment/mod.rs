@@ -485,7 +485,7 @@ mod tests {
     fn loads_share_the_budget_that_is_checked_before_the_first_one() {
         let modes = DeliveryMode::parse_list("base,suspend20").unwrap();
         let timing = Timing { budget_ms: 6_000, slice_ms: 200, settle_ms: 10, margin: 0.05, seed: 1 };
-        let comparison = Comparison { modes, timing, budget_max_ms: 6_000 };
+        let comparison = Comparison { modes, timing, budget_max_ms: 6_000, leaves_out_stalls: false };
         let [one, two] = [1, 2].map(|loads| check_designs(&vec![OfferedLoad::Max; loads], &comparison));
         assert!(one.is_ok(), "{one:?}");
         let two = two.map_err(|error| error.to_string());

@@ -28,7 +28,7 @@ use quell_result::tune::TuneFile;
 use quell_tune::{RefusedMode, TunePlan, TuneSpace};
 
 use super::load_source::{UnderLoad, under_load};
-use super::refused::{hides_napi_threads, lacking_cpus, refused_here};
+use super::refused::{hides_napi_threads, lacking_cpus, leave_out_stalls, refused_here};
 use super::search::search;
 use super::{Answer, HelperError, LoadSource, Operator, Planned, PlannedSubject, Tools, Unanswered, metrics, placed};
 use crate::counters::Instruments;
@@ -178,10 +178,15 @@ impl Measurement<'_> {
         };
         let (mut preview, is_idle) = self.preview(&question, load.has_load)?;
         refuse_queues_of_others(self.tools.journal, &self.attached, &preview.plan)?;
+        let mut stalling = Vec::new();
         let (modes, mut problems) = match &mut question {
             Question::Compare(comparison) => {
                 self.use_settings_from_before(&mut comparison.modes, &mut preview)?;
-                let serious = self.serious(comparison.modes.iter().zip(preview.plans()), &preview);
+                let mut serious = self.serious(comparison.modes.iter().zip(preview.plans()), &preview);
+                if comparison.leaves_out_stalls && !self.spec.accepts_stalls {
+                    stalling = leave_out_stalls(&mut comparison.modes, &mut serious, self.attached.mode);
+                    preview = self.preview_of(preview.snapshot, &comparison.modes);
+                }
                 self.refuse_stalls(&serious)?;
                 let impossible = &preview.plan.impossible;
                 let why_not = |at: usize| impossible[at].first().map(ToString::to_string);
@@ -218,7 +223,7 @@ impl Measurement<'_> {
         let left_out = |(mode, why): (&DeliveryMode, &Vec<AttachObstacle>)| Some((*mode, why.first()?.to_string()));
         let subject = PlannedSubject::Programs {
             facts: &facts,
-            left_out: impossible.filter(|_| is_comparison).filter_map(left_out).collect(),
+            left_out: impossible.filter(|_| is_comparison).filter_map(left_out).chain(stalling).collect(),
             affected,
             judges_took_ms,
             steering_helps,

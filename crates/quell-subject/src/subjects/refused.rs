@@ -49,6 +49,29 @@ fn too_few_cpus(plan: &SwitchPlan) -> Option<String> {
     ))
 }
 
+/// Leaves out the modes that would stall the programs, except the reference and `attached`, which they have. Returns them
+/// with the reason: none if nothing would be left to compare.
+pub(super) fn leave_out_stalls(
+    modes: &mut Vec<DeliveryMode>,
+    serious: &mut Vec<(DeliveryMode, Finding)>,
+    attached: Option<DeliveryMode>,
+) -> Vec<(DeliveryMode, String)> {
+    let why = |mode: &DeliveryMode| {
+        let is_its = |(of, finding): &&(DeliveryMode, Finding)| of == mode && finding.predicts_stall();
+        let (_, Finding { id, observed, .. }) = serious.iter().find(is_its)?;
+        Some((*mode, format!("would stall these programs: {observed} (`quell doctor --explain {id}`)")))
+    };
+    let others = modes.iter().skip(1).filter(|mode| Some(**mode) != attached);
+    let left_out: Vec<(DeliveryMode, String)> = others.filter_map(why).collect();
+    if left_out.len() + 1 >= modes.len() {
+        return Vec::new();
+    }
+    let is_left = |mode: &DeliveryMode| left_out.iter().all(|(out, _)| out != mode);
+    modes.retain(is_left);
+    serious.retain(|(mode, _)| is_left(mode));
+    left_out
+}
+
 /// Whether the goal or a guard uses CPU time, but the measured CPUs are not all on which a new NAPI thread can run.
 pub(super) fn hides_napi_threads(plan: &TunePlan, preview: &Preview, targets: &Targets) -> bool {
     let limited = plan.goal.limits.iter().map(|limit| &limit.metric);
@@ -60,11 +83,42 @@ pub(super) fn hides_napi_threads(plan: &TunePlan, preview: &Preview, targets: &T
 
 #[cfg(test)]
 mod tests {
+    use quell_host::findings::Severity;
     use quell_host::switching::SwitchedQueue;
     use quell_linux::NapiId;
     use quell_mode::PartialNapiSettings;
 
     use super::*;
+
+    #[test]
+    fn modes_that_stall_are_left_out_unless_they_are_attached_or_nothing_would_be_left() {
+        let modes = |text: &str| DeliveryMode::parse_list(text).unwrap();
+        let finding = |id: &'static str| Finding {
+            id,
+            severity: Severity::Serious,
+            title: "",
+            observed: "2 queues".to_owned(),
+            nodes: Vec::new(),
+            impact: "",
+            source: "",
+            fix: Vec::new(),
+        };
+        let left = |text: &str, attached: Option<&str>| {
+            let mut compared = modes(text);
+            let of_mode = |mode: &DeliveryMode| {
+                let suspends = mode.napi().irq_suspend_timeout_ns > 0;
+                suspends.then(|| (*mode, finding("udp-socket-on-several-queues")))
+            };
+            let mut serious: Vec<_> = compared.iter().filter_map(of_mode).collect();
+            serious.push((modes("defer200")[0], finding("epoll-mixes-napis")));
+            let out = leave_out_stalls(&mut compared, &mut serious, attached.map(|mode| modes(mode)[0]));
+            assert!(serious.iter().all(|(mode, _)| out.iter().all(|(out, _)| out != mode)));
+            (compared, out.len())
+        };
+        assert_eq!(left("base,suspend200,defer200,suspend20", None), (modes("base,defer200"), 2));
+        assert_eq!(left("base,suspend200,defer200", Some("suspend200")).1, 0, "it is attached");
+        assert_eq!(left("base,suspend200", None), (modes("base,suspend200"), 0), "refused instead");
+    }
 
     #[test]
     fn polling_threads_need_cpus_beside_those_of_the_workers() {

@@ -489,7 +489,8 @@ mod tests {
     fn a_mode_that_stalls_the_server_is_dropped_and_the_experiment_goes_on() {
         let modes = ["base", "suspend20", "defer20"].map(|mode| mode.parse().unwrap()).to_vec();
         let timing = Timing { budget_ms: 10_000, slice_ms: 100, settle_ms: 0, margin: 0.03, seed: 1 };
-        let design = super::design(&Comparison { modes, timing, budget_max_ms: timing.budget_ms });
+        let design =
+            super::design(&Comparison { modes, timing, budget_max_ms: timing.budget_ms, leaves_out_stalls: false });
         let (mut dropped, mut slices) = (Vec::new(), 0);
         let mut take = |event: &GuestEvent| match event {
             GuestEvent::Dropped { mode, .. } => dropped.push(mode.clone()),

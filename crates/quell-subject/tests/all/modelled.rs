@@ -22,7 +22,7 @@ fn request(modes: &str, loads: &[&str]) -> Asked {
     };
     let timing = Timing { budget_ms: 2_400, slice_ms: 20, settle_ms: 30, margin: 0.05, seed: 1 };
     let modes = DeliveryMode::parse_list(modes).expect("modes");
-    (spec, Comparison { modes, timing, budget_max_ms: timing.budget_ms })
+    (spec, Comparison { modes, timing, budget_max_ms: timing.budget_ms, leaves_out_stalls: false })
 }
 
 fn run((spec, comparison): &Asked) -> ExperimentResult {

@@ -31,7 +31,7 @@ pub(crate) fn request(modes: &str, loads: &[&str]) -> (LabRequest, Comparison) {
     let budget_ms = 3_000 * loads.len() as u64;
     let timing = Timing { budget_ms, slice_ms: 50, settle_ms: 5, margin: 0.05, seed: 7 };
     let modes = quell_mode::DeliveryMode::parse_list(modes).unwrap();
-    let comparison = Comparison { modes, timing, budget_max_ms: budget_ms };
+    let comparison = Comparison { modes, timing, budget_max_ms: budget_ms, leaves_out_stalls: false };
     let request = LabRequest {
         loads,
         workload: Workload::Memcached(bench_load::published_keys()),

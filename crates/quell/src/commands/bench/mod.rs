@@ -120,7 +120,12 @@ fn compare(args: &BenchArgs, place: Place) -> Result<Option<ExperimentResult>, F
     let timing = timing(args, place);
     let grows = args.subject.budget.is_none() && has_long_slices(args, place);
     let budget_max_ms = if grows { BUDGET_MAX_MS } else { timing.budget_ms };
-    let question = Question::Compare(Comparison { modes: modes(args, place)?, timing, budget_max_ms });
+    let question = Question::Compare(Comparison {
+        modes: modes(args, place)?,
+        timing,
+        budget_max_ms,
+        leaves_out_stalls: args.modes.is_none(),
+    });
     let (subject, extent) = (&args.subject, extent(args));
     let spec = match place {
         Place::Programs => {
