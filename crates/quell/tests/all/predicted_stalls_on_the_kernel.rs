@@ -65,6 +65,8 @@ impl Stage {
         }
         let text = self.says(0, &["tune", "--pid", pid, "--goal", "least cpu", "--dry-run"]);
         assert!(text.contains(words) && text.contains("would stall these programs"), "{text}");
+        let text = self.says(0, &["bench", "--pid", pid, "--dry-run"]);
+        assert!(text.contains("suspend200") && text.contains("would stall these programs"), "nobody asked: {text}");
         self.says(0, &["attach", "defer20", pid, "--dry-run"]);
         self.says(0, &["attach", "suspend20", pid, "--dry-run", "--accept-stalls"]);
     }
