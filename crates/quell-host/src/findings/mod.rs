@@ -145,12 +145,13 @@ impl FindingsReport {
         self.findings.iter().map(|finding| finding.severity).max()
     }
 
-    /// Leaves out findings about processes of Quell alone (`quell load`, `respond`, `export`, `top`).
+    /// Leaves out findings about processes of Quell alone (`quell load`, `respond`, `export`, `top`), except those about
+    /// their AF_XDP sockets, which a reader measures by them.
     pub fn leave_out_own(&mut self, now: &Snapshot) {
         let own: Vec<&Process> = now.processes.iter().filter(|process| process.is_own()).collect();
         self.findings.retain(|finding| {
             let mut of_own = finding.nodes.iter().filter_map(|node| node.is_of_any(&own)).peekable();
-            of_own.peek().is_none() || !of_own.all(|is_own| is_own)
+            finding.id.starts_with("xdp-") || of_own.peek().is_none() || !of_own.all(|is_own| is_own)
         });
     }
 }

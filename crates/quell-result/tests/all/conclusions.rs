@@ -402,20 +402,23 @@ fn verdicts_that_other_programs_prevent_do_not_ask_for_more_time() {
 #[test]
 fn a_server_that_waited_for_a_cpu_has_no_answer_for_a_mode_that_saves_cpu_time_and_keeps_its_own_against_one_that_costs()
  {
-    let concluded = |cpu: f64| {
+    let concluded = |cpu: f64, criteria: &[Criterion]| {
         let mut disturbed = experiment(&[("suspend20", cpu, 1.0)], 0.001);
+        disturbed.experiments[0].record.design.criteria.extend_from_slice(criteria);
         for slice in &mut disturbed.experiments[0].record.slices {
             slice.observation.flags.insert(SliceFlag::NoIdleCpu);
         }
-        disturbed.conclusion()
+        disturbed.conclusion().unwrap()
     };
     let because = WhyLonger::OtherPrograms { latency_helps: false };
-    assert_eq!(concluded(5.0), Some(unknown(because)));
-    let kept = concluded(20.0);
+    assert_eq!(concluded(5.0, &[p99()]), unknown(because));
+    let kept = concluded(20.0, &[p99()]);
     assert!(
-        matches!(&kept, Some(Conclusion::Keep { because: WhyKeep::OthersAreWorse { modes }, .. }) if modes.len() == 1),
+        matches!(&kept, Conclusion::Keep { because: WhyKeep::OthersAreWorse { modes }, .. } if modes.len() == 1),
         "{kept:?}"
     );
+    let of_cpu_only = concluded(5.0, &[]);
+    assert!(matches!(of_cpu_only, Conclusion::Use { without_clients: true, .. }), "no latency was asked for");
 }
 
 #[test]

@@ -236,7 +236,7 @@ fn a_blocking_server_gets_a_poller_until_it_is_detached() {
     let pid = stage.server.pid().to_string();
     assert!(stage.says(5, &["attach", "suspend20", &pid, "--dry-run"]).contains("only epoll polls a queue"));
     assert!(
-        stage.says(0, &["attach", "userbusy", &pid, "--dry-run"]).contains("1 thread of Quell polls: it uses a CPU")
+        stage.says(0, &["attach", "userbusy", &pid, "--dry-run"]).contains("its 1 polling thread uses a whole CPU")
     );
     let Some(said) = under_load(&stage.lab, || stage.attach("userbusy")) else { return };
     assert!(said.contains("server0 rx 0: in effect: ") && said.contains("by the poller"), "{said}");
