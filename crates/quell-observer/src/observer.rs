@@ -328,8 +328,10 @@ impl Observer {
             let fix = fix.map(|(mode, fix)| one_queue_if_attached(fix.clone(), mode));
             let payoff = judged.as_ref().filter(|(_, queues)| !queues.is_empty());
             let payoff = payoff.map(|(mode, queues)| {
-                let attached = modes.keys().map(|(pid, _)| *pid).collect();
-                let lacking = cpus_lacking_for_pollers(&self.snapshot, &attached, queues.len());
+                let lacking = mode.poller().and_then(|_| {
+                    let attached = modes.keys().map(|(pid, _)| *pid).collect();
+                    cpus_lacking_for_pollers(&self.snapshot, &attached, queues.len())
+                });
                 ModePayoff::of(*mode, queues, fix.as_ref(), lacking)
             });
             let effect = judged.and_then(|(_, queues)| worst(queues));

@@ -259,12 +259,11 @@ impl ExperimentResult {
             names().zip(&standings).filter_map(of_mode).collect()
         };
         let all_are_worse = !standings.is_empty() && standings.iter().all(Standing::is_worse);
-        let keep_without_others =
-            || keep(WhyKeep::OthersAreWorse { modes: worse() }, open_gains(names().zip(&standings)));
+        let others_are_worse = || keep(WhyKeep::OthersAreWorse { modes: worse() }, open_gains(names().zip(&standings)));
         // Less CPU time is no reason for a mode whose latencies are unknown, although they were asked for.
         if !without_clients && self.experiments.iter().any(LoadExperiment::has_no_idle_cpu) {
             if all_are_worse {
-                return keep_without_others();
+                return others_are_worse();
             }
             let because = WhyLonger::OtherPrograms { latency_helps: false };
             return Some(Conclusion::MeasureLonger { because, worse: worse(), open: Vec::new(), budget_ms: None });
@@ -283,7 +282,7 @@ impl ExperimentResult {
             };
         }
         if all_are_worse {
-            return keep_without_others();
+            return others_are_worse();
         }
         let longer = |because| {
             let open = open_gains(names().zip(&standings));

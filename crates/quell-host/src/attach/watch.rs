@@ -173,7 +173,8 @@ impl EffectWatch {
         let payoff = snapshot.filter(|_| !judged.is_empty()).map(|snapshot| {
             let fix = unpolled_queues(snapshot).into_iter().find(|(pid, _)| programs.contains(pid));
             let fix = fix.map(|(_, fix)| one_queue_if_attached(fix, &attached));
-            let lacking = cpus_lacking_for_pollers(snapshot, programs, judged.len());
+            let has_poller = request.mode.poller().is_some();
+            let lacking = has_poller.then(|| cpus_lacking_for_pollers(snapshot, programs, judged.len())).flatten();
             ModePayoff::of(request.mode, &judged, fix.as_ref(), lacking)
         });
         Ok((changes, payoff.filter(|payoff| self.is_news(payoff))))

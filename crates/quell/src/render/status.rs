@@ -198,6 +198,9 @@ impl AppliedReport {
     /// Looks for processes that the attached programs have started since.
     pub(crate) fn find_started_since(&mut self, parent_of: fn(Pid) -> Option<Pid>) {
         let pids: Vec<Pid> = self.attached_pids().collect();
+        if pids.is_empty() {
+            return;
+        }
         let is_child = |pid: &Pid| parent_of(*pid).is_some_and(|parent| pids.contains(&parent));
         self.parents = pids.iter().copied().filter(|pid| !is_child(pid)).collect();
         let Ok(family) = Targets::find(Selection::Processes(pids.clone())) else { return };

@@ -265,13 +265,7 @@ fn plan_of_search(plan: &TunePlan, subject: &PlannedSubject<'_>) -> String {
             (render_tune::searched_on(&SubjectFacts::Command((*facts).clone())), hint.to_owned(), "")
         }
         PlannedSubject::Programs {
-            facts,
-            left_out: _,
-            affected,
-            judges_took_ms,
-            steering_helps,
-            lacking_cpus,
-            contention,
+            facts, affected, judges_took_ms, steering_helps, lacking_cpus, contention, ..
         } => {
             let is_open = facts.latency.is_some() && judges_took_ms.is_none();
             let longer = if is_open { "a slice lasts as long as --latency runs, if that is longer\n" } else { "" };

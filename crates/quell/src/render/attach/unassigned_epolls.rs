@@ -7,8 +7,8 @@ use quell_host::attach::no_queue::NoQueueCause;
 use quell_host::attach::unassigned_epolls::{UnassignedEpoll, UnassignedFiles};
 use quell_linux::visible::{counted, noun};
 
-/// Lists the epolls without a known queue; empty if there are none. `follows` sets their queues in later passes; absent if
-/// the command does so itself.
+/// Lists the epolls without a known queue. Empty without such epolls. `follows` is the command that sets their queues
+/// later; absent if this command does so itself.
 pub(super) fn text(plan: &AttachPlan, follows: Option<&str>) -> String {
     let mut text = match &plan.without_queue {
         Some(cause @ NoQueueCause::GroOff { .. }) => format!("NO QUEUE IS SET YET: {cause}\n"),
