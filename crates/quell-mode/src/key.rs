@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::napi::{DEFER_HARD_IRQS_MAX, NapiSettings, Threaded};
+use crate::napi::{DEFER_HARD_IRQS_MAX, NapiAttribute, NapiSettings, Threaded};
 use crate::poller::{PollerClass, PollerSettings};
 use crate::refusal::ModeRefusal;
 use crate::settings::{EpollParams, USECS_MAX};
@@ -54,10 +54,10 @@ impl SettingKey {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::DeferHardIrqs => "defer-hard-irqs",
-            Self::GroFlushTimeout => "gro-flush-timeout",
-            Self::IrqSuspendTimeout => "irq-suspend-timeout",
-            Self::Threaded => "threaded",
+            Self::DeferHardIrqs => NapiAttribute::DeferHardIrqs.name(),
+            Self::GroFlushTimeout => NapiAttribute::GroFlushTimeout.name(),
+            Self::IrqSuspendTimeout => NapiAttribute::IrqSuspendTimeout.name(),
+            Self::Threaded => NapiAttribute::Threaded.name(),
             Self::BusyPollUsecs => "busy-poll-usecs",
             Self::BusyPollBudget => "busy-poll-budget",
             Self::PreferBusyPoll => "prefer-busy-poll",
