@@ -195,7 +195,6 @@ fn show(plan: &ProfilePlan, findings: &[Finding], json: bool) -> Result<(), Fail
     if json { output::json(&PlanReport::new(plan, findings)) } else { output::prose(&plan_tree::tree(plan)) }
 }
 
-/// Refuses a profile under which packets would stall. Nothing frees the queues of a profile.
 fn say_what_next(applied: &Applied, confirm: Option<Duration>) {
     match (&applied.journal, confirm) {
         (None, _) => output::say("the host already matches the profile: nothing was changed"),

@@ -225,12 +225,7 @@ fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> 
                 counted(facts.queues.len(), "queue"),
                 counted(facts.epolls, "epoll"),
                 blocks(comparison, total_ms)
-                    + &left_out
-                        .iter()
-                        .map(|(mode, why)| left_out_line(mode, why)
-                            + "
-")
-                        .collect::<String>()
+                    + &left_out.iter().map(|(mode, why)| left_out_line(mode, why) + "\n").collect::<String>()
                     + &commands([&facts.load, &facts.latency, &facts.beside])
                     + &notes(facts, *steering_helps)
                     + &affected_too(affected)
