@@ -35,7 +35,7 @@ impl ProgramArguments {
         Self { judge, ..self }
     }
 
-    /// Command that measures them, with more than the default modes if there are any.
+    /// Command that measures them. `options` are those of modes and placement, each after a space.
     pub(crate) fn measure(&self, options: &str) -> String {
         let judge = self.judge.as_ref().map(|judge| format!(" --latency \"{judge}\"")).unwrap_or_default();
         format!("quell bench {}{options}{judge}", self.by_option)
@@ -111,21 +111,21 @@ pub(crate) fn in_short(payoff: &ModePayoff) -> &'static str {
 /// What to do with a mode that pays or does not, with its figures, and the command for it.
 #[must_use]
 pub(crate) fn advice(payoff: &ModePayoff, programs: &ProgramArguments) -> (String, Option<String>) {
-    let figures = figures(payoff);
-    advice_with(payoff, programs, &if figures.is_empty() { figures } else { format!(" ({figures})") })
+    advice_with(payoff, programs, &figures(payoff))
 }
 
 /// The same with other words in place of the figures.
 #[must_use]
 pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figures: &str) -> (String, Option<String>) {
     let ModePayoff { mode, queues, pays, .. } = payoff;
+    let (known, figures) = (figures, in_parentheses([figures, ""]));
     // `quell detach` refuses programs that `quell run` started.
     let (undo, detach) = match programs.are_launched() {
         true => ("start the command again without it", None),
         false => ("undo it", Some(format!("quell detach {}", programs.positional))),
     };
     match pays {
-        DoesItPay::NotInEffect { on_unset_epolls: true } => (unset(mode, figures), Some(programs.replace(mode))),
+        DoesItPay::NotInEffect { on_unset_epolls: true } => (unset(mode, &figures), Some(programs.replace(mode))),
         DoesItPay::NotInEffect { .. } => {
             (format!("{mode} is not in effect{figures}: {undo}, or fix the cause"), detach)
         }
@@ -147,11 +147,7 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
                     short(rate as f64)
                 )
             });
-            let figures = match (figures.strip_suffix(')'), above) {
-                (Some(figures), Some(above)) => format!("{figures}; {above})"),
-                (None, Some(above)) => format!(" ({above})"),
-                (_, None) => figures.to_owned(),
-            };
+            let figures = in_parentheses([known, &above.unwrap_or_default()]);
             let (beside, modes) = match *instead == DeliveryMode::default() {
                 true => (String::new(), " --modes base".to_owned()),
                 false => (format!(" beside {instead}, which polls less"), format!(" --modes base,{instead}")),
@@ -181,6 +177,12 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
             (format!("whether {mode} is in effect is unclear{figures}; look again under load"), Some(programs.top()))
         }
     }
+}
+
+/// ` (a; b)`, without empty parts. Empty if all are.
+fn in_parentheses(parts: [&str; 2]) -> String {
+    let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    if parts.is_empty() { String::new() } else { format!(" ({})", parts.join("; ")) }
 }
 
 /// Who uses whole CPUs under a mode that polls at any load.
