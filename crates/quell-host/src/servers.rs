@@ -3,7 +3,6 @@
 
 mod earlier;
 
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
@@ -316,47 +315,48 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let programs_cpu_wait_ns = processes.iter().map(|process| query.cpu_wait_ns(process)).sum::<Option<u64>>();
     let payoff = attached.filter(|_| !samples.is_empty()).map(|attached| {
         let mode = attached.mode;
-        let is_unset = Cell::new(false);
+        let mut is_unset = false;
         let judged = |(napi, sample): &(NapiId, &QueueSample)| {
             let seen = EffectOnQueue {
                 programs_cpu_ns,
                 programs_cpu_wait_ns,
                 ..EffectOnQueue::of(*napi, known.sampled_ns, sample)
             };
-            (
-                seen,
-                judge(&mode, &seen, || {
-                    let cause = cause(query, &pids, *napi).if_attached(&attached);
-                    is_unset.set(is_unset.get() || matches!(cause, NoPollCause::NotEnabled { .. }));
-                    cause
-                }),
-            )
+            let verdict = judge(&mode, &seen, || {
+                let cause = cause(query, &pids, *napi).if_attached(&attached);
+                is_unset |= matches!(cause, NoPollCause::NotEnabled { .. });
+                cause
+            });
+            (seen, verdict)
         };
         let judged: Vec<_> = samples.iter().map(judged).collect();
         let fix = about.iter().find(|finding| finding.leaves_queues_unpolled()).and_then(|finding| finding.fix.first());
-        ModePayoff::of(mode, &judged, fix, lacking(query, &pids, queues.len())).on_unset_epolls(is_unset.get())
+        ModePayoff::of(mode, &judged, fix, lacking(query, &pids, queues.len())).on_unset_epolls(is_unset)
     });
     let worst = about.iter().filter(|finding| finding.severity >= Severity::Warning).max_by_key(|it| it.severity);
     // The payoff of an attached mode is worth more than a warning.
     let to_fix = worst.filter(|worst| payoff.is_none() || worst.severity >= Severity::Serious);
-    let settings = present(query, &queues, &receiving);
-    let present = settings.unwrap_or_default();
+    let setting = ServerSetting::of(query, &queues, &receiving);
+    let present = setting.mode();
     let below = match attached {
-        Some(_) => pids.iter().find_map(|pid| known.below.get(pid)).map(|mode| Some(*mode)),
-        None => settings,
+        Some(_) => pids
+            .iter()
+            .find_map(|pid| known.below.get(pid))
+            .map_or(ServerSetting::Unknown, |mode| ServerSetting::OfMode(*mode)),
+        None => setting,
     };
     let measured = || {
         let answers = answers.into_iter().flatten().filter(|answer| !(is_steered && answer.is_unsteered()));
         let (current, old): (Vec<_>, Vec<_>) = answers.partition(|answer| {
             let is_set = attached.is_none() && answer.mode().is_some_and(|mode| present == Some(mode));
-            is_set || below.is_none_or(|now| now.is_some_and(|now| answer.settings.contains(&now)))
+            is_set || below.is_one_of(&answer.settings)
         });
         match (current.is_empty(), old.first()) {
             (true, Some(EarlierAnswer { measured, settings, .. })) => Answered::Missing(NextStep::SettingsChanged {
                 steered: can_steer,
                 measured: measured.clone(),
                 then: settings.first().copied().unwrap_or_default(),
-                now: below.flatten(),
+                now: below.mode(),
             }),
             _ => by_answers(current.into_iter(), load, mixes && !is_steered, can_steer),
         }
@@ -548,17 +548,43 @@ fn concerns(query: &SnapshotQuery<'_>, finding: &Finding, processes: &[&Process]
     }
 }
 
-/// Setting of all these queues and epolls, as a mode; absent within if they differ, or if no mode has it. `None` if it is
-/// unknown.
-fn present(
-    query: &SnapshotQuery<'_>,
-    queues: &BTreeSet<NapiId>,
-    epolls: &[&EpollContext<'_>],
-) -> Option<Option<DeliveryMode>> {
-    let of_queues: Vec<_> = queues.iter().map(|&id| Some(query.napi(id)?.1.settings())).collect::<Option<_>>()?;
-    let params: Vec<_> = epolls.iter().map(|epoll| epoll.params).collect::<Option<_>>()?;
-    let (napi, epoll) = (*of_queues.first()?, params.first().copied().unwrap_or_default());
-    let is_equal = of_queues.iter().all(|other| *other == napi) && params.iter().all(|other| *other == epoll);
-    let napi = PartialNapiSettings::from(NapiSettings::default()).changed_by(&napi).complete()?;
-    Some(is_equal.then(|| DeliveryMode::recognised(napi, epoll)).flatten())
+/// Setting of all queues and epolls of a server.
+#[derive(Debug, Clone, Copy)]
+enum ServerSetting {
+    Unknown,
+    /// It differs between them, or no mode has it.
+    OfNoMode,
+    OfMode(DeliveryMode),
+}
+
+impl ServerSetting {
+    fn of(query: &SnapshotQuery<'_>, queues: &BTreeSet<NapiId>, epolls: &[&EpollContext<'_>]) -> Self {
+        let of_queues: Option<Vec<_>> = queues.iter().map(|&id| Some(query.napi(id)?.1.settings())).collect();
+        let params: Option<Vec<_>> = epolls.iter().map(|epoll| epoll.params).collect();
+        let (Some(of_queues), Some(params)) = (of_queues, params) else { return Self::Unknown };
+        let Some(&napi) = of_queues.first() else { return Self::Unknown };
+        let epoll = params.first().copied().unwrap_or_default();
+        let is_equal = of_queues.iter().all(|other| *other == napi) && params.iter().all(|other| *other == epoll);
+        let Some(napi) = PartialNapiSettings::from(NapiSettings::default()).changed_by(&napi).complete() else {
+            return Self::Unknown;
+        };
+        let mode = if is_equal { DeliveryMode::recognised(napi, epoll) } else { None };
+        mode.map_or(Self::OfNoMode, Self::OfMode)
+    }
+
+    fn mode(self) -> Option<DeliveryMode> {
+        match self {
+            Self::OfMode(mode) => Some(mode),
+            Self::Unknown | Self::OfNoMode => None,
+        }
+    }
+
+    /// Whether it is one of these, as far as it is known.
+    fn is_one_of(self, modes: &[DeliveryMode]) -> bool {
+        match self {
+            Self::Unknown => true,
+            Self::OfNoMode => false,
+            Self::OfMode(mode) => modes.contains(&mode),
+        }
+    }
 }
