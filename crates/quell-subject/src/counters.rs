@@ -190,8 +190,7 @@ impl Watched {
     #[must_use]
     pub fn snapshot(&self, proc: &ProcRoot, instruments: &mut Instruments) -> CounterReading {
         let interrupts = proc.interrupts().ok();
-        let server = self.server.iter().map(|pid| proc.process(*pid).schedstat_of_all_threads());
-        let server: Option<Schedstat> = total(server);
+        let server = total(self.server.iter().map(|pid| proc.process(*pid).schedstat_of_all_threads()));
         let napi = total(self.server_napi.iter().map(|tid| proc.process(*tid).schedstat()));
         CounterReading {
             at_ns: clock::monotonic_ns(),

@@ -124,7 +124,7 @@ pub struct Planned<'a> {
 pub enum PlannedSubject<'a> {
     Programs {
         facts: &'a ProgramsFacts,
-        /// Modes of a comparison that are not possible here, with the reasons.
+        /// Modes of a comparison that are not possible here, or that nobody asked for and that would stall, with the reasons.
         left_out: Vec<(DeliveryMode, String)>,
         /// Other programs whose packets are affected, by PID.
         affected: BTreeMap<Pid, String>,

@@ -185,6 +185,8 @@ impl Measurement<'_> {
                 let mut serious = self.serious(comparison.modes.iter().zip(preview.plans()), &preview);
                 if comparison.leaves_out_stalls && !self.spec.accepts_stalls {
                     stalling = leave_out_stalls(&mut comparison.modes, &mut serious, self.attached.mode);
+                }
+                if !stalling.is_empty() {
                     preview = self.preview_of(preview.snapshot, &comparison.modes);
                 }
                 self.refuse_stalls(&serious)?;

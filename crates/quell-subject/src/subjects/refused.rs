@@ -22,10 +22,8 @@ pub fn refused_here(preview: &Preview, modes: &[DeliveryMode], stall: Option<&Fi
     if let Some(reason) = too_few_cpus(&preview.plan).filter(|_| refused.iter().all(|one| one.kind != USERBUSY)) {
         refused.push(RefusedMode { kind: USERBUSY.to_owned(), reason });
     }
-    if let Some(Finding { id, observed, .. }) = stall {
-        let reason = format!(
-            "would stall these programs: {observed} (`quell doctor --explain {id}`); --accept-stalls searches it anyway"
-        );
+    if let Some(finding) = stall {
+        let reason = format!("{}; --accept-stalls searches it anyway", would_stall(finding));
         refused.push(RefusedMode { kind: "suspend".to_owned(), reason });
     }
     refused
@@ -49,6 +47,10 @@ fn too_few_cpus(plan: &SwitchPlan) -> Option<String> {
     ))
 }
 
+fn would_stall(Finding { id, observed, .. }: &Finding) -> String {
+    format!("would stall these programs: {observed} (`quell doctor --explain {id}`)")
+}
+
 /// Leaves out the modes that would stall the programs, except the reference and `attached`, which they have. Returns them
 /// with the reason: none if nothing would be left to compare.
 pub(super) fn leave_out_stalls(
@@ -58,8 +60,7 @@ pub(super) fn leave_out_stalls(
 ) -> Vec<(DeliveryMode, String)> {
     let why = |mode: &DeliveryMode| {
         let is_its = |(of, finding): &&(DeliveryMode, Finding)| of == mode && finding.predicts_stall();
-        let (_, Finding { id, observed, .. }) = serious.iter().find(is_its)?;
-        Some((*mode, format!("would stall these programs: {observed} (`quell doctor --explain {id}`)")))
+        Some((*mode, would_stall(&serious.iter().find(is_its)?.1)))
     };
     let others = modes.iter().skip(1).filter(|mode| Some(**mode) != attached);
     let left_out: Vec<(DeliveryMode, String)> = others.filter_map(why).collect();
