@@ -21,7 +21,7 @@ impl MachineState {
     /// inherit.
     pub(crate) fn now(mark: &str) -> Self {
         let mut state = Self(BTreeMap::new());
-        state.namespaces_and_napi_threads();
+        state.named_namespaces();
         state.network_of_the_initial_namespace();
         state.settings_under(Path::new("/proc/sys/net"));
         state.settings_under(Path::new("/proc/sys/kernel"));
@@ -51,18 +51,10 @@ impl MachineState {
         self.0.insert(key.into(), value.into());
     }
 
-    /// NAPI threads are skipped while another lab is running, because its threads cannot be distinguished from others.
-    fn namespaces_and_napi_threads(&mut self) {
-        let (others, rest): (Vec<_>, Vec<_>) =
-            Namespace::list_named().unwrap().into_iter().partition(is_somebody_elses);
-        for name in rest {
+    /// NAPI threads are left out: every container sees those of all others, whose namespaces have no name here.
+    fn named_namespaces(&mut self) {
+        for name in Namespace::list_named().unwrap().into_iter().filter(|name| !is_somebody_elses(name)) {
             self.insert(format!("network namespace {name}"), "");
-        }
-        let threads = ProcRoot::default().pids().unwrap().into_iter().map(|pid| (comm_of(pid), pid));
-        for (name, pid) in
-            threads.filter(|(name, _)| others.is_empty() && name.starts_with("napi/") && !name.starts_with("napi/qt"))
-        {
-            self.insert(format!("NAPI thread {pid}"), name);
         }
     }
 
