@@ -2,6 +2,7 @@
 //! present mode of each and its next step. Pure, except [`origins`].
 
 mod earlier;
+mod next_step;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -13,7 +14,10 @@ use quell_sampler::QueueSample;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use next_step::{Answered, by_answers, of_attached, of_unattached};
+
 pub use earlier::{EarlierAnswer, EarlierMeasurement, EarlierVerdict, OpenQuestion};
+pub use next_step::NextStep;
 
 use crate::attach::AttachedMode;
 use crate::attach::effect::{EffectOnQueue, judge};
@@ -21,9 +25,10 @@ use crate::attach::no_poll::{NoPollCause, cause};
 use crate::attach::no_queue::{NoQueueCause, no_queue_cause};
 use crate::attach::payoff::{DoesItPay, ModePayoff};
 use crate::findings::{
-    EPOLL_MIXES_NAPIS, Finding, GRO_OFF_ID, Node, Severity, can_come_to_mix, has_reuseport_group, kinds_of, lacking,
-    opened_connections,
+    Finding, GRO_OFF_ID, Node, QueuePerEpoll, Severity, can_come_to_mix, expected_device, kinds_of, lacking,
+    modes_without_epolls,
 };
+use crate::snapshot::arrival::receiving_napis;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{FileWait, Files, Process, Protocol, Snapshot, SnapshotSocket, SocketState};
 
@@ -55,8 +60,13 @@ pub struct HostServer {
     pub present: Option<DeliveryMode>,
     /// Number of queues from which it has received.
     pub queues: usize,
-    /// Number of threads that wait for these packets; of epolls, if it is larger.
+    /// Number of threads that wait for packets; of epolls with connections, if it is larger.
     pub workers: usize,
+    /// How each of its epolls can get the connections of one queue. Absent if each has them, if they are steered, and if
+    /// that is unknown before its first connection.
+    pub queue_per_epoll: Option<QueuePerEpoll>,
+    /// Modes that can be compared on it, if those are not the ones that `quell bench` chooses; otherwise empty.
+    pub modes: Vec<DeliveryMode>,
     /// CPUs that it used between the snapshots; absent with one snapshot.
     pub cpus: Option<f64>,
     /// Local address of most of its connections; absent without a TCP connection from a queue.
@@ -89,72 +99,6 @@ pub enum ServerWait {
     Receive,
     /// In another call, or it did not wait when the snapshots were taken.
     Unknown,
-}
-
-/// What to do next with a server: fix what prevents a benefit, measure, attach.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case")]
-pub enum NextStep {
-    /// Fix what this finding describes.
-    Fix {
-        /// ID of its rule.
-        finding: &'static str,
-    },
-    /// Compare modes on it.
-    Measure {
-        /// Whether its workers can get one queue each, which only `--steer` does.
-        steered: bool,
-    },
-    /// Compare modes again: the load differs from those of earlier measurements.
-    MeasureAgain {
-        /// Whether its workers can get one queue each, which only `--steer` does.
-        steered: bool,
-        /// The newest of them.
-        measured: EarlierMeasurement,
-        /// Present packets per second.
-        packets_per_s: u64,
-    },
-    /// Measure as a result without an answer advises: longer, or after another step.
-    Decide {
-        measured: EarlierMeasurement,
-        /// Why it has no answer, and what to do.
-        advice: String,
-        command: String,
-    },
-    /// Attach the mode that a measurement has found better.
-    Attach {
-        mode: DeliveryMode,
-        /// Whether it has to be steered for that, as when it was measured.
-        steered: bool,
-        measured: EarlierMeasurement,
-    },
-    /// Replace the attached mode by this one: a measurement of both has found no mode that is better than this one.
-    Return {
-        /// The mode.
-        mode: DeliveryMode,
-        measured: EarlierMeasurement,
-    },
-    /// Compare modes again: its settings without its attachment are not those of the newest measurement.
-    SettingsChanged {
-        /// Whether its workers can get one queue each, which only `--steer` does.
-        steered: bool,
-        measured: EarlierMeasurement,
-        /// Settings then.
-        then: DeliveryMode,
-        /// Present settings; absent if they differ between its queues.
-        now: Option<DeliveryMode>,
-    },
-    /// Leave it: a measurement has found no mode that is better without a cost.
-    Keep {
-        measured: EarlierMeasurement,
-        /// What the measurement left open; absent if nothing.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        open: Option<OpenQuestion>,
-    },
-    /// See whether its attached mode pays.
-    Check,
-    /// Wait: it has no connection through a queue at present.
-    AwaitClients,
 }
 
 /// A process by its PID and name.
@@ -288,24 +232,30 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let receiving: Vec<&EpollContext<'_>> = epolls.iter().copied().filter(|epoll| !epoll.by_napi.is_empty()).collect();
     let files = processes.iter().filter_map(|process| process.files.known());
     let queues: BTreeSet<NapiId> = files.flat_map(|files| query.napis_of(files)).collect();
-    let waiters: BTreeSet<Pid> =
-        receiving.iter().flat_map(|epoll| &epoll.waiters).map(|(thread, _)| thread.tid).collect();
     let waits = if receiving.is_empty() { other_wait(query, processes, &epolls) } else { ServerWait::Epoll };
+    let in_epolls = receiving.iter().flat_map(|epoll| &epoll.waiters).map(|(thread, _)| thread.tid);
+    let in_calls = processes.iter().flat_map(|process| process.threads.known_elements());
+    let in_calls = in_calls.filter(|thread| thread.file_wait.is_some() && waits != ServerWait::Epoll);
+    let waiters: BTreeSet<Pid> = in_epolls.chain(in_calls.map(|thread| thread.tid)).collect();
     let attached = pids.iter().find_map(|pid| known.attached.get(pid)).copied();
+    let is_idle = queues.is_empty();
+    let expected = || processes.iter().filter_map(|process| expected_device(query, process)).flat_map(receiving_napis);
+    let its_queues = if is_idle { expected().collect() } else { queues.clone() };
     let about: Vec<&Finding> =
-        known.findings.iter().filter(|finding| concerns(query, finding, processes, &queues)).collect();
+        known.findings.iter().filter(|finding| concerns(query, finding, processes, &its_queues)).collect();
     let count = |severity| kinds_of(severity, about.iter().copied());
-    let is_unknown = queues.is_empty();
-    let mixes = about.iter().any(|finding| finding.id == EPOLL_MIXES_NAPIS);
     let answers = processes.iter().find_map(|process| known.measured.get(&(process.pid, process.name.clone())));
     let is_steered = attached.is_some_and(|it| it.steers);
-    // Their queues are not those of the accepted connections.
-    let has_opened = |epoll: &&EpollContext<'_>| opened_connections(query, epoll).is_some();
-    let is_helped = |process: &&Process| match mixes {
-        true => has_reuseport_group(query, process) && !receiving.iter().any(has_opened),
-        false => can_come_to_mix(query, process),
+    let mixing = QueuePerEpoll::of_epolls(query, &receiving).filter(|_| !is_steered);
+    let can_steer = !is_steered
+        && match &mixing {
+            Some(by) => *by == QueuePerEpoll::Steered,
+            None => processes.iter().any(|process| can_come_to_mix(query, process)),
+        };
+    let modes = match waits {
+        ServerWait::Epoll if mixing.is_none() || can_steer => Vec::new(),
+        _ => modes_without_epolls(query, &pids, queues.len()),
     };
-    let can_steer = !is_steered && processes.iter().any(is_helped);
     let samples: Vec<(NapiId, &QueueSample)> =
         queues.iter().filter_map(|&napi| Some((napi, known.polls.get(&napi)?))).collect();
     let packets: u64 = samples.iter().map(|(_, sample)| sample.packets).sum();
@@ -335,7 +285,11 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     });
     let worst = about.iter().filter(|finding| finding.severity >= Severity::Warning).max_by_key(|it| it.severity);
     // The payoff of an attached mode is worth more than a warning.
-    let to_fix = worst.filter(|worst| payoff.is_none() || worst.severity >= Severity::Serious);
+    let says_more = |worst: &Finding, payoff: &ModePayoff| {
+        let is_same = matches!(payoff.pays, DoesItPay::LeavesQueuesUnpolled { .. }) && worst.leaves_queues_unpolled();
+        is_same || worst.severity < Severity::Serious
+    };
+    let to_fix = worst.filter(|worst| !payoff.as_ref().is_some_and(|payoff| says_more(worst, payoff)));
     let setting = ServerSetting::of(query, &queues, &receiving);
     let present = setting.mode();
     let below = match attached {
@@ -358,13 +312,13 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
                 then: settings.first().copied().unwrap_or_default(),
                 now: below.mode(),
             }),
-            _ => by_answers(current.into_iter(), load, mixes && !is_steered, can_steer),
+            _ => by_answers(current.into_iter(), load, mixing.as_ref(), can_steer),
         }
     };
     let next = match (to_fix, &attached) {
         (Some(worst), _) => NextStep::Fix { finding: worst.id },
         (None, Some(attached)) => of_attached(attached, payoff.as_ref(), can_steer, measured()),
-        (None, None) if is_unknown => match no_queue_cause(query, &pids) {
+        (None, None) if is_idle => match no_queue_cause(query, &pids) {
             NoQueueCause::GroOff { .. } => NextStep::Fix { finding: GRO_OFF_ID },
             _ => NextStep::AwaitClients,
         },
@@ -384,6 +338,8 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         address: address(query, processes),
         queues: queues.len(),
         workers: waiters.len().max(receiving.len()),
+        queue_per_epoll: mixing.or_else(|| QueuePerEpoll::expected(query, processes).filter(|_| is_idle)),
+        modes,
         cpus: programs_cpu_ns.zip(query.interval_ns()).map(|(ran, interval)| ran as f64 / interval as f64),
         serious: count(Severity::Serious),
         warnings: count(Severity::Warning),
@@ -392,95 +348,6 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         processes: pids.into_iter().collect(),
         next,
     }
-}
-
-/// What measurements say about a server, or that one is missing.
-enum Answered<'a> {
-    By(&'a EarlierAnswer),
-    Missing(NextStep),
-}
-
-/// The next step for an attached server without problems: by measurements, if they know a mode, else to check.
-fn of_attached(
-    attached: &AttachedMode,
-    payoff: Option<&ModePayoff>,
-    can_steer: bool,
-    answered: Answered<'_>,
-) -> NextStep {
-    let is_ill = |payoff: &ModePayoff| {
-        matches!(payoff.pays, DoesItPay::NotInEffect { .. } | DoesItPay::LeavesQueuesUnpolled { .. })
-    };
-    let Answered::By(EarlierAnswer { measured, verdict, open, compared, steered, .. }) = answered else {
-        return NextStep::Check;
-    };
-    // Only `quell run` could give a launched program another mode.
-    if attached.launched || payoff.is_some_and(is_ill) {
-        return NextStep::Check;
-    }
-    let (mode, measured, open) = (attached.mode, measured.clone(), open.clone());
-    match verdict {
-        EarlierVerdict::Better(better) if *better == mode => NextStep::Keep { measured, open },
-        EarlierVerdict::Better(better) => {
-            NextStep::Attach { mode: *better, measured, steered: *steered || attached.steers || can_steer }
-        }
-        // `base` leaves the settings that were kept.
-        EarlierVerdict::Keep(kept) if *kept == mode || mode == DeliveryMode::default() => {
-            NextStep::Keep { measured, open }
-        }
-        EarlierVerdict::Keep(kept) if compared.contains(&mode) => NextStep::Return { mode: *kept, measured },
-        EarlierVerdict::Undecided { advice, command, .. } if !payoff.is_some_and(|payoff| payoff.pays.is_no()) => {
-            NextStep::Decide { measured, advice: advice.clone(), command: command.clone() }
-        }
-        EarlierVerdict::Keep(_) | EarlierVerdict::Undecided { .. } => NextStep::Check,
-    }
-}
-
-/// The next step for a server without problems that is not attached, with this present setting.
-fn of_unattached(present: Option<DeliveryMode>, can_steer: bool, answered: Answered<'_>) -> NextStep {
-    let EarlierAnswer { measured, verdict, open, steered, .. } = match answered {
-        Answered::By(answer) => answer.clone(),
-        Answered::Missing(step) => return step,
-    };
-    let (base, steered) = (DeliveryMode::default(), steered || can_steer);
-    match verdict {
-        EarlierVerdict::Better(mode) if present != Some(mode) => NextStep::Attach { mode, steered, measured },
-        // The mode that was kept was attached then.
-        EarlierVerdict::Keep(mode) if present == Some(base) && mode != base => {
-            NextStep::Attach { mode, steered, measured }
-        }
-        EarlierVerdict::Better(_) | EarlierVerdict::Keep(_) => NextStep::Keep { measured, open },
-        EarlierVerdict::Undecided { advice, command, .. } => NextStep::Decide { measured, advice, command },
-    }
-}
-
-/// The answer for a server without problems that received this many packets per second: the newest one that holds at this
-/// load; without a mode only if no other one has one. Answers that were measured with connections of several queues in one
-/// epoll do not count if this has changed or can be changed.
-fn by_answers<'a>(
-    answers: impl Iterator<Item = &'a EarlierAnswer>,
-    load: Option<u64>,
-    mixes: bool,
-    can_steer: bool,
-) -> Answered<'a> {
-    let holds = |answer: &&EarlierAnswer| {
-        let was_mixed = answer.measured.problem.as_deref() == Some(EPOLL_MIXES_NAPIS);
-        let is_mixed = mixes && !answer.steered && !matches!(answer.verdict, EarlierVerdict::Better(_));
-        // The command of such a result does not steer.
-        let is_open = matches!(answer.verdict, EarlierVerdict::Undecided { unsteered: false, .. });
-        !is_mixed && !(was_mixed && (can_steer || !mixes)) && !(is_open && can_steer && !answer.steered)
-    };
-    let answers: Vec<&EarlierAnswer> = answers.filter(holds).collect();
-    let at_this_load = || answers.iter().copied().filter(|answer| answer.measured.decides_at(load));
-    if let Some(answer) = at_this_load().find(|answer| answer.is_decided()).or_else(|| at_this_load().next()) {
-        return Answered::By(answer);
-    }
-    Answered::Missing(match (answers.first(), load) {
-        (Some(EarlierAnswer { measured, .. }), Some(packets_per_s)) => {
-            NextStep::MeasureAgain { steered: can_steer, measured: measured.clone(), packets_per_s }
-        }
-        _ if mixes && !can_steer => NextStep::Fix { finding: EPOLL_MIXES_NAPIS },
-        _ => NextStep::Measure { steered: can_steer },
-    })
 }
 
 /// Local address of most TCP connections of a program that came from a queue.

@@ -41,10 +41,10 @@ pub use node::Node;
 pub use setting::are_owned;
 pub use sharing::{EPOLL_MIXES_NAPIS, unpolled_queues};
 pub use sorting::{
-    LackingCpus, STEERED, are_attached, are_placed, are_steered, cpus_lacking_for_pollers, name_mode,
+    LackingCpus, QueuePerEpoll, STEERED, are_attached, are_placed, are_steered, cpus_lacking_for_pollers, name_mode,
     one_queue_if_attached,
 };
-pub(crate) use sorting::{can_come_to_mix, has_reuseport_group, lacking, opened_connections};
+pub(crate) use sorting::{can_come_to_mix, expected_device, lacking, modes_without_epolls};
 
 pub const SCHEMA: &str = "quell-findings/1";
 

@@ -270,7 +270,10 @@ fn shared_epoll(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             severity: if epoll.polls() { Severity::Warning } else { Severity::Note },
             nodes,
             observed: format!("{} wait on it", counted(epoll.waiters.len(), "thread")),
-            fix: vec![Fix::advice("run one process per queue, or use one epoll per thread")],
+            fix: vec![match epoll.on_one_queue().len() {
+                0 | 1 => Fix::advice("run one process per queue, or use one epoll per thread"),
+                _ => one_queue_per_epoll(query, epoll),
+            }],
         }
     };
     matters.map(observation).collect()

@@ -1,10 +1,11 @@
 //! Advice that depends on the program: how its connections can be sorted by queue, and what Quell has applied to it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU64;
 
 use quell_linux::Pid;
 use quell_linux::visible::counted;
-use quell_mode::DeliveryMode;
+use quell_mode::{DeliveryMode, ModeKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -14,32 +15,89 @@ use super::{Finding, Fix, Node};
 use crate::attach::{AttachedMode, ModeCommand};
 use crate::snapshot::arrival::receiving_napis;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
-use crate::snapshot::{Process, Protocol, Snapshot, SnapshotSocket, SocketState};
+use crate::snapshot::{Device, Process, Protocol, Snapshot, SnapshotSocket, SocketState};
 
-/// How an epoll gets the connections of one queue, or that it cannot: connections that the program opened are on any.
-pub(crate) fn one_queue_per_epoll(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Fix {
-    match opened_connections(query, epoll) {
-        Some(text) => Fix::advice(text),
-        None => one_queue_per_worker(query, epoll.process),
+/// How each epoll of a program can get the connections of one queue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case")]
+pub enum QueuePerEpoll {
+    /// By a filter on its reuseport groups (`--steer`).
+    Steered,
+    /// After a change of its configuration.
+    Configured {
+        change: String,
+        /// Whether a filter is needed, too.
+        steered: bool,
+    },
+    /// Not at all: its connections cannot be sorted.
+    Impossible { reason: String },
+}
+
+impl QueuePerEpoll {
+    fn of(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Self {
+        opened_connections(query, epoll)
+            .map_or_else(|| Self::of_worker(query, epoll.process), |reason| Self::Impossible { reason })
+    }
+
+    /// The same for the connections that a process accepts.
+    fn of_worker(query: &SnapshotQuery<'_>, process: &Process) -> Self {
+        let (queues, epolls) = (queues_of_device(query, process), epolls_with_connections(query, process));
+        if process.name == "memcached" {
+            let change = format!("start memcached with `-t {queues} -N {queues}`, one thread per queue");
+            return Self::Configured { change, steered: false };
+        }
+        if has_reuseport_group(query, process) {
+            return Self::Steered;
+        }
+        let (own_sockets, workers) = match process.name.as_str() {
+            "nginx" => ("add `reuseport` to its `listen` directives", "worker_processes"),
+            "haproxy" => ("add `shards by-thread` to its `bind` lines", "nbthread"),
+            _ if epolls <= 1 => return Self::Impossible { reason: ONE_EPOLL.to_owned() },
+            _ => ("give each worker a listening socket of its own (SO_REUSEPORT)", ""),
+        };
+        let change = match !workers.is_empty() && epolls < queues {
+            true => format!("set `{workers} {queues}` and {own_sockets}"),
+            false => own_sockets.to_owned(),
+        };
+        Self::Configured { change, steered: true }
+    }
+
+    /// For a program whose epolls are these, if one has connections of several queues.
+    pub(crate) fn of_epolls(query: &SnapshotQuery<'_>, epolls: &[&EpollContext<'_>]) -> Option<Self> {
+        let mixing = epolls.iter().find(|epoll| epoll.on_one_queue().len() > 1)?;
+        let has_opened = epolls.iter().find(|epoll| opened_connections(query, epoll).is_some());
+        Some(Self::of(query, has_opened.unwrap_or(mixing)))
+    }
+
+    /// For a program that has no connection yet, if its next ones will come from several queues to one epoll.
+    pub(crate) fn expected(query: &SnapshotQuery<'_>, processes: &[&Process]) -> Option<Self> {
+        let accepts = |process: &&&Process| {
+            query.epolls().any(|epoll| epoll.process.pid == process.pid && accepts_connections(query, epoll))
+        };
+        let worker = processes.iter().find(accepts).filter(|worker| queues_of_device(query, worker) > 1)?;
+        let expected = Self::of_worker(query, worker);
+        // Whether memcached has its option is visible with connections only.
+        (!matches!(expected, Self::Steered | Self::Configured { steered: false, .. })).then_some(expected)
     }
 }
 
-fn one_queue_per_worker(query: &SnapshotQuery<'_>, process: &Process) -> Fix {
-    if process.name == "memcached" {
-        return Fix::advice("start memcached with -N and one thread per queue");
-    }
-    let command = to_steer(query, process);
-    if has_reuseport_group(query, process) {
-        return Fix::Mode { first: "sort new connections by queue:".to_owned(), command, otherwise: None };
-    }
-    let other = format!("use a device with one queue, or {}", without_suspension(query, process));
-    let own_sockets = match process.name.as_str() {
-        "nginx" => "add `reuseport` to its `listen` directives",
-        "haproxy" => "add `shards by-thread` to its `bind` lines",
-        _ if has_one_worker(query, process) => return Fix::advice(other),
-        _ => "give each worker a listening socket of its own (SO_REUSEPORT)",
+/// Advice to a program whose threads share an epoll, or that has one thread.
+const ONE_EPOLL: &str = "the program has one epoll for the connections of all queues: use a device with one queue";
+
+/// How an epoll gets the connections of one queue, or that it cannot, and what to measure then.
+pub(crate) fn one_queue_per_epoll(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Fix {
+    let modes = modes_without_epolls(query, &[epoll.process.pid].into(), epoll.by_napi.len());
+    let modes = modes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let server = server_of(query, epoll.process).pid;
+    let compare = format!("compare modes without suspension: `quell bench --pid {server} --modes {modes}`");
+    let (first, otherwise) = match QueuePerEpoll::of(query, epoll) {
+        QueuePerEpoll::Steered => ("sort new connections by queue:".to_owned(), None),
+        QueuePerEpoll::Configured { change, steered: true } => (format!("{change}, then"), Some(compare)),
+        QueuePerEpoll::Configured { change: text, steered: false } | QueuePerEpoll::Impossible { reason: text } => {
+            return Fix::advice(format!("{text}, or {compare}"));
+        }
     };
-    Fix::Mode { first: format!("{own_sockets}, then"), command, otherwise: Some(other) }
+    Fix::Mode { first, command: to_steer(query, epoll.process), otherwise }
 }
 
 /// Command that steers the connections of a program to its workers, and pins these.
@@ -47,23 +105,56 @@ pub(super) fn to_steer(query: &SnapshotQuery<'_>, worker: &Process) -> ModeComma
     ModeCommand::of_pids(None, [&server_of(query, worker).pid]).placed(true, true)
 }
 
-/// Whether one thread of the program waits for packets.
-fn has_one_worker(query: &SnapshotQuery<'_>, process: &Process) -> bool {
+/// Number of epolls among which a program spreads its connections: those that have some, and those of its other processes
+/// that accept them.
+fn epolls_with_connections(query: &SnapshotQuery<'_>, process: &Process) -> usize {
     let server = server_of(query, process).pid;
-    let its = query.epolls().filter(|epoll| !epoll.by_napi.is_empty());
-    let its = its.filter(|epoll| server_of(query, epoll.process).pid == server);
-    its.map(|epoll| epoll.waiters.len().max(1)).sum::<usize>() == 1
+    let its: Vec<_> = query.epolls().filter(|epoll| server_of(query, epoll.process).pid == server).collect();
+    let receiving = its.iter().filter(|epoll| !epoll.by_napi.is_empty());
+    let receiving: BTreeSet<Pid> = receiving.map(|epoll| epoll.process.pid).collect();
+    let is_worker = |epoll: &&&EpollContext<'_>| match receiving.contains(&epoll.process.pid) {
+        true => !epoll.by_napi.is_empty(),
+        false => accepts_connections(query, epoll),
+    };
+    its.iter().filter(is_worker).count()
 }
 
-/// Modes in which the epolls of the program do not poll. `userbusy` only with a CPU for each queue beside those of the
-/// workers.
-pub(super) fn without_suspension(query: &SnapshotQuery<'_>, process: &Process) -> &'static str {
-    let its = query.epolls().filter(|epoll| epoll.process.pid == process.pid);
-    let queues: BTreeSet<_> = its.flat_map(|epoll| epoll.by_napi.keys()).collect();
-    match lacking(query, &[process.pid].into(), queues.len()) {
-        None => "a mode without suspension, after a measurement (defer20, userbusy)",
-        Some(_) => "a mode without suspension, after a measurement (defer20)",
-    }
+fn accepts_connections(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> bool {
+    epoll.sockets().filter_map(|inode| query.socket(inode)).any(listens)
+}
+
+/// Number of receive queues of the device that delivers to a process.
+fn queues_of_device(query: &SnapshotQuery<'_>, process: &Process) -> usize {
+    let napis: BTreeSet<_> = process.files.known().into_iter().flat_map(|files| query.napis_of(files)).collect();
+    let devices = napis.into_iter().filter_map(|napi| query.napi(napi)).map(|(device, _)| device);
+    let devices = devices.chain(expected_device(query, process));
+    devices.map(|device| receiving_napis(device).len()).max().unwrap_or(0)
+}
+
+/// The device that will deliver to a process without connections: the only one of its network namespace that receives.
+pub(crate) fn expected_device<'a>(query: &SnapshotQuery<'a>, process: &Process) -> Option<&'a Device> {
+    let namespace = process.namespace.known()?;
+    let receives = |device: &&Device| {
+        let has_received = device.counters.known().is_none_or(|counters| counters.rx_packets > 0);
+        device.namespace == *namespace && device.is_up && has_received && !receiving_napis(device).is_empty()
+    };
+    let mut devices = query.now.devices.iter().filter(receives);
+    devices.next().filter(|_| devices.next().is_none())
+}
+
+/// Modes that need no epoll, after `base`. `userbusy` only with a CPU for each queue beside those of all threads of the
+/// programs: which of these are workers differs from moment to moment.
+pub(crate) fn modes_without_epolls(
+    query: &SnapshotQuery<'_>,
+    programs: &BTreeSet<Pid>,
+    queues: usize,
+) -> Vec<DeliveryMode> {
+    let defer = |us: u64| NonZeroU64::new(us * 1_000).map(|gro_flush_timeout_ns| ModeKind::Defer { gro_flush_timeout_ns });
+    let its = query.now.processes.iter().filter(|process| programs.contains(&process.pid));
+    let threads = its.map(|process| process.threads.known_elements().count()).sum();
+    let userbusy = LackingCpus::of(query.now.cpus.each.len(), queues, threads).is_none().then_some(ModeKind::UserBusy);
+    let kinds = [Some(ModeKind::Base), defer(20), defer(200), Some(ModeKind::Threaded), userbusy];
+    kinds.into_iter().flatten().map(DeliveryMode::from).collect()
 }
 
 /// CPUs that are too few for polling threads beside the workers of programs.
@@ -123,8 +214,8 @@ pub(crate) fn opened_connections(query: &SnapshotQuery<'_>, epoll: &EpollContext
     let opened = epoll.by_napi.values().flatten().filter(is_opened).count();
     (opened > 0 && !ports.is_empty()).then(|| {
         format!(
-            "the program opened {}, which cannot be steered: reach those servers over loopback or a Unix socket, or use \
-             a device with one queue, or a mode without suspension, after a measurement (defer20)",
+            "the program opened {}, which cannot be steered: reach those servers over loopback or a Unix socket, use a \
+             device with one queue",
             counted(opened, "connection"),
         )
     })

@@ -116,7 +116,8 @@ fn rows() -> Vec<Row> {
             vec![],
             "epoll 5 of server 4242 has sockets on 2 queues and polls only that of the socket ready last",
             "give each worker a listening socket of its own (SO_REUSEPORT), then `quell attach MODE 4242 --steer --pin \
-             --follow`; or use a device with one queue, or a mode without suspension, after a measurement (defer20)",
+             --follow`; or compare modes without suspension: `quell bench --pid 4242 --modes \
+             base,defer20,defer200,threaded`",
         ),
     ]
 }
@@ -304,7 +305,7 @@ fn attached(launched: bool) -> AttachedMode {
 }
 
 /// Advice how each worker of a program with this name gets one queue.
-fn one_queue_each(name: &str, reuseport: bool, waiters: usize) -> (Vec<Finding>, String) {
+fn one_queue_each(name: &str, reuseport: bool, epolls: usize) -> (Vec<Finding>, String) {
     let mut now = server();
     set(&mut now, "/processes/0/name", json!(name));
     set(&mut now, "/sockets/1/napi", json!(8_194));
@@ -316,7 +317,7 @@ fn one_queue_each(name: &str, reuseport: bool, waiters: usize) -> (Vec<Finding>,
         listener["inode"] = json!(999);
         set(&mut now, "/sockets/-", listener);
     }
-    if waiters == 1 {
+    if epolls == 1 {
         set(&mut now, "/processes/0/files/epolls/2/targets", json!([]));
     }
     let findings = examine(&snapshot(&now), None).findings;
@@ -327,20 +328,42 @@ fn one_queue_each(name: &str, reuseport: bool, waiters: usize) -> (Vec<Finding>,
 
 #[test]
 fn the_fix_for_the_program_that_was_found_comes_first() {
-    let fix = |name, reuseport, waiters| one_queue_each(name, reuseport, waiters).1;
+    let fix = |name, reuseport, epolls| one_queue_each(name, reuseport, epolls).1;
     assert!(fix("nginx", false, 2).starts_with("add `reuseport` to its `listen`"));
     assert!(fix("haproxy", false, 2).starts_with("add `shards by-thread`"));
-    assert!(fix("memcached", false, 2).starts_with("start memcached with -N"));
+    assert!(fix("nginx", false, 1).starts_with("set `worker_processes 2` and add `reuseport`"));
+    assert!(fix("memcached", false, 2).starts_with("start memcached with `-t 2 -N 2`"));
     assert!(fix("server", false, 2).starts_with("give each worker a listening socket of its own"));
     let redis = fix("redis-server", false, 1);
-    assert!(redis.starts_with("use a device with one queue") && !redis.contains("nginx") && !redis.contains("steer"));
+    assert!(redis.contains("one epoll for the connections of all queues") && !redis.contains("steer"), "{redis}");
+    assert!(redis.ends_with("`quell bench --pid 4242 --modes base,defer20,defer200,threaded`"), "{redis}");
     let steered = fix("nginx", true, 2);
     assert!(steered.ends_with("`quell attach MODE 4242 --steer --pin --follow`"), "{steered}");
 }
 
 #[test]
+fn the_advice_for_one_epoll_is_the_same_however_many_threads_sleep_in_it() {
+    let fixes = |sleeping: usize| -> Vec<String> {
+        let mut now = server();
+        set(&mut now, "/sockets/1/napi", json!(8_194));
+        set(&mut now, "/processes/0/files/epolls/2/targets", json!([]));
+        let wait = now["processes"][0]["threads"][1]["epoll-wait"].clone();
+        for thread in [1, 2] {
+            let wait = if thread <= sleeping { wait.clone() } else { json!(null) };
+            set(&mut now, &format!("/processes/0/threads/{thread}/epoll-wait"), wait);
+        }
+        let findings = examine(&snapshot(&now), None).findings.into_iter();
+        let about = findings.filter(|one| ["epoll-mixes-napis", "epoll-shared-by-threads"].contains(&one.id));
+        about.flat_map(|finding| finding.fix).map(|fix| fix.to_string()).collect()
+    };
+    let (both, one) = (fixes(2), fixes(1));
+    assert_eq!((both.len(), one.len()), (2, 1), "{both:?}");
+    assert!(both.iter().chain(&fixes(0)).all(|fix| *fix == one[0]), "{both:?}");
+}
+
+#[test]
 fn a_mode_that_needs_a_cpu_per_queue_is_advised_only_if_there_is_one() {
-    assert!(!one_queue_each("redis-server", false, 1).1.contains("userbusy"), "4 CPUs are for 2 queues and 2 workers");
+    assert!(!one_queue_each("redis-server", false, 1).1.contains("userbusy"), "4 CPUs are for 2 queues and 3 threads");
 }
 
 #[test]

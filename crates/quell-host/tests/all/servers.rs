@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use crate::snapshots::{before, healthy, set, snapshot};
 use quell_host::attach::AttachedMode;
 use quell_host::attach::payoff::DoesItPay;
-use quell_host::findings::{Finding, examine};
+use quell_host::findings::{Finding, QueuePerEpoll, examine};
 use quell_host::servers::{
     EarlierAnswer, EarlierMeasurement, EarlierVerdict, HostServer, Known, NextStep, OpenQuestion, ProcessOrigin,
     ServerWait, servers, with_started_since,
 };
 use quell_linux::{NapiId, Pid};
+use quell_mode::DeliveryMode;
 use quell_sampler::QueueSample;
 use serde_json::{Value, json};
 
@@ -302,6 +303,105 @@ fn connections_of_several_queues_in_one_epoll_are_fixed_or_steered_before_they_a
     assert_eq!(only(&healthy(), &mixed(None)).next, NextStep::Measure { steered: false });
 }
 
+/// All connections, of both queues, in one epoll, as those of Go programs.
+fn one_epoll() -> Value {
+    let mut host = mixing(false);
+    set(&mut host, "/processes/0/name", json!("goweb"));
+    set(&mut host, "/processes/0/files/epolls/2/targets", json!([]));
+    host
+}
+
+/// What can be compared on a program whose epolls cannot poll.
+fn without_epolls() -> Vec<DeliveryMode> {
+    DeliveryMode::parse_list("base,defer20,defer200,threaded").unwrap()
+}
+
+#[test]
+fn what_a_measurement_of_mixed_epolls_decided_is_the_answer_with_the_change_that_could_decide_otherwise() {
+    let measured = || Facts { measured: vec![with_problem(None, "epoll-mixes-napis")], ..Facts::default() };
+    let kept = only(&mixing(false), &measured());
+    assert!(matches!(kept.next, NextStep::Keep { .. }), "{kept:?}");
+    assert!(matches!(kept.queue_per_epoll, Some(QueuePerEpoll::Configured { steered: true, .. })), "{kept:?}");
+    let open = only(&mixing(false), &Facts { measured: vec![undecided(false)], ..Facts::default() });
+    assert!(matches!(open.next, NextStep::Decide { .. }), "{open:?}");
+    let go = only(&one_epoll(), &measured());
+    assert!(matches!(go.next, NextStep::Keep { .. }), "{go:?}");
+    let again = only(&one_epoll(), &Facts { packets_per_s: Some(2_000), ..measured() });
+    assert!(matches!(again.next, NextStep::MeasureAgain { steered: false, .. }), "{again:?}");
+    assert_eq!(again.modes, without_epolls());
+}
+
+#[test]
+fn a_program_with_one_epoll_is_measured_with_the_modes_that_can_work() {
+    let go = only(&one_epoll(), &Facts::default());
+    assert_eq!((go.next, go.modes), (NextStep::Measure { steered: false }, without_epolls()));
+    let healthy = only(&healthy(), &Facts::default());
+    assert_eq!((healthy.modes, healthy.queue_per_epoll), (Vec::new(), None));
+}
+
+#[test]
+fn a_program_without_epoll_is_measured_with_the_modes_that_need_none() {
+    let mut host = plain();
+    (1..3).for_each(|epoll| set(&mut host, &format!("/processes/0/files/epolls/{epoll}/targets"), json!([])));
+    for thread in [1, 2] {
+        set(&mut host, &format!("/processes/0/threads/{thread}/epoll-wait"), json!(null));
+        host["processes"][0]["threads"][thread]["file-wait"] = json!("poll");
+    }
+    let server = only(&host, &Facts::default());
+    assert_eq!((server.waits, server.workers), (ServerWait::Poll, 2));
+    assert_eq!((server.next, server.modes), (NextStep::Measure { steered: false }, without_epolls()));
+}
+
+#[test]
+fn an_attached_mode_that_leaves_queues_unpolled_has_the_advice_of_attach() {
+    let mut host = healthy();
+    set(&mut host, "/sockets/1/napi", json!(8194));
+    set(&mut host, "/processes/0/name", json!("nginx"));
+    let facts = |packets_per_s| Facts {
+        attached: vec![(4242, attached("suspend20", false))],
+        packets_per_s,
+        ..Facts::default()
+    };
+    let server = only(&host, &facts(Some(20_000)));
+    assert_eq!(server.next, NextStep::Check);
+    assert!(
+        matches!(server.payoff.map(|payoff| payoff.pays), Some(DoesItPay::LeavesQueuesUnpolled { fix, .. }) if fix.contains("reuseport"))
+    );
+    assert_eq!(only(&host, &facts(None)).next, NextStep::Fix { finding: "epoll-mixes-napis" }, "polls are not sampled");
+}
+
+#[test]
+fn an_idle_server_has_what_is_known_without_requests() {
+    let idle = |mut host: Value, name: &str, epolls: &[usize]| {
+        set(&mut host, "/processes/0/name", json!(name));
+        (1..5).for_each(|socket| set(&mut host, &format!("/sockets/{socket}/napi"), json!(null)));
+        for epoll in 0..3 {
+            let listener = json!([{"fd": 30, "events": 1, "file": {"socket": {"inode": 100}}}]);
+            let targets = if epolls.contains(&epoll) { listener } else { json!([]) };
+            set(&mut host, &format!("/processes/0/files/epolls/{epoll}/targets"), targets);
+        }
+        let server = only(&host, &Facts::default());
+        (server.next, server.queue_per_epoll)
+    };
+    let (next, nginx) = idle(plain(), "nginx", &[1, 2]);
+    assert_eq!(next, NextStep::AwaitClients);
+    assert!(matches!(nginx, Some(QueuePerEpoll::Configured { steered: true, .. })), "{nginx:?}");
+    let go = idle(plain(), "goweb", &[1]).1;
+    assert!(matches!(go, Some(QueuePerEpoll::Impossible { .. })), "{go:?}");
+    assert_eq!(idle(plain(), "memcached", &[1]).1, None, "its option is not visible");
+    assert_eq!(idle(mixing(true), "nginx", &[1, 2]).1, None, "--steer needs no change");
+    let mut one_queue = plain();
+    let same = one_queue["devices"][0]["rx-queues"][0]["napi"].clone();
+    set(&mut one_queue, "/devices/0/rx-queues/1/napi", same);
+    assert_eq!(idle(one_queue, "goweb", &[1]).1, None);
+    let mut off = plain();
+    set(&mut off, "/devices/0/features/rx-gro/active", json!(false));
+    for (key, value) in [("defer-hard-irqs", 100), ("gro-flush-timeout-ns", 20_000)] {
+        (0..2).for_each(|napi| set(&mut off, &format!("/devices/0/napis/{napi}/{key}"), json!(value)));
+    }
+    assert_eq!(idle(off, "nginx", &[1]).0, NextStep::Fix { finding: "gro-off" }, "of the device that will deliver");
+}
+
 /// Each epoll has the connections of one queue at present, and a listening socket of a reuseport group of its own.
 fn sorted_for_now() -> Value {
     let mut host = mixing(true);
@@ -465,7 +565,9 @@ fn a_proxy_whose_own_connections_mix_queues_is_not_measured_with_steering() {
     let mut proxy = mixing(true);
     assert_eq!(only(&proxy, &Facts::default()).next, NextStep::Measure { steered: true });
     set(&mut proxy, "/sockets/1/local", json!("10.0.0.1:40000"));
-    assert_eq!(only(&proxy, &Facts::default()).next, NextStep::Fix { finding: "epoll-mixes-napis" });
+    let server = only(&proxy, &Facts::default());
+    assert_eq!((server.next, server.modes), (NextStep::Measure { steered: false }, without_epolls()));
+    assert!(matches!(server.queue_per_epoll, Some(QueuePerEpoll::Impossible { .. })), "{:?}", server.queue_per_epoll);
 }
 
 #[test]
