@@ -24,6 +24,7 @@ use crate::attach::effect::{EffectOnQueue, judge};
 use crate::attach::no_poll::{NoPollCause, cause};
 use crate::attach::no_queue::{NoQueueCause, no_queue_cause};
 use crate::attach::payoff::{DoesItPay, ModePayoff};
+use crate::attach::receivers::accepts_for_others;
 use crate::findings::{
     Finding, GRO_OFF_ID, Node, QueuePerEpoll, Severity, can_come_to_mix, expected_device, kinds_of, lacking,
     modes_without_epolls,
@@ -69,7 +70,7 @@ pub struct HostServer {
     pub modes: Vec<DeliveryMode>,
     /// CPUs that it used between the snapshots; absent with one snapshot.
     pub cpus: Option<f64>,
-    /// Local address of most of its connections; absent without a TCP connection from a queue.
+    /// Local address of most of its connections from queues; without one, address on which it listens, if it is one.
     pub address: Option<SocketAddr>,
     /// Number of kinds of serious findings about it.
     pub serious: usize,
@@ -350,22 +351,24 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     }
 }
 
-/// Local address of most TCP connections of a program that came from a queue.
+/// Local address of most TCP connections of a program that came from a queue; before the first one, that of a listening
+/// socket, if clients can use it.
 fn address(query: &SnapshotQuery<'_>, processes: &[&Process]) -> Option<SocketAddr> {
-    let mut ports = BTreeSet::new();
+    let mut listening = BTreeSet::new();
     let mut connections: BTreeMap<SocketAddr, usize> = BTreeMap::new();
     for socket in processes.iter().flat_map(|process| sockets(query, process)) {
         let Some(local) = socket.local.filter(|_| socket.protocol == Protocol::Tcp) else { continue };
+        let local = SocketAddr::new(local.ip().to_canonical(), local.port());
         match socket.state {
-            SocketState::Listen => drop(ports.insert(local.port())),
-            _ if !query.queues_of(socket).is_empty() => {
-                *connections.entry(SocketAddr::new(local.ip().to_canonical(), local.port())).or_default() += 1;
-            }
+            SocketState::Listen => drop(listening.insert(local)),
+            _ if !query.queues_of(socket).is_empty() => *connections.entry(local).or_default() += 1,
             _ => {}
         }
     }
-    let accepted = connections.into_iter().filter(|(local, _)| ports.contains(&local.port()));
-    accepted.max_by_key(|(_, connections)| *connections).map(|(local, _)| local)
+    let is_accepted = |local: &SocketAddr| listening.iter().any(|listener| listener.port() == local.port());
+    let accepted = connections.into_iter().filter(|(local, _)| is_accepted(local));
+    let used = accepted.max_by_key(|(_, connections)| *connections).map(|(local, _)| local);
+    used.or_else(|| listening.iter().find(|it| !it.ip().is_unspecified() && !it.ip().is_loopback()).copied())
 }
 
 /// How a program waits none of whose epolls has received from a queue.
@@ -375,7 +378,8 @@ fn other_wait(query: &SnapshotQuery<'_>, processes: &[&Process], epolls: &[&Epol
         return ServerWait::Xdp;
     }
     let watches = |epoll: &&&EpollContext<'_>| epoll.sockets().any(|inode| query.socket(inode).is_some());
-    if epolls.iter().any(|epoll| watches(&epoll)) {
+    let programs: BTreeSet<Pid> = processes.iter().map(|process| process.pid).collect();
+    if epolls.iter().any(|epoll| watches(&epoll)) && !accepts_for_others(query, &programs) {
         return ServerWait::Epoll;
     }
     if files().flat_map(Files::receiving_rings).next().is_some() {

@@ -244,8 +244,8 @@ fn only_once(step: &AttachStep) -> Option<AttachObstacle> {
         AttachStep::Ring(_) => "switch busy polling of an io_uring",
         AttachStep::Queue(_) | AttachStep::Epoll(_) => return None,
     };
-    let why = "an experiment can switch only queues and epolls".to_owned();
-    Some(AttachObstacle { what: what.to_owned(), reason: why })
+    let why = "an experiment can switch only queues and epolls; `quell bench -- COMMAND` starts a program under it";
+    Some(AttachObstacle { what: what.to_owned(), reason: why.to_owned() })
 }
 
 /// Collects the queues of all plans. If a mode does not set a field of a queue, it gets the current value of the field.

@@ -40,7 +40,7 @@ pub mod placement;
 pub mod plan;
 pub mod poller;
 mod pollers;
-mod receivers;
+pub(crate) mod receivers;
 pub mod stall;
 pub mod stall_guard;
 pub mod stall_log;

@@ -54,7 +54,7 @@ pub(super) fn without_epoll<'a>(
 
 /// Whether the epolls of the programs watch listening sockets only, and connections that these accepted receive packets
 /// outside of every epoll: in a thread or a process for each.
-pub(super) fn accepts_for_others(query: &SnapshotQuery<'_>, targets: &BTreeSet<Pid>) -> bool {
+pub(crate) fn accepts_for_others(query: &SnapshotQuery<'_>, targets: &BTreeSet<Pid>) -> bool {
     let epolls = query.epolls_by_descriptor.iter().filter(|epoll| targets.contains(&epoll.process.pid));
     let watched: BTreeSet<u64> = epolls.flat_map(EpollContext::sockets).collect();
     let watched: Vec<&SnapshotSocket> = watched.into_iter().filter_map(|inode| query.socket(inode)).collect();

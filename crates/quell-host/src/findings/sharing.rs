@@ -117,21 +117,6 @@ fn of_udp(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Observa
     let mut nodes = epoll.nodes();
     nodes.extend(its.iter().map(|&id| query.napi_node(id)));
     let local = socket.local.map(|local| format!(" {local}")).unwrap_or_default();
-    let is_of_group = |other: &&SnapshotSocket| {
-        (other.namespace, other.protocol, other.local) == (socket.namespace, socket.protocol, socket.local)
-            && other.reuseport.known() == Some(&true)
-    };
-    let is_group = query.now.sockets.iter().filter(is_of_group).nth(1).is_some();
-    let advice = match (socket.steered_queues, is_group) {
-        (Some(_), _) => "run as many workers as queues, or use fewer queues (`ethtool -L`)",
-        (None, true) => {
-            "add --steer --steer-udp, which gives each socket of its SO_REUSEPORT group one queue; or use deferral"
-        }
-        (None, false) => {
-            "let the program open one socket with SO_REUSEPORT per queue, then add --steer --steer-udp; or use one queue; \
-             or deferral"
-        }
-    };
     let severity = match (epoll.polls(), is_slow) {
         (true, true) => Severity::Serious,
         (true, false) => Severity::Warning,
@@ -141,7 +126,25 @@ fn of_udp(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Observa
         severity,
         nodes,
         observed: format!("{queues} queues can deliver to UDP socket{local}{}", if_polled(severity)),
-        fix: vec![Fix::advice(advice)],
+        fix: vec![one_queue_per_epoll(query, epoll)],
+    })
+}
+
+/// How the unconnected UDP socket of an epoll that receives from several queues can get one. `None` without such a socket.
+pub(super) fn one_queue_per_udp_socket(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<&'static str> {
+    let &(socket, _) = epoll.on_several_queues.iter().find(|(_, queues)| *queues > 1)?;
+    let is_of_group = |other: &&SnapshotSocket| {
+        (other.namespace, other.protocol, other.local) == (socket.namespace, socket.protocol, socket.local)
+            && other.reuseport.known() == Some(&true)
+    };
+    let is_group = query.now.sockets.iter().filter(is_of_group).nth(1).is_some();
+    Some(match (socket.steered_queues, is_group) {
+        (Some(_), _) => "run as many workers as queues, use fewer queues (`ethtool -L`)",
+        (None, true) => "add --steer --steer-udp, which gives each socket of its SO_REUSEPORT group one queue",
+        (None, false) => {
+            "let the program open one UDP socket with SO_REUSEPORT per queue and add --steer --steer-udp, use a device with \
+             one queue"
+        }
     })
 }
 

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::placement::FLOATING_WORKER;
-use super::sharing::{EPOLL_MIXES_NAPIS, SHARED_BY_WORKERS};
+use super::sharing::{EPOLL_MIXES_NAPIS, SHARED_BY_WORKERS, one_queue_per_udp_socket};
 use super::{Finding, Fix, Node};
 use crate::attach::{AttachedMode, ModeCommand};
 use crate::snapshot::arrival::receiving_napis;
@@ -29,13 +29,15 @@ pub enum QueuePerEpoll {
         /// Whether a filter is needed, too.
         steered: bool,
     },
-    /// Not at all: its connections cannot be sorted.
+    /// Not by sorting the connections of the running program.
     Impossible { reason: String },
 }
 
 impl QueuePerEpoll {
     fn of(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Self {
+        let of_udp = || one_queue_per_udp_socket(query, epoll).filter(|_| epoll.on_one_queue().len() < 2);
         opened_connections(query, epoll)
+            .or_else(|| of_udp().map(str::to_owned))
             .map_or_else(|| Self::of_worker(query, epoll.process), |reason| Self::Impossible { reason })
     }
 
@@ -62,9 +64,12 @@ impl QueuePerEpoll {
         Self::Configured { change, steered: true }
     }
 
-    /// For a program whose epolls are these, if one has connections of several queues.
+    /// For a program whose epolls are these, if one receives from several queues.
     pub(crate) fn of_epolls(query: &SnapshotQuery<'_>, epolls: &[&EpollContext<'_>]) -> Option<Self> {
-        let mixing = epolls.iter().find(|epoll| epoll.on_one_queue().len() > 1)?;
+        let mixes = |epoll: &&&EpollContext<'_>| {
+            epoll.on_one_queue().len() > 1 || one_queue_per_udp_socket(query, epoll).is_some()
+        };
+        let mixing = epolls.iter().find(mixes)?;
         let has_opened = epolls.iter().find(|epoll| opened_connections(query, epoll).is_some());
         Some(Self::of(query, has_opened.unwrap_or(mixing)))
     }
@@ -149,7 +154,8 @@ pub(crate) fn modes_without_epolls(
     programs: &BTreeSet<Pid>,
     queues: usize,
 ) -> Vec<DeliveryMode> {
-    let defer = |us: u64| NonZeroU64::new(us * 1_000).map(|gro_flush_timeout_ns| ModeKind::Defer { gro_flush_timeout_ns });
+    let defer =
+        |us: u64| NonZeroU64::new(us * 1_000).map(|gro_flush_timeout_ns| ModeKind::Defer { gro_flush_timeout_ns });
     let its = query.now.processes.iter().filter(|process| programs.contains(&process.pid));
     let threads = its.map(|process| process.threads.known_elements().count()).sum();
     let userbusy = LackingCpus::of(query.now.cpus.each.len(), queues, threads).is_none().then_some(ModeKind::UserBusy);

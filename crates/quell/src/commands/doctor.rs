@@ -32,7 +32,7 @@ use crate::journals::journal;
 use crate::output;
 use crate::render::doctor as render;
 use crate::render::progress::Progress;
-use crate::render::servers::{self as servers_render, Fixes};
+use crate::render::servers::{self as servers_render, Examined, Fixes};
 use crate::render::terminal::Terminal;
 
 /// Time between the two snapshots of `quell` without arguments.
@@ -66,6 +66,12 @@ pub(crate) struct DoctorArgs {
     json: bool,
 }
 
+impl DoctorArgs {
+    fn examined(&self) -> Examined {
+        if self.read.is_empty() { self.scope.examined() } else { Examined::Snapshot }
+    }
+}
+
 /// What `quell doctor` and `quell` print.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct DoctorReport<'a> {
@@ -88,10 +94,10 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     }
     let diagnosis = match &args.read[..] {
         [] => Diagnosis::of_this_host(&args.scope.with_attachments()?, args.seconds)?,
-        [now] => Diagnosis::of(&Examined::from(read(now)?), &[], &BTreeMap::new(), &BTreeMap::new()),
+        [now] => Diagnosis::of(&Observed::from(read(now)?), &[], &BTreeMap::new(), &BTreeMap::new()),
         [before, now, ..] => {
-            let examined = Examined { before: Some(read(before)?), ..Examined::from(read(now)?) };
-            Diagnosis::of(&examined, &[], &BTreeMap::new(), &BTreeMap::new())
+            let observed = Observed { before: Some(read(before)?), ..Observed::from(read(now)?) };
+            Diagnosis::of(&observed, &[], &BTreeMap::new(), &BTreeMap::new())
         }
     };
     if args.json {
@@ -99,7 +105,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     } else {
         let text = render::report(&diagnosis.report, terminal)
             + "\n"
-            + &diagnosis.servers_and_conclusion(terminal, Fixes::Above);
+            + &diagnosis.servers_and_conclusion(terminal, Fixes::Above, &args.examined());
         output::styled(&text, terminal)?;
     }
     verdict(&diagnosis.report)
@@ -116,8 +122,8 @@ pub(crate) fn overview(json: bool) -> Result<(), Failure> {
     if json {
         return output::json(&DoctorReport { findings: &diagnosis.report, servers: &diagnosis.servers });
     }
-    let text =
-        diagnosis.servers_and_conclusion(terminal, Fixes::ByDoctor) + &render::overview(&diagnosis.report, terminal);
+    let text = diagnosis.servers_and_conclusion(terminal, Fixes::ByDoctor, &Examined::Host)
+        + &render::overview(&diagnosis.report, terminal);
     output::styled(&text, terminal)
 }
 
@@ -147,12 +153,12 @@ impl Diagnosis {
 
     /// `owners` are those of settings of this host, `below` the settings of attached programs without their attachments.
     fn of(
-        examined: &Examined,
+        observed: &Observed,
         owners: &[Attached],
         below: &BTreeMap<Pid, DeliveryMode>,
         measured: &EarlierAnswers,
     ) -> Self {
-        let Examined { before, now, polls, sampled, behavior } = examined;
+        let Observed { before, now, polls, sampled, behavior } = observed;
         let mut report = findings::examine_observed(now, before.as_ref(), polls, behavior.as_ref());
         report.leave_out_own(now);
         let origins = servers::origins(now);
@@ -171,7 +177,7 @@ impl Diagnosis {
         Self { servers, reverted: Vec::new(), hidden: now.hidden_processes.len(), report }
     }
 
-    fn servers_and_conclusion(&self, terminal: Terminal, fixes: Fixes) -> String {
+    fn servers_and_conclusion(&self, terminal: Terminal, fixes: Fixes, examined: &Examined) -> String {
         let hidden = match self.hidden {
             0 => String::new(),
             count => format!("{} hidden: root sees their servers\n", counted(count, "process")),
@@ -179,7 +185,7 @@ impl Diagnosis {
         servers_render::table(&self.servers, terminal, fixes)
             + &servers_render::reverted(&self.reverted, terminal)
             + &hidden
-            + &servers_render::conclusion(&self.servers, is_root(), fixes)
+            + &servers_render::conclusion(&self.servers, is_root(), fixes, examined)
     }
 }
 
@@ -224,7 +230,7 @@ fn rule(id: &str) -> Result<&'static Rule, Failure> {
     findings::rule(id).ok_or_else(|| Failure::usage(format!("unknown finding {id:?}; `quell doctor --list` lists all")))
 }
 
-struct Examined {
+struct Observed {
     before: Option<Snapshot>,
     now: Snapshot,
     /// Polls between the two snapshots. Empty if polls cannot be sampled.
@@ -236,13 +242,13 @@ struct Examined {
     behavior: Option<Behavior>,
 }
 
-impl From<Snapshot> for Examined {
+impl From<Snapshot> for Observed {
     fn from(now: Snapshot) -> Self {
         Self { before: None, now, polls: BTreeMap::new(), sampled: Duration::ZERO, behavior: None }
     }
 }
 
-fn take(scope: &SnapshotScope, seconds: u64) -> Result<Examined, Failure> {
+fn take(scope: &SnapshotScope, seconds: u64) -> Result<Observed, Failure> {
     let look = || {
         let (mut snapshot, _) = snapshot::take(scope).map_err(|error| not_taken(&error))?;
         mark_attached_filters(&mut snapshot, &journal());
@@ -262,7 +268,7 @@ fn take(scope: &SnapshotScope, seconds: u64) -> Result<Examined, Failure> {
         info!(error = %error, "polls cannot be sampled; rules compare counters instead");
         (BTreeMap::new(), Duration::ZERO)
     });
-    Ok(Examined { before: Some(before), now: look()?, polls, sampled, behavior })
+    Ok(Observed { before: Some(before), now: look()?, polls, sampled, behavior })
 }
 
 struct Sampling {

@@ -8,6 +8,7 @@ use quell_host::snapshot::{SnapshotScope, TakeError};
 use super::programs_args::{ProgramWord, ProgramsArgs};
 use crate::exit::{Exit, Failure};
 use crate::journals::journal;
+use crate::render::servers::Examined;
 
 /// Scope of a snapshot.
 #[derive(Debug, Args)]
@@ -35,6 +36,16 @@ impl ScopeArgs {
         let (mut scope, programs) = self.scope()?;
         scope.pids = programs.iter().flat_map(Targets::pids).collect();
         Ok(with_attachments(scope, &journal()))
+    }
+
+    /// The scope in words.
+    pub(super) fn examined(&self) -> Examined {
+        match (&self.netns, &self.device) {
+            _ if self.programs.is_given() || !self.pids.is_empty() => Examined::Programs,
+            (_, Some(device)) => Examined::Device(device.clone()),
+            _ if self.all => Examined::Host,
+            (netns, None) => Examined::Namespace(netns.clone()),
+        }
     }
 
     /// The scope without its programs, and these.

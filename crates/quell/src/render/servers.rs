@@ -7,6 +7,7 @@ use quell_cli::number::short;
 use quell_host::attach::mode_command::placement_options;
 use quell_host::attach::payoff::DoesItPay;
 use quell_host::attach::{AttachedMode, ModeCommand};
+use quell_host::findings::{EPOLL_MIXES_NAPIS, QueuePerEpoll};
 use quell_host::servers::{EarlierMeasurement, HostServer, NextStep, ServerWait};
 use quell_linux::proc::ProgramPlace;
 use quell_linux::visible::{self, counted};
@@ -33,23 +34,33 @@ pub(crate) enum Fixes {
     ByDoctor,
 }
 
-/// The servers, and a line about those whose waits no epoll mode changes.
+/// Where servers were looked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Examined {
+    Host,
+    Programs,
+    Device(String),
+    /// The network namespace of this name; that of this command without one.
+    Namespace(Option<String>),
+    /// A stored snapshot.
+    Snapshot,
+}
+
+/// The servers, and a line about those without epoll that have received nothing.
 #[must_use]
 pub(crate) fn table(servers: &[HostServer], terminal: Terminal, fixes: Fixes) -> String {
-    let (by_epoll, others): (Vec<&HostServer>, Vec<&HostServer>) =
-        servers.iter().partition(|server| server.waits == ServerWait::Epoll);
+    let (shown, others): (Vec<&HostServer>, Vec<&HostServer>) =
+        servers.iter().partition(|server| server.waits == ServerWait::Epoll || server.queues > 0);
     let mut out = String::new();
-    if !by_epoll.is_empty() {
-        out.push_str(&of_epoll(&by_epoll, terminal, fixes));
+    if !shown.is_empty() {
+        out.push_str(&rows(&shown, terminal, fixes));
     }
     if !others.is_empty() {
-        let named: Vec<String> = others.iter().take(NAMED).map(|server| other(server)).collect();
+        let other = |server: &&HostServer| format!("{} {} ({})", visible::name(&server.name), server.pid, call(server));
+        let named: Vec<String> = others.iter().take(NAMED).map(other).collect();
         let more = others.len().saturating_sub(NAMED);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let text = format!(
-            "without epoll, so only deferral, userbusy, threaded and sockpoll modes apply: {}{more}",
-            named.join(", ")
-        );
+        let text = format!("no epoll, and no packet from a queue yet: {}{more}", named.join(", "));
         out.push_str(&(terminal.fill(&text, "", "  ") + "\n"));
     }
     out
@@ -66,7 +77,7 @@ pub(crate) fn reverted(ends: &[EndRecord], terminal: Terminal) -> String {
     ends.iter().map(line).collect()
 }
 
-fn of_epoll(servers: &[&HostServer], terminal: Terminal, fixes: Fixes) -> String {
+fn rows(servers: &[&HostServer], terminal: Terminal, fixes: Fixes) -> String {
     let shown = servers.len().min(SHOWN);
     let steps: Vec<String> = servers[..shown].iter().map(|server| next(server, fixes)).collect();
     let with = |below: bool| {
@@ -139,32 +150,69 @@ fn cells(server: &HostServer) -> [String; 7] {
     ]
 }
 
-fn other(server: &HostServer) -> String {
-    let wait = match server.waits {
+/// Where it waits for packets.
+fn call(server: &HostServer) -> &'static str {
+    match server.waits {
         ServerWait::Epoll => "epoll",
         ServerWait::Xdp => "AF_XDP",
         ServerWait::IoUring => "io_uring",
-        ServerWait::Poll => "poll",
+        ServerWait::Poll => "poll or select",
         ServerWait::Receive => "blocking receive",
         ServerWait::Unknown => "unknown",
-    };
-    format!("{} {} ({wait})", visible::name(&server.name), server.pid)
+    }
+}
+
+/// Why modes in which epolls poll cannot work on it, and what to measure. Absent if they can.
+fn limited(server: &HostServer) -> Option<String> {
+    let others = "so modes in which epolls poll do not apply: measure the others";
+    let (call, queues) = (call(server), counted(server.queues, "queue"));
+    Some(match (server.waits, &server.queue_per_epoll) {
+        _ if server.modes.is_empty() => return None,
+        (ServerWait::Epoll, Some(QueuePerEpoll::Impossible { reason })) => {
+            format!(": {reason}, or measure modes in which epolls do not poll")
+        }
+        (ServerWait::Epoll, _) => format!(" receives from {queues} in an epoll, which polls one, {others}"),
+        (ServerWait::Receive, _) => format!(
+            " waits in a {call}, {others} (sockpoll50, which polls there, needs a start by Quell: `quell bench --modes \
+             base,sockpoll50 -- COMMAND`)"
+        ),
+        (ServerWait::Unknown, _) => format!(" has no epoll with connections, {others}"),
+        _ => format!(" waits in {call}, {others}"),
+    })
+}
+
+/// What could change the answer of a measurement, or is known before the first request: an epoll has the connections of
+/// several queues.
+fn to_change(server: &HostServer) -> Option<String> {
+    match server.queue_per_epoll.as_ref()? {
+        QueuePerEpoll::Steered => None,
+        QueuePerEpoll::Configured { change, .. } => Some(change.clone()),
+        QueuePerEpoll::Impossible { reason } => Some(reason.clone()),
+    }
 }
 
 /// The next step and its command.
 fn next(server: &HostServer, fixes: Fixes) -> String {
     let step = match &server.next {
         NextStep::Fix { finding } => format!("fix {finding}"),
-        NextStep::Measure { .. } => "measure".to_owned(),
+        NextStep::Measure { .. } if server.modes.is_empty() => "measure".to_owned(),
+        NextStep::Measure { .. } if server.waits == ServerWait::Epoll => "measure modes without epoll".to_owned(),
+        NextStep::Measure { .. } => format!("measure modes without epoll ({})", call(server)),
         NextStep::MeasureAgain { measured, packets_per_s, .. } => again(measured, *packets_per_s),
         NextStep::SettingsChanged { measured, then, now, .. } => settings_changed(measured, then, now.as_ref()),
         NextStep::Decide { measured, advice, .. } => format!("{advice}, {}", as_measured(measured)),
         NextStep::Attach { mode, measured, .. } => format!("attach {mode}, {}", as_measured(measured)),
         NextStep::Return { mode, measured } => format!("return to {mode}, {}", as_measured(measured)),
         NextStep::Keep { measured, open: Some(open) } => format!("{}, {}", as_measured(measured), open.advice),
-        NextStep::Keep { measured, open: None } => format!("keep, {}", as_measured(measured)),
+        NextStep::Keep { measured, open: None } => {
+            let other = to_change(server).map(|_| "; one queue per epoll may change that");
+            format!("keep, {}{}", as_measured(measured), other.unwrap_or_default())
+        }
         NextStep::Check => server.payoff.as_ref().map_or("check", payoff::in_short).to_owned(),
-        NextStep::AwaitClients => "no connection through a queue now".to_owned(),
+        NextStep::AwaitClients => {
+            let known = to_change(server).map(|_| format!(" (known now: {EPOLL_MIXES_NAPIS})"));
+            format!("no connection through a queue{}: send requests, then again", known.unwrap_or_default())
+        }
     };
     command(server, fixes).map_or_else(|| step.clone(), |command| format!("{step}: {command}"))
 }
@@ -214,13 +262,15 @@ fn pays(server: &HostServer) -> Option<(String, Option<String>)> {
 fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
     let pid = server.pid;
     match &server.next {
-        NextStep::Fix { .. } => (fixes == Fixes::ByDoctor).then(|| format!("quell doctor {pid}")),
+        NextStep::Fix { .. } if fixes == Fixes::ByDoctor => Some(format!("quell doctor {pid}")),
+        NextStep::Fix { finding } => {
+            let can_measure = *finding == EPOLL_MIXES_NAPIS && server.attached.is_none() && !server.modes.is_empty();
+            can_measure.then(|| arguments(server).measure(&options(server, false)))
+        }
         NextStep::MeasureAgain { packets_per_s: 0, .. } => None,
         NextStep::Measure { steered }
         | NextStep::MeasureAgain { steered, .. }
-        | NextStep::SettingsChanged { steered, .. } => {
-            Some(arguments(server).measure(placement_options(*steered, *steered)))
-        }
+        | NextStep::SettingsChanged { steered, .. } => Some(arguments(server).measure(&options(server, *steered))),
         NextStep::Decide { command, .. } => Some(visible::name(command).into_owned()),
         // Its plan shows whether the problem still exists.
         NextStep::Attach { mode, .. } | NextStep::Return { mode, .. } if server.attached.is_some() => {
@@ -238,10 +288,30 @@ fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
         }),
         NextStep::Check => pays(server).map_or_else(|| Some("quell status".to_owned()), |(_, command)| command),
         NextStep::Keep { open: Some(open), .. } => Some(visible::name(&open.command).into_owned()),
+        NextStep::Keep { open: None, .. } if to_change(server).is_some() => measure_changed(server),
         NextStep::Keep { measured: EarlierMeasurement { problem: Some(_), result, .. }, open: None } => {
             Some(format!("quell results show {}", visible::name(result)))
         }
-        NextStep::Return { .. } | NextStep::Keep { .. } | NextStep::AwaitClients => None,
+        NextStep::AwaitClients => load(server, "--seconds 10"),
+        NextStep::Return { .. } | NextStep::Keep { .. } => None,
+    }
+}
+
+/// Options of modes and placement of a measurement, each after a space.
+fn options(server: &HostServer, steered: bool) -> String {
+    let modes = server.modes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let modes = if modes.is_empty() { modes } else { format!(" --modes {modes}") };
+    modes + placement_options(steered, steered)
+}
+
+/// Command that measures a server again after its configuration has changed. Only nginx keeps its PID.
+fn measure_changed(server: &HostServer) -> Option<String> {
+    match server.queue_per_epoll.as_ref()? {
+        QueuePerEpoll::Configured { steered: true, .. } if server.name == "nginx" => {
+            Some(arguments(server).measure(placement_options(true, true)))
+        }
+        QueuePerEpoll::Configured { .. } => Some("quell".to_owned()),
+        QueuePerEpoll::Steered | QueuePerEpoll::Impossible { .. } => None,
     }
 }
 
@@ -253,24 +323,32 @@ const HTTPS: [u16; 2] = [443, 8443];
 
 /// A command that measures latency of the server, if its protocol is known. The reader replaces CLIENT.
 fn judge(server: &HostServer) -> Option<String> {
+    load(server, "--rate 1K --warm-up 0.1 --seconds 1 --figures")
+}
+
+/// A command that sends requests to the server, if its protocol is known.
+fn load(server: &HostServer, options: &str) -> Option<String> {
     let address = server.address.filter(|it| !HTTPS.contains(&it.port()))?;
     let reads_only = match &*server.name {
         name if KEY_VALUE.contains(&name) => " --no-preload --get-share 1",
         name if HTTP.contains(&name) => "",
         _ => return None,
     };
-    Some(format!("ssh CLIENT quell load {address}{reads_only} --rate 1K --warm-up 0.1 --seconds 1 --figures"))
+    Some(format!("ssh CLIENT quell load {address}{reads_only} {options}"))
 }
 
 /// What to do first on this host: fix, else measure, else attach. `is_root` is whether commands that change settings
 /// can be run.
 #[must_use]
-pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) -> String {
+pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, examined: &Examined) -> String {
     let pays_not = |server: &HostServer| server.payoff.as_ref().is_some_and(|payoff| payoff.pays.is_no());
     let costs = |server: &HostServer| {
         server.payoff.as_ref().is_some_and(|payoff| matches!(payoff.pays, DoesItPay::CostsCpuTime { .. }))
     };
     let rank = |server: &HostServer| match &server.next {
+        // Many daemons receive a few packets without an epoll.
+        NextStep::Measure { .. } if server.waits != ServerWait::Epoll => 7,
+        NextStep::AwaitClients if server.waits != ServerWait::Epoll => 9,
         NextStep::Fix { .. } => 0,
         NextStep::Check if pays_not(server) => 1,
         NextStep::Return { .. } => 1,
@@ -280,23 +358,15 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) ->
         NextStep::Attach { .. } => 4,
         NextStep::Check => 5,
         NextStep::Keep { .. } => 6,
-        NextStep::AwaitClients => 7,
+        NextStep::AwaitClients => 8,
     };
-    let by_epoll = servers.iter().filter(|server| server.waits == ServerWait::Epoll);
-    let first = by_epoll.min_by_key(|server| rank(server));
+    let first = servers.iter().min_by_key(|server| rank(server));
     if first.is_none() && !is_root {
         return conclusion::line("no server is visible to this user; run this as root", None);
     }
     let Some(first) = first else {
-        let (text, command) = match fixes {
-            Fixes::Above => {
-                ("no server with an epoll listens in the network namespaces that were examined; list all", "quell")
-            }
-            Fixes::ByDoctor => {
-                ("no server with an epoll listens on this host; measure one in a private lab", "quell bench")
-            }
-        };
-        return conclusion::line(text, Some(command));
+        let (text, command) = no_server(examined);
+        return conclusion::line(&text, command);
     };
     let (name, pid) = (visible::name(&first.name), first.pid);
     let alike = also(servers, first);
@@ -305,14 +375,27 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) ->
         false => "",
     };
     let text = match &first.next {
-        NextStep::Fix { finding } => format!("fix first what prevents a benefit for {name} {pid} ({finding})"),
+        NextStep::Fix { finding } => {
+            let change = to_change(first).filter(|_| *finding == EPOLL_MIXES_NAPIS && fixes == Fixes::Above);
+            let change =
+                change.map(|change| format!(": {change}; until then, only modes without epoll can be compared"));
+            format!("fix first what prevents a benefit for {name} {pid} ({finding}){}", change.unwrap_or_default())
+        }
         NextStep::Measure { steered } => {
             let (steered, compares) = (reconnect(steered), arguments(first).compares());
-            format!("nothing prevents a benefit for {name} {pid}: measure which mode is better{steered}{compares}")
+            match limited(first) {
+                None => {
+                    format!(
+                        "nothing prevents a benefit for {name} {pid}: measure which mode is better{steered}{compares}"
+                    )
+                }
+                Some(limited) => format!("{name} {pid}{limited}{compares}"),
+            }
         }
         NextStep::MeasureAgain { steered, measured, packets_per_s } => {
             let compares = if *packets_per_s == 0 { "" } else { arguments(first).compares() };
-            format!("{name} {pid} was {}{}{compares}", again(measured, *packets_per_s), reconnect(steered))
+            let again = again(measured, *packets_per_s);
+            format!("{name} {pid} was {again}{}{compares}", reconnect(steered))
         }
         NextStep::SettingsChanged { steered, measured, then, now } => {
             let changed = settings_changed(measured, then, now.as_ref());
@@ -345,12 +428,25 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) ->
             format!("{name} {pid}: {}, {}", as_measured(measured), open.advice)
         }
         NextStep::Keep { measured, open: None } => {
-            format!("keep the settings of {name} {pid}: no mode was better, {}", as_measured(measured))
+            let other = to_change(first).map(|change| {
+                let then = if command(first, fixes).is_some() { ", then measure again" } else { "" };
+                format!("; one queue per epoll may decide otherwise: {change}{then}")
+            });
+            let other = other.unwrap_or_default();
+            format!("keep the settings of {name} {pid}: no mode was better, {}{other}", as_measured(measured))
         }
-        NextStep::AwaitClients => format!(
-            "{name} {pid} has no connection through a queue now: send requests from another machine (loopback has no \
-             queue), then run this again"
-        ),
+        NextStep::AwaitClients => {
+            let known = to_change(first).map(|change| {
+                format!(
+                    "; known without requests: an epoll will have connections of several queues ({EPOLL_MIXES_NAPIS}): {change}"
+                )
+            });
+            format!(
+                "{name} {pid} has no connection through a queue now, or none that stays open{}; send requests from another \
+                 machine (loopback has no queue), then run this again",
+                known.unwrap_or_default()
+            )
+        }
     };
     let changes_nothing = |next: &NextStep| {
         matches!(
@@ -360,6 +456,31 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes) ->
     };
     let root = if !changes_nothing(&first.next) && !is_root { " (as root)" } else { "" };
     conclusion::line(&format!("{text}{root}{alike}"), command(first, fixes).as_deref())
+}
+
+/// That no server was found where servers were looked for, and what to do.
+fn no_server(examined: &Examined) -> (String, Option<&'static str>) {
+    const ALL: Option<&str> = Some("quell doctor --all");
+    match examined {
+        Examined::Host => ("no server listens on this host; measure one in a private lab".to_owned(), Some("quell bench")),
+        Examined::Programs => {
+            ("none of these programs listens on an address of a device; list the servers of this host".to_owned(), Some("quell"))
+        }
+        Examined::Device(device) => {
+            (format!("no server receives from {}; look at every device and namespace", visible::name(device)), ALL)
+        }
+        Examined::Namespace(Some(name)) => (
+            format!("no server listens in network namespace {}; look in all, such as those of containers", visible::name(name)),
+            ALL,
+        ),
+        Examined::Namespace(None) => (
+            "no server listens in the network namespace of this command, the only one examined; look in all, such as those \
+             of containers"
+                .to_owned(),
+            ALL,
+        ),
+        Examined::Snapshot => ("no server is in this snapshot; list those of this host".to_owned(), Some("quell")),
+    }
 }
 
 /// The other servers whose next step is of the same kind: `; likewise redis-server 812, 813`.
@@ -372,7 +493,8 @@ fn also(servers: &[HostServer], first: &HostServer) -> String {
         let pays = server.payoff.as_ref().map(|payoff| discriminant(&payoff.pays));
         (discriminant(&server.next), finding, pays)
     };
-    let alike = servers.iter().filter(|server| server.waits == ServerWait::Epoll && server.pid != first.pid);
+    let has_epoll = |server: &HostServer| server.waits == ServerWait::Epoll;
+    let alike = servers.iter().filter(|server| has_epoll(server) == has_epoll(first) && server.pid != first.pid);
     let alike: Vec<String> = alike
         .filter(|server| kind(server) == kind(first))
         .map(|server| format!("{} {}", visible::name(&server.name), server.pid))
@@ -408,6 +530,8 @@ mod tests {
             steered: false,
             pinned: false,
             present: Some(DeliveryMode::default()),
+            queue_per_epoll: None,
+            modes: Vec::new(),
             queues: 2,
             workers: 2,
             address: None,
@@ -444,7 +568,7 @@ mod tests {
 
     #[test]
     fn an_earlier_answer_has_its_load_day_and_result_and_its_serious_finding() {
-        let of = |next| conclusion(&[server("nginx", next)], true, Fixes::Above).replace("\n  ", " ");
+        let of = |next| conclusion(&[server("nginx", next)], true, Fixes::Above, &Examined::Host).replace("\n  ", " ");
         let kept = of(NextStep::Keep { measured: measured(None), open: None });
         assert!(kept.contains("as measured at 200,000 packets/s on 2026-11-25 (bench-20261125-180405)"), "{kept}");
         let ill = of(NextStep::Keep { measured: measured(Some("nested-epoll")), open: None });
@@ -461,12 +585,10 @@ mod tests {
         let attach = || NextStep::Attach { mode: DeliveryMode::default(), steered: false, measured: measured(None) };
         let fix = || NextStep::Fix { finding: "stalled-queue" };
         let all = [attach(), NextStep::Measure { steered: false }, fix()].map(|next| server("nginx", next));
-        assert!(conclusion(&all, true, Fixes::Above).contains("(stalled-queue)"));
-        assert!(conclusion(&all[..2], true, Fixes::Above).contains("quell bench --pid"));
-        assert!(conclusion(&all[..1], false, Fixes::Above).contains("(as root)"));
-        assert!(conclusion(&[], true, Fixes::Above).ends_with("\n  quell\n"));
-        assert!(conclusion(&[], true, Fixes::ByDoctor).ends_with("\n  quell bench\n"));
-        assert!(conclusion(&[], false, Fixes::Above).contains("run this as root"));
+        assert!(conclusion(&all, true, Fixes::Above, &Examined::Host).contains("(stalled-queue)"));
+        assert!(conclusion(&all[..2], true, Fixes::Above, &Examined::Host).contains("quell bench --pid"));
+        assert!(conclusion(&all[..1], false, Fixes::Above, &Examined::Host).contains("(as root)"));
+        assert!(conclusion(&[], false, Fixes::Above, &Examined::Host).contains("run this as root"));
     }
 
     #[test]
@@ -477,7 +599,7 @@ mod tests {
         for (other, pid) in all.iter_mut().skip(1).zip(1_000_000..) {
             other.pid = Pid::new(pid).unwrap_or_else(|| unreachable!());
         }
-        let text = conclusion(&all, true, Fixes::Above).replace("\n  ", " ");
+        let text = conclusion(&all, true, Fixes::Above, &Examined::Host).replace("\n  ", " ");
         assert!(text.contains("for nginx ") && text.contains("; likewise haproxy 1000000"), "{text}");
         assert!(!text.contains("envoy"), "{text}");
     }
@@ -516,8 +638,12 @@ mod tests {
     fn a_measurement_has_a_judge_for_known_protocols_and_says_otherwise_what_it_compares() {
         let of = |name, port| {
             let server = server(name, NextStep::Measure { steered: false });
-            let text =
-                conclusion(&[HostServer { address: Some(([10, 0, 0, 1], port).into()), ..server }], true, Fixes::Above);
+            let text = conclusion(
+                &[HostServer { address: Some(([10, 0, 0, 1], port).into()), ..server }],
+                true,
+                Fixes::Above,
+                &Examined::Host,
+            );
             text.replace("\n  ", " ")
         };
         let known = of("nginx", 80);
@@ -541,7 +667,7 @@ mod tests {
         let (advice, command) = ("measure longer".to_owned(), "quell bench --pid 7 --budget 4m".to_owned());
         let of = |next| {
             let server = HostServer { attached: Some(mode("suspend20")), ..server("nginx", next) };
-            conclusion(&[server], true, Fixes::Above)
+            conclusion(&[server], true, Fixes::Above, &Examined::Host)
         };
         let open = of(NextStep::Decide { measured: measured(None), advice, command });
         assert!(
@@ -563,7 +689,8 @@ mod tests {
         };
         let instead = "suspend200".parse().unwrap_or_else(|why| panic!("{why}"));
         let costs = DoesItPay::CostsCpuTime { instead, break_even_packets_per_s: Some(25_000) };
-        let text = conclusion(&[attached(DoesItPay::MeasureToKnow), attached(costs)], true, Fixes::Above);
+        let text =
+            conclusion(&[attached(DoesItPay::MeasureToKnow), attached(costs)], true, Fixes::Above, &Examined::Host);
         let command = "--modes base,suspend200 --latency \"ssh CLIENT quell load 10.0.0.1:80 ";
         assert!(text.contains(command) && !text.contains("quell detach"), "{text}");
     }
@@ -577,7 +704,7 @@ mod tests {
         };
         let attached = Some(DeliveryMode::default());
         let server = HostServer { attached, steered: true, pinned: true, ..server("nginx", next) };
-        let text = conclusion(std::slice::from_ref(&server), true, Fixes::Above);
+        let text = conclusion(std::slice::from_ref(&server), true, Fixes::Above, &Examined::Host);
         let command = format!("quell attach suspend200 {} --steer --pin --follow --take-over --yes", server.pid);
         assert!(
             text.contains("use suspend200 instead of base") && text.ends_with(&format!("\n  {command}\n")),
@@ -612,21 +739,128 @@ mod tests {
         let attached = Some(DeliveryMode::default());
         let of = |launched| {
             let server = HostServer { attached, launched, ..server("redis", NextStep::Check) };
-            conclusion(&[server], true, Fixes::Above).replace("\n  ", " ")
+            conclusion(&[server], true, Fixes::Above, &Examined::Host).replace("\n  ", " ")
         };
         assert!(of(false).contains("quell detach"), "{}", of(false));
         assert!(!of(true).contains("quell detach") && of(true).contains("ends with the command"), "{}", of(true));
     }
 
+    /// The conclusion about a server of `quell doctor`, on one line.
+    fn concluded(server: HostServer) -> String {
+        conclusion(&[server], true, Fixes::Above, &Examined::Programs).replace("\n  ", " ")
+    }
+
+    fn without_epolls() -> Vec<DeliveryMode> {
+        DeliveryMode::parse_list("base,defer20").unwrap_or_else(|why| panic!("{why}"))
+    }
+
     #[test]
-    fn programs_without_epoll_share_a_line() {
-        let one = |name: &str, waits| HostServer { waits, ..server(name, NextStep::AwaitClients) };
+    fn where_no_server_was_found_is_said_with_the_command_that_looks_elsewhere() {
+        let said = |examined| conclusion(&[], true, Fixes::Above, &examined).replace("\n  ", " ");
+        let here = said(Examined::Namespace(None));
+        assert!(here.contains("the network namespace of this command, the only one examined"), "{here}");
+        let other = said(Examined::Namespace(Some("shop".to_owned())));
+        assert!(other.contains("network namespace shop"), "{other}");
+        for elsewhere in [here, other, said(Examined::Device("eth0".to_owned()))] {
+            assert!(elsewhere.ends_with(": quell doctor --all\n"), "{elsewhere}");
+        }
+        assert!(said(Examined::Programs).ends_with(": quell\n"));
+        assert!(said(Examined::Host).ends_with(": quell bench\n"));
+    }
+
+    #[test]
+    fn a_program_without_epoll_has_a_row_a_reason_and_the_modes_that_can_work() {
+        let of = |waits| HostServer {
+            waits,
+            modes: without_epolls(),
+            ..server("dnsd", NextStep::Measure { steered: false })
+        };
+        let command = "quell bench --pid ".to_owned() + &Pid::of_this_process().to_string() + " --modes base,defer20";
+        let row = table(&[of(ServerWait::Poll)], PLAIN, Fixes::ByDoctor);
+        assert!(row.contains("measure modes without epoll (poll or select): quell bench --pid"), "{row}");
+        for (waits, reason) in [
+            (ServerWait::Poll, " waits in poll or select, so modes in which epolls poll do not apply"),
+            (ServerWait::Receive, "sockpoll50, which polls there, needs a start by Quell"),
+            (ServerWait::IoUring, " waits in io_uring, so"),
+            (ServerWait::Unknown, " has no epoll with connections, so"),
+        ] {
+            let text = concluded(of(waits));
+            assert!(text.contains(reason) && text.trim_end().ends_with(&command), "{text}");
+        }
+        let epoll = server("nginx", NextStep::Measure { steered: false });
+        let others = [of(ServerWait::Poll), epoll];
+        let both = conclusion(&others, true, Fixes::Above, &Examined::Host);
+        assert!(both.contains("for nginx") && !both.contains("dnsd"), "an epoll server comes first: {both}");
+    }
+
+    #[test]
+    fn what_was_measured_with_several_queues_in_an_epoll_is_the_answer_with_the_change_that_may_decide_otherwise() {
+        let keep = || NextStep::Keep { measured: measured(Some(EPOLL_MIXES_NAPIS)), open: None };
+        let of = |name, by| HostServer { queue_per_epoll: Some(by), modes: without_epolls(), ..server(name, keep()) };
+        let change = "add `reuseport`".to_owned();
+        let nginx = concluded(of("nginx", QueuePerEpoll::Configured { change, steered: true }));
+        assert!(nginx.contains("keep the settings of nginx") && nginx.contains("as measured at 200,000"), "{nginx}");
+        assert!(
+            nginx.contains(
+                "one queue per epoll may decide otherwise: add `reuseport`, then measure again: quell bench --pid"
+            ) && nginx.trim_end().ends_with(" --steer --pin"),
+            "{nginx}"
+        );
+        let change = "start memcached with `-N`".to_owned();
+        let memcached = concluded(of("memcached", QueuePerEpoll::Configured { change, steered: false }));
+        assert!(memcached.ends_with("then measure again: quell\n"), "its PID changes: {memcached}");
+        let go = concluded(of("goweb", QueuePerEpoll::Impossible { reason: "one epoll".to_owned() }));
+        assert!(go.ends_with("may decide otherwise: one epoll\n"), "{go}");
+    }
+
+    #[test]
+    fn several_queues_in_an_epoll_leave_a_measurement_of_the_modes_that_can_work() {
+        let of = |next, by| HostServer { queue_per_epoll: Some(by), modes: without_epolls(), ..server("web", next) };
+        let reason = "the program has one epoll".to_owned();
+        let measure = of(NextStep::Measure { steered: false }, QueuePerEpoll::Impossible { reason });
+        let go = concluded(measure);
+        assert!(go.contains(": the program has one epoll, or measure modes in which epolls do not poll; "), "{go}");
+        assert!(go.trim_end().ends_with(" --modes base,defer20"), "{go}");
+        let change = "add `reuseport`".to_owned();
+        let fix = of(NextStep::Fix { finding: EPOLL_MIXES_NAPIS }, QueuePerEpoll::Configured { change, steered: true });
+        assert!(command(&fix, Fixes::ByDoctor).is_some_and(|command| command.starts_with("quell doctor")));
+        let fix = concluded(fix);
+        assert!(fix.contains("(epoll-mixes-napis): add `reuseport`; until then, only modes without epoll"), "{fix}");
+        assert!(fix.trim_end().ends_with(" --modes base,defer20"), "{fix}");
+    }
+
+    #[test]
+    fn an_idle_server_has_the_next_step_and_what_is_known_without_requests() {
+        let of = |name, queue_per_epoll| {
+            let address = Some(([10, 0, 0, 1], 80).into());
+            HostServer { address, queues: 0, queue_per_epoll, ..server(name, NextStep::AwaitClients) }
+        };
+        let change = "add `reuseport`".to_owned();
+        let expected = of("nginx", Some(QueuePerEpoll::Configured { change, steered: true }));
+        let row = table(std::slice::from_ref(&expected), PLAIN, Fixes::ByDoctor);
+        assert!(
+            row.contains("(known now: epoll-mixes-napis): send requests, then again: ssh CLIENT quell load"),
+            "{row}"
+        );
+        let known = concluded(expected);
+        assert!(
+            known.contains("known without requests") && known.contains(": add `reuseport`; send requests"),
+            "{known}"
+        );
+        assert!(known.ends_with(": ssh CLIENT quell load 10.0.0.1:80 --seconds 10\n"), "{known}");
+        let unknown = concluded(of("server", None));
+        assert!(!unknown.contains("known without") && unknown.trim_end().ends_with("then run this again"), "{unknown}");
+    }
+
+    #[test]
+    fn programs_without_epoll_and_without_packets_share_a_line() {
+        let one = |name: &str, waits| HostServer { waits, queues: 0, ..server(name, NextStep::AwaitClients) };
         let text = table(
             &[one("dnsmasq", ServerWait::Poll), one("evil\n\u{1b}[2J", ServerWait::Receive)],
             PLAIN,
             Fixes::ByDoctor,
         );
-        assert!(text.starts_with("without epoll, so only deferral") && text.contains("dnsmasq"), "{text}");
+        assert!(text.starts_with("no epoll, and no packet") && text.contains("dnsmasq"), "{text}");
         assert!(!text.contains('\u{1b}') && !text.trim_end().contains("evil\n"), "{text}");
     }
 }
