@@ -15,6 +15,7 @@ use quell_host::behavior::{self, Behavior};
 use quell_host::findings::{self, FindingsReport, Rule, Severity};
 use quell_host::servers::{self, EarlierAnswer, HostServer, Known, NamedProcess};
 use quell_host::snapshot::{self, Process, Snapshot, SnapshotScope};
+use quell_linux::proc::ProcRoot;
 use quell_linux::process::is_root;
 use quell_linux::visible::counted;
 use quell_linux::{NapiId, Pid, kernel, visible};
@@ -182,11 +183,28 @@ impl Diagnosis {
             0 => String::new(),
             count => format!("{} hidden: root sees their servers\n", counted(count, "process")),
         };
+        let elsewhere = match (examined, self.servers.is_empty()) {
+            (Examined::Namespace(None), false) => other_namespaces(),
+            _ => 0,
+        };
+        let elsewhere = match elsewhere {
+            0 => String::new(),
+            count => format!("not examined: {}: quell doctor --all\n", counted(count, "other network namespace")),
+        };
         servers_render::table(&self.servers, terminal, fixes)
             + &servers_render::reverted(&self.reverted, terminal)
             + &hidden
+            + &elsewhere
             + &servers_render::conclusion(&self.servers, is_root(), fixes, examined)
     }
+}
+
+/// Number of network namespaces of processes, other than that of this one.
+fn other_namespaces() -> usize {
+    let proc = ProcRoot::default();
+    let of = |pid: Pid| proc.process(pid).net_namespace().ok();
+    let all: BTreeSet<u64> = proc.pids().unwrap_or_default().into_iter().filter_map(of).collect();
+    all.len().saturating_sub(1)
 }
 
 /// Ends that were the last of a running program which has no mode now, if Quell caused them without being asked.

@@ -214,7 +214,9 @@ fn next(server: &HostServer, fixes: Fixes) -> String {
             format!("no connection through a queue{}: send requests, then again", known.unwrap_or_default())
         }
     };
-    command(server, fixes).map_or_else(|| step.clone(), |command| format!("{step}: {command}"))
+    let is_fixed_above = matches!(server.next, NextStep::Fix { .. }) && fixes == Fixes::Above;
+    let command = command(server, fixes).filter(|_| !is_fixed_above);
+    command.map_or_else(|| step.clone(), |command| format!("{step}: {command}"))
 }
 
 /// `as measured at 200,000 packets/s on 2026-11-25 (bench-20261125-180405)`.
@@ -264,7 +266,7 @@ fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
     match &server.next {
         NextStep::Fix { .. } if fixes == Fixes::ByDoctor => Some(format!("quell doctor {pid}")),
         NextStep::Fix { finding } => {
-            let can_measure = *finding == EPOLL_MIXES_NAPIS && server.attached.is_none() && !server.modes.is_empty();
+            let can_measure = *finding == EPOLL_MIXES_NAPIS && server.serious == 0 && !server.modes.is_empty();
             can_measure.then(|| arguments(server).measure(&options(server, false)))
         }
         NextStep::MeasureAgain { packets_per_s: 0, .. } => None,
@@ -374,11 +376,15 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
         true => "; clients have to reconnect to be steered to one queue per worker: restart them once it runs",
         false => "",
     };
+    let only_these = |server: &HostServer| match server.modes.is_empty() {
+        true => "",
+        false => "; only modes without epoll can work now",
+    };
     let text = match &first.next {
         NextStep::Fix { finding } => {
             let change = to_change(first).filter(|_| *finding == EPOLL_MIXES_NAPIS && fixes == Fixes::Above);
-            let change =
-                change.map(|change| format!(": {change}; until then, only modes without epoll can be compared"));
+            let until_then = command(first, fixes).map(|_| "; until then, only modes without epoll can be compared");
+            let change = change.map(|change| format!(": {change}{}", until_then.unwrap_or_default()));
             format!("fix first what prevents a benefit for {name} {pid} ({finding}){}", change.unwrap_or_default())
         }
         NextStep::Measure { steered } => {
@@ -395,11 +401,12 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
         NextStep::MeasureAgain { steered, measured, packets_per_s } => {
             let compares = if *packets_per_s == 0 { "" } else { arguments(first).compares() };
             let again = again(measured, *packets_per_s);
-            format!("{name} {pid} was {again}{}{compares}", reconnect(steered))
+            format!("{name} {pid} was {again}{}{}{compares}", only_these(first), reconnect(steered))
         }
         NextStep::SettingsChanged { steered, measured, then, now } => {
             let changed = settings_changed(measured, then, now.as_ref());
-            format!("{name} {pid} was {changed}{}{}", reconnect(steered), arguments(first).compares())
+            let compares = arguments(first).compares();
+            format!("{name} {pid} was {changed}{}{}{compares}", only_these(first), reconnect(steered))
         }
         NextStep::Decide { measured, advice, .. } => format!("{name} {pid}: {advice}, {}", as_measured(measured)),
         NextStep::Return { mode, measured } => {
