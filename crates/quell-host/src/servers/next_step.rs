@@ -150,7 +150,8 @@ pub(super) fn by_answers<'a>(
         // The command of such a result does not steer.
         let is_open = matches!(answer.verdict, EarlierVerdict::Undecided { unsteered: false, .. });
         let is_steered_next = can_steer && (is_mixed || was_mixed || is_open && !answer.steered);
-        !is_steered_next && !(was_mixed && mixing.is_none())
+        let is_sorted_now = was_mixed && mixing.is_none();
+        !is_steered_next && !is_sorted_now
     };
     let answers: Vec<&EarlierAnswer> = answers.filter(holds).collect();
     let at_this_load = || answers.iter().copied().filter(|answer| answer.measured.decides_at(load));
