@@ -28,7 +28,9 @@ use quell_result::tune::TuneFile;
 use quell_tune::{RefusedMode, TunePlan, TuneSpace};
 
 use super::load_source::{UnderLoad, under_load};
-use super::refused::{hides_napi_threads, lacking_cpus, leave_out_stalls, refused_here};
+use super::refused::{
+    by_problem, hides_napi_threads, lacking_cpus, leave_out_stalls, present_as_base, refused_here, under_arms,
+};
 use super::search::search;
 use super::{Answer, HelperError, LoadSource, Operator, Planned, PlannedSubject, Tools, Unanswered, metrics, placed};
 use crate::counters::Instruments;
@@ -569,6 +571,9 @@ impl Measurement<'_> {
             let new = kinds.map(|kind| RefusedMode { kind: kind.to_owned(), reason: reason.to_owned() });
             refused.extend(new.collect::<Vec<_>>());
         }
+        plan.base_is = self.base_is(preview);
+        let same = present_as_base(plan.base_is, modes[present]);
+        refused.extend(same.filter(|same| refused.iter().all(|one| one.kind != same.kind)));
         let space = TuneSpace { refused };
         let arms = space.coarse();
         if arms.len() < 2 {
@@ -576,33 +581,8 @@ impl Measurement<'_> {
         }
         let problems = by_problem(under_arms(serious, &arms));
         (plan.present, plan.arms, plan.space) = (modes[present], arms, Some(space));
-        plan.base_is = self.base_is(preview);
         Ok((modes, problems))
     }
-}
-
-/// Findings under a mode of each kind, as findings under the arms of that kind. The first mode of a kind can be one that
-/// only a later round tries.
-fn under_arms(serious: Vec<(DeliveryMode, Finding)>, arms: &[DeliveryMode]) -> Vec<(DeliveryMode, Finding)> {
-    let of_kind = |(mode, finding): (DeliveryMode, Finding)| {
-        let arms = arms.iter().filter(move |arm| arm.kind().word() == mode.kind().word());
-        arms.map(move |arm| (*arm, finding.clone())).collect::<Vec<_>>()
-    };
-    serious.into_iter().flat_map(of_kind).collect()
-}
-
-/// The modes that cause each problem. Its text begins with the object that has it.
-fn by_problem(serious: Vec<(DeliveryMode, Finding)>) -> Vec<ProblemFacts> {
-    let mut problems: Vec<ProblemFacts> = Vec::new();
-    for (mode, Finding { id, observed, nodes, .. }) in serious {
-        let object = nodes.first().map(|node| format!("{node}: ")).unwrap_or_default();
-        let observed = format!("{object}{observed}");
-        match problems.iter_mut().find(|known| known.id == id && known.observed == observed) {
-            Some(known) => known.modes.push(mode),
-            None => problems.push(ProblemFacts { id: id.to_owned(), observed, modes: vec![mode] }),
-        }
-    }
-    problems
 }
 
 /// Other programs on the queues, by PID.
