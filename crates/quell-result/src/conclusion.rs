@@ -459,9 +459,11 @@ impl TuneFile {
             };
             Standing(plan.loads.iter().zip(&confirmation.analyses).map(of_load).collect())
         };
+        let metrics = plan.goal.limits.iter().map(|limit| &limit.metric).chain([&plan.goal.objective]);
+        let without_clients = metrics.into_iter().all(|metric| matches!(metric, TuneMetric::Cpu | TuneMetric::Busy));
         let confirmed = |mode: &DeliveryMode, holds_limits| {
             let confirmation = self.search.confirmations.iter().find(|one| one.mode == *mode);
-            confirmation.map(standing).unwrap_or_default().to_use(*mode, present, holds_limits, false)
+            confirmation.map(standing).unwrap_or_default().to_use(*mode, present, holds_limits, without_clients)
         };
         if self.subject.is_not_steered() {
             return WhyLonger::NotSteered.without_figures();

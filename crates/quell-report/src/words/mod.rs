@@ -146,7 +146,12 @@ pub fn verdict(verdict: &ContrastVerdict) -> String {
 pub fn conclusion(conclusion: &Conclusion, left_alone: &[String]) -> String {
     match conclusion {
         Conclusion::Use { mode, instead_of, saves, costs, undecided, holds_limits, split, without_clients } => {
-            let unmeasured = if *without_clients { LATENCY_UNMEASURED } else { "" };
+            let is_of_search = saves.iter().any(|change| matches!(change.quantity, Quantity::Metric(_)));
+            let unmeasured = match (*without_clients, is_of_search) {
+                (false, _) => "",
+                (true, true) => LATENCY_NOT_IN_GOAL,
+                (true, false) => LATENCY_UNMEASURED,
+            };
             let listed = |what: &str, list: String| if list.is_empty() { list } else { format!("{what}{list}") };
             let everywhere = if split.is_some() { "" } else { ALL_LOADS };
             let worse = listed("; worse: ", changes(costs, everywhere));
@@ -283,6 +288,7 @@ fn is_latency(quantity: &Quantity) -> bool {
 }
 
 const LATENCY_UNMEASURED: &str = "; latency was not measured (--latency)";
+const LATENCY_NOT_IN_GOAL: &str = "; latency is not in the goal and can be worse (a limit: p99<=1.1x)";
 
 /// Follows the name of the mode that is kept.
 fn why_keep(because: &WhyKeep) -> String {
@@ -534,7 +540,10 @@ mod tests {
         let (saves, costs, undecided) = (vec![cpu(0.7, OfferedLoad::Max)], Vec::new(), Vec::new());
         let (instead_of, holds_limits, split, without_clients) = (mode, false, None, true);
         let used = Conclusion::Use { mode, instead_of, saves, costs, undecided, holds_limits, split, without_clients };
-        assert!(conclusion(&used, &[]).ends_with("cpu −30 %; latency was not measured (--latency)"));
+        assert!(
+            conclusion(&used, &[])
+                .ends_with("cpu −30 %; latency is not in the goal and can be worse (a limit: p99<=1.1x)")
+        );
     }
 
     fn worse_by_cpu(mode: &str) -> WorseMode {
