@@ -74,12 +74,23 @@ impl Terminal {
     }
 }
 
-/// Wraps between words only: names contain hyphens. A number stays with its `%`.
+/// Wraps between words only: names contain hyphens. A number stays with its `%`, and a command between backticks is on
+/// one line, however long, so that it can be copied.
 fn fill(columns: usize, text: &str, first: &str, rest: &str) -> String {
-    let options = textwrap::Options::new(columns).initial_indent(first).subsequent_indent(rest);
-    let joined = text.replace(" %", "\u{a0}%");
-    textwrap::fill(&joined, options.word_splitter(WordSplitter::NoHyphenation)).replace("\u{a0}%", " %")
+    let options = textwrap::Options::new(columns).initial_indent(first).subsequent_indent(rest).break_words(false);
+    let part = |(index, part): (usize, &str)| if index % 2 == 1 { part.replace(' ', JOIN) } else { part.to_owned() };
+    // An odd backtick begins no command.
+    let (closed, open) = match text.matches('`').count() % 2 {
+        0 => (text, ""),
+        _ => text.split_at(text.rfind('`').unwrap_or_default()),
+    };
+    let joined = closed.split('`').enumerate().map(part).collect::<Vec<_>>().join("`") + open;
+    let joined = joined.replace(" %", &format!("{JOIN}%"));
+    textwrap::fill(&joined, options.word_splitter(WordSplitter::NoHyphenation)).replace(JOIN, " ")
 }
+
+/// A space that is no place for a line end.
+const JOIN: &str = "\u{a0}";
 
 #[cfg(test)]
 mod tests {
@@ -93,6 +104,16 @@ mod tests {
         let wrapped = "short\n  a line of words with defer-hard-irqs\n    and gro-flush-timeout\n  quell bench --pid 812 --modes base,suspend20,fullbusy\n";
         assert_eq!(NARROW.wrap(text), wrapped);
         assert_eq!(Terminal { columns: None, ..NARROW }.wrap(text), text, "a pipe");
+    }
+
+    #[test]
+    fn a_command_between_backticks_is_never_broken() {
+        let text = "fix: sort new connections by queue: `quell attach MODE 31011 --steer --pin --follow`; it lasts";
+        let filled =
+            "fix: sort new connections by queue:\n  `quell attach MODE 31011 --steer --pin --follow`;\n  it lasts";
+        assert_eq!(NARROW.fill(text, "", "  "), filled);
+        let odd = "the character ` is one word of this line of words";
+        assert_eq!(NARROW.fill(odd, "", ""), "the character ` is one word of this line\nof words");
     }
 
     #[test]

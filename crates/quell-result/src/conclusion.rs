@@ -56,6 +56,18 @@ pub enum Conclusion {
         /// Budget that is worth trying, in ms; absent if more time does not help.
         budget_ms: Option<u64>,
     },
+    /// The measurement was long, and did not decide: the present mode stays.
+    NotDecidable {
+        mode: DeliveryMode,
+        /// Budget of the measurement, in ms.
+        within_ms: u64,
+        /// Why nothing was decided.
+        because: WhyLonger,
+        /// Modes that are worse by something that was decided.
+        worse: Vec<WorseMode>,
+        /// What modes may save.
+        open: Vec<OpenGain>,
+    },
 }
 
 /// Why the present mode stays.
@@ -69,7 +81,11 @@ pub enum WhyKeep {
         busy: Option<f64>,
     },
     /// Each of these, which are all others, is worse by a quantity.
-    OthersAreWorse { modes: Vec<WorseMode> },
+    OthersAreWorse {
+        modes: Vec<WorseMode>,
+        /// Whether latencies were measured, and not compared, because the server waited for CPUs that other programs used.
+        latency_withheld: bool,
+    },
     /// The best of the others is better by some quantities and much worse by others.
     TradeOff { mode: String, saves: Vec<QuantityChange>, costs: Vec<QuantityChange> },
     /// A search found no better mode.
@@ -211,6 +227,18 @@ pub enum Quantity {
     Metric(TuneMetric),
 }
 
+/// Budget from which a measurement that decides nothing is not repeated, in ms.
+const LONG_MS: u64 = 480_000;
+/// Least budget of a repetition, in ms.
+const AGAIN_MIN_MS: u64 = 120_000;
+
+/// Budget of a repetition, in ms: four times as long, so that intervals are half as wide. At most two repetitions reach
+/// [`LONG_MS`], from which there is none.
+fn longer_ms(budget_ms: u64) -> Option<u64> {
+    let longer_ms = budget_ms.saturating_mul(4).min(budget_ms.saturating_mul(2).max(LONG_MS));
+    (budget_ms < LONG_MS).then(|| longer_ms.max(AGAIN_MIN_MS))
+}
+
 /// How much longer than those of a result slices may take.
 const SLICES_VARY: f64 = 1.1;
 /// Longest budget that is suggested for more requests, in ms.
@@ -242,7 +270,7 @@ impl ExperimentResult {
         };
         let standings: Vec<Standing> = design.treatments.iter().map(|one| standing(&one.name)).collect();
         let names = || design.treatments.iter().map(|treatment| treatment.name.as_str());
-        let next_ms = Some(self.next_budget_ms(&analyses));
+        let next_ms = self.next_budget_ms(&analyses);
         let best = standings.iter().enumerate().filter(|(_, standing)| standing.worth() > Worth::Nothing);
         // Of equal ones the first: modes are listed from the least to the most invasive.
         let best = best.max_by_key(|(index, standing)| (standing.worth(), standing.score(), Reverse(*index)));
@@ -259,9 +287,11 @@ impl ExperimentResult {
             names().zip(&standings).filter_map(of_mode).collect()
         };
         let all_are_worse = !standings.is_empty() && standings.iter().all(Standing::is_worse);
-        let others_are_worse = || keep(WhyKeep::OthersAreWorse { modes: worse() }, open_gains(names().zip(&standings)));
+        let latency_withheld = !without_clients && self.experiments.iter().any(LoadExperiment::has_no_idle_cpu);
+        let others_are_worse =
+            || keep(WhyKeep::OthersAreWorse { modes: worse(), latency_withheld }, open_gains(names().zip(&standings)));
         // Less CPU time is no reason for a mode whose latencies are unknown, although they were asked for.
-        if !without_clients && self.experiments.iter().any(LoadExperiment::has_no_idle_cpu) {
+        if latency_withheld {
             if all_are_worse {
                 return others_are_worse();
             }
@@ -285,8 +315,11 @@ impl ExperimentResult {
             return others_are_worse();
         }
         let longer = |because| {
-            let open = open_gains(names().zip(&standings));
-            Some(Conclusion::MeasureLonger { because, worse: worse(), open, budget_ms: next_ms })
+            let (worse, open) = (worse(), open_gains(names().zip(&standings)));
+            Some(match next_ms {
+                Some(_) => Conclusion::MeasureLonger { because, worse, open, budget_ms: next_ms },
+                None => Conclusion::NotDecidable { mode, within_ms: self.budget_ms(), because, worse, open },
+            })
         };
         if self.failure().is_some() || self.was_interrupted() {
             return Some(WhyLonger::Incomplete.without_figures());
@@ -333,11 +366,15 @@ impl ExperimentResult {
         few_requests.then_some(WhyLonger::TooFewRequests { closed_loop })
     }
 
-    /// Budget of a repetition that probably decides more, in ms: twice the present one, and time for enough blocks of
-    /// slices that take as long as these, and for enough requests.
-    fn next_budget_ms(&self, analyses: &[SwitchbackAnalysis]) -> u64 {
-        let budget_ms: u64 =
-            self.experiments.iter().map(|one| one.record.design.budget_ms).fold(0, u64::saturating_add);
+    /// Budget of all experiments, in ms.
+    fn budget_ms(&self) -> u64 {
+        self.experiments.iter().map(|one| one.record.design.budget_ms).fold(0, u64::saturating_add)
+    }
+
+    /// Budget of a repetition that probably decides more, in ms: a longer one, with time for enough blocks of slices that
+    /// take as long as these, and for enough requests. Absent after a long measurement.
+    fn next_budget_ms(&self, analyses: &[SwitchbackAnalysis]) -> Option<u64> {
+        let budget_ms = self.budget_ms();
         let enough = |one: &LoadExperiment| one.record.design.enough_ms(one.record.slice_takes_ms() * SLICES_VARY);
         let enough_ms = self.experiments.iter().map(enough).max().unwrap_or(0);
         let enough_ms = enough_ms.saturating_mul(self.experiments.len() as u64);
@@ -349,7 +386,7 @@ impl ExperimentResult {
         };
         let lacking = analyses.iter().flat_map(|analysis| &analysis.contrasts).filter_map(lacking).fold(0.0, f64::max);
         let for_requests_ms = ((budget_ms as f64 * lacking * SLICES_VARY) as u64).min(BUDGET_MAX_MS);
-        budget_ms.saturating_mul(2).max(enough_ms).max(for_requests_ms)
+        longer_ms(budget_ms).map(|longer_ms| longer_ms.max(enough_ms).max(for_requests_ms))
     }
 }
 
@@ -422,9 +459,11 @@ impl TuneFile {
             };
             Standing(plan.loads.iter().zip(&confirmation.analyses).map(of_load).collect())
         };
+        let metrics = plan.goal.limits.iter().map(|limit| &limit.metric).chain([&plan.goal.objective]);
+        let without_clients = metrics.into_iter().all(|metric| matches!(metric, TuneMetric::Cpu | TuneMetric::Busy));
         let confirmed = |mode: &DeliveryMode, holds_limits| {
             let confirmation = self.search.confirmations.iter().find(|one| one.mode == *mode);
-            confirmation.map(standing).unwrap_or_default().to_use(*mode, present, holds_limits, false)
+            confirmation.map(standing).unwrap_or_default().to_use(*mode, present, holds_limits, without_clients)
         };
         if self.subject.is_not_steered() {
             return WhyLonger::NotSteered.without_figures();
@@ -442,9 +481,16 @@ impl TuneFile {
             }
             TuneAnswer::None => {
                 let end = self.search.end.clone();
-                let budget_ms = (end == TuneEnd::BudgetSpent).then_some(plan.budget_ms.saturating_mul(2));
-                let (worse, open) = (Vec::new(), Vec::new());
-                Conclusion::MeasureLonger { because: WhyLonger::Search(end), worse, open, budget_ms }
+                let is_spent = end == TuneEnd::BudgetSpent;
+                let (because, worse, open) = (WhyLonger::Search(end), Vec::new(), Vec::new());
+                match longer_ms(plan.budget_ms) {
+                    None if is_spent => {
+                        Conclusion::NotDecidable { mode: present, within_ms: plan.budget_ms, because, worse, open }
+                    }
+                    longer => {
+                        Conclusion::MeasureLonger { because, worse, open, budget_ms: longer.filter(|_| is_spent) }
+                    }
+                }
             }
         }
     }
@@ -460,6 +506,7 @@ impl TuneFile {
             _ => None,
         });
         let (best, budget_ms) = open.unzip();
+        let budget_ms = budget_ms.filter(|_| longer_ms(self.search.plan.budget_ms).is_some());
         let open = best.map(|best| OpenGain { quantity, best: Some(best) }).into_iter().collect();
         Conclusion::Keep { mode: present, because: WhyKeep::NotBeaten, open, budget_ms, without_clients: false }
     }

@@ -92,7 +92,7 @@ impl ResultDocument {
                         false => EarlierVerdict::Keep(present),
                     }
                 }
-                Conclusion::Keep { mode, .. } => EarlierVerdict::Keep(*mode),
+                Conclusion::Keep { mode, .. } | Conclusion::NotDecidable { mode, .. } => EarlierVerdict::Keep(*mode),
                 Conclusion::MeasureLonger { because, .. } => {
                     let (advice, command) = advice.clone()?;
                     let unsteered = *because == WhyLonger::NotSteered;

@@ -130,6 +130,7 @@ pub(crate) fn headline(conclusion: &Conclusion) -> String {
     match conclusion {
         Conclusion::Use { mode, instead_of, .. } => format!("Use {mode} instead of {instead_of}"),
         Conclusion::Keep { mode, .. } => format!("Keep {mode}"),
+        Conclusion::NotDecidable { .. } => "Not decidable here".to_owned(),
         Conclusion::MeasureLonger { .. } => "No answer yet".to_owned(),
     }
 }

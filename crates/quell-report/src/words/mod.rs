@@ -146,7 +146,12 @@ pub fn verdict(verdict: &ContrastVerdict) -> String {
 pub fn conclusion(conclusion: &Conclusion, left_alone: &[String]) -> String {
     match conclusion {
         Conclusion::Use { mode, instead_of, saves, costs, undecided, holds_limits, split, without_clients } => {
-            let unmeasured = if *without_clients { LATENCY_UNMEASURED } else { "" };
+            let is_of_search = saves.iter().any(|change| matches!(change.quantity, Quantity::Metric(_)));
+            let unmeasured = match (*without_clients, is_of_search) {
+                (false, _) => "",
+                (true, true) => LATENCY_NOT_IN_GOAL,
+                (true, false) => LATENCY_UNMEASURED,
+            };
             let listed = |what: &str, list: String| if list.is_empty() { list } else { format!("{what}{list}") };
             let everywhere = if split.is_some() { "" } else { ALL_LOADS };
             let worse = listed("; worse: ", changes(costs, everywhere));
@@ -168,20 +173,46 @@ pub fn conclusion(conclusion: &Conclusion, left_alone: &[String]) -> String {
                 if *holds_limits { format!("; holds the limits, {instead_of} does not") } else { String::new() };
             format!("use {mode} instead of {instead_of}{better}{worse}{open}{no_cost}{limits}")
         }
-        Conclusion::Keep { mode, because, open, without_clients, .. } => {
+        Conclusion::Keep { mode, because, open, budget_ms, without_clients } => {
             let unmeasured = if *without_clients { LATENCY_UNMEASURED } else { "" };
             let condition = match because {
                 WhyKeep::NotBeaten => "",
                 _ if open.iter().all(|gain| is_latency(&gain.quantity)) => "if latency is what you lack, ",
                 _ => "if that is what you lack, ",
             };
-            let open = open_gains(open).map(|open| format!("; {open}: {condition}measure longer"));
+            let longer = match budget_ms {
+                Some(_) => format!(": {condition}measure longer"),
+                None => " after a long measurement".to_owned(),
+            };
+            let open = open_gains(open).map(|open| format!("; {open}{longer}"));
             format!("keep {mode}{}{unmeasured}{}", why_keep(because), open.unwrap_or_default())
         }
-        Conclusion::MeasureLonger { because, worse, open, .. } => {
-            let open: Vec<OpenGain> = open.iter().filter(|gain| gain.best.is_some()).cloned().collect();
-            let known = worse.iter().take(NAMED).map(worse_mode).chain(open_gains(&open));
-            why_longer(because, left_alone) + &known.map(|known| format!("; {known}")).collect::<String>()
+        Conclusion::MeasureLonger { because, worse, open, .. } => why_longer(because, left_alone) + &known(worse, open),
+        Conclusion::NotDecidable { mode, within_ms, because, worse, open } => {
+            let (within, why) = (advice::budget(*within_ms), why_not_decidable(because, left_alone));
+            format!("keep {mode}: not decidable here within {within}, because {why}{}", known(worse, open))
+        }
+    }
+}
+
+/// What is decided nevertheless, and what may be gained, each after a semicolon.
+fn known(worse: &[WorseMode], open: &[OpenGain]) -> String {
+    let open: Vec<OpenGain> = open.iter().filter(|gain| gain.best.is_some()).cloned().collect();
+    let known = worse.iter().take(NAMED).map(worse_mode).chain(open_gains(&open));
+    known.map(|known| format!("; {known}")).collect()
+}
+
+fn why_not_decidable(because: &WhyLonger, left_alone: &[String]) -> String {
+    match because {
+        WhyLonger::Unsteady => "something else changed between the slices".to_owned(),
+        WhyLonger::TooFewBlocks { disturbed } => format!("too few blocks are left: {disturbed} were disturbed"),
+        WhyLonger::TooFewRequests { .. } => "too few requests were measured".to_owned(),
+        WhyLonger::TooWide => "the slices vary more than the modes differ".to_owned(),
+        WhyLonger::Search(TuneEnd::BudgetSpent) => {
+            "that is too short to compare a mode with the present setting on fresh slices".to_owned()
+        }
+        WhyLonger::Incomplete | WhyLonger::OtherPrograms { .. } | WhyLonger::NotSteered | WhyLonger::Search(_) => {
+            why_longer(because, left_alone)
         }
     }
 }
@@ -200,14 +231,15 @@ fn why_longer(because: &WhyLonger, left_alone: &[String]) -> String {
             "measure longer, or under more load, because too little was measured".to_owned()
         }
         WhyLonger::TooFewRequests { closed_loop: true } => {
-            "measure longer, because too few requests were measured, although the clients sent all they could".to_owned()
-        }
-        WhyLonger::OtherPrograms { latency_helps: false } => {
-            "measure again when other programs no longer use most of the server's CPUs".to_owned()
-        }
-        WhyLonger::OtherPrograms { latency_helps: true } => {
-            "measure again when other programs no longer use most of the server's CPUs, or compare latencies (--latency)"
+            "measure longer, because too few requests were measured, although the clients sent all they could"
                 .to_owned()
+        }
+        WhyLonger::OtherPrograms { latency_helps } => {
+            let latency = if *latency_helps { ", or compare latencies (--latency)" } else { "" };
+            format!(
+                "not decidable while other programs use most of the server's CPUs: end them, let clients run on another \
+                 machine, or give the server CPUs of its own; then measure again{latency}"
+            )
         }
         WhyLonger::NotSteered => {
             "no answer for steered connections, because no client has reconnected: steer them, let the clients \
@@ -256,6 +288,7 @@ fn is_latency(quantity: &Quantity) -> bool {
 }
 
 const LATENCY_UNMEASURED: &str = "; latency was not measured (--latency)";
+const LATENCY_NOT_IN_GOAL: &str = "; latency is not in the goal and can be worse (a limit: p99<=1.1x)";
 
 /// Follows the name of the mode that is kept.
 fn why_keep(because: &WhyKeep) -> String {
@@ -269,24 +302,32 @@ fn why_keep(because: &WhyKeep) -> String {
                 busy.unwrap_or_default()
             )
         }
-        WhyKeep::OthersAreWorse { modes } => match &modes[..] {
-            [one] => format!(": {}", worse_mode(one)),
-            modes => {
-                let mut by: Vec<String> = Vec::new();
-                for name in modes.iter().flat_map(|one| &one.costs).map(|change| quantity(&change.quantity)) {
-                    if !by.contains(&name) {
-                        by.push(name);
-                    }
-                }
-                format!(", because every other mode is worse by {}", by.join(" or "))
-            }
-        },
+        WhyKeep::OthersAreWorse { modes, latency_withheld } => {
+            let withheld = match latency_withheld {
+                true => "; latency was not compared, because other programs used most of the server's CPUs",
+                false => "",
+            };
+            every_other_is_worse(modes) + withheld
+        }
         WhyKeep::TradeOff { mode, saves, costs } => {
             let (saved, cost) = (changes(saves, ALL_LOADS), changes(costs, ALL_LOADS));
             format!(", unless {saved} under {} is worth {cost}", visible::name(mode))
         }
         WhyKeep::NotBeaten => ", because the search found no better mode".to_owned(),
     }
+}
+
+fn every_other_is_worse(modes: &[WorseMode]) -> String {
+    if let [one] = modes {
+        return format!(": {}", worse_mode(one));
+    }
+    let mut by: Vec<String> = Vec::new();
+    for name in modes.iter().flat_map(|one| &one.costs).map(|change| quantity(&change.quantity)) {
+        if !by.contains(&name) {
+            by.push(name);
+        }
+    }
+    format!(", because every other mode is worse by {}", by.join(" or "))
 }
 
 /// Verdicts of an experiment that are withheld because of other programs, with the reason. `None` without any.
@@ -490,7 +531,7 @@ mod tests {
         };
         let modes = ["suspend20", "fullbusy"].map(worse_by_cpu).to_vec();
         assert_eq!(
-            kept(WhyKeep::OthersAreWorse { modes }, true),
+            kept(WhyKeep::OthersAreWorse { modes, latency_withheld: false }, true),
             "keep base, because every other mode is worse by cpu; latency was not measured (--latency)"
         );
         let equal = WhyKeep::NothingToGain { margin: 0.05, busy: None };
@@ -499,7 +540,10 @@ mod tests {
         let (saves, costs, undecided) = (vec![cpu(0.7, OfferedLoad::Max)], Vec::new(), Vec::new());
         let (instead_of, holds_limits, split, without_clients) = (mode, false, None, true);
         let used = Conclusion::Use { mode, instead_of, saves, costs, undecided, holds_limits, split, without_clients };
-        assert!(conclusion(&used, &[]).ends_with("cpu −30 %; latency was not measured (--latency)"));
+        assert!(
+            conclusion(&used, &[])
+                .ends_with("cpu −30 %; latency is not in the goal and can be worse (a limit: p99<=1.1x)")
+        );
     }
 
     fn worse_by_cpu(mode: &str) -> WorseMode {
@@ -513,24 +557,43 @@ mod tests {
 
     #[test]
     fn a_mode_that_is_kept_has_what_others_cost_and_what_they_may_save_nevertheless() {
-        let kept = |open| {
-            let because = WhyKeep::OthersAreWorse { modes: vec![worse_by_cpu("suspend20")] };
+        let kept = |open, is_short: bool| {
+            let (modes, budget_ms) = (vec![worse_by_cpu("suspend20")], is_short.then_some(1));
+            let because = WhyKeep::OthersAreWorse { modes, latency_withheld: false };
             let mode = DeliveryMode::default();
-            let kept = Conclusion::Keep { mode, because, open, budget_ms: Some(1), without_clients: false };
+            let kept = Conclusion::Keep { mode, because, open, budget_ms, without_clients: false };
             conclusion(&kept, &[])
         };
         assert_eq!(
-            kept(vec![open(0.99, Some(("suspend20", 0.6))), open(0.5, None)]),
+            kept(vec![open(0.99, Some(("suspend20", 0.6))), open(0.5, None)], true),
             "keep base: suspend20 costs cpu ×6.04; p99 (suspend20 −40 %) and p50 are undecided: if latency is what you \
              lack, measure longer"
         );
-        assert_eq!(kept(Vec::new()), "keep base: suspend20 costs cpu ×6.04");
+        assert_eq!(
+            kept(vec![open(0.5, None)], false),
+            "keep base: suspend20 costs cpu ×6.04; p50 is undecided after a long measurement"
+        );
+        assert_eq!(kept(Vec::new(), true), "keep base: suspend20 costs cpu ×6.04");
+        let modes = ["suspend20", "fullbusy"].map(worse_by_cpu).to_vec();
+        assert_eq!(
+            why_keep(&WhyKeep::OthersAreWorse { modes, latency_withheld: true }),
+            ", because every other mode is worse by cpu; latency was not compared, because other programs used most of \
+             the server's CPUs"
+        );
     }
 
     #[test]
     fn a_result_that_has_to_be_measured_longer_has_what_is_decided_and_the_estimates_of_gains() {
         let (because, worse) = (WhyLonger::TooWide, vec![worse_by_cpu("suspend20")]);
         let open = vec![open(0.99, Some(("suspend200", 0.6))), open(0.5, None)];
+        let (mode, within_ms) = (DeliveryMode::default(), 480_000);
+        let (of, with) = (worse.clone(), open.clone());
+        let ended = Conclusion::NotDecidable { mode, within_ms, because: because.clone(), worse: of, open: with };
+        assert_eq!(
+            conclusion(&ended, &[]),
+            "keep base: not decidable here within 8m, because the slices vary more than the modes differ; suspend20 \
+             costs cpu ×6.04; p99 (suspend200 −40 %) is undecided"
+        );
         let longer = Conclusion::MeasureLonger { because, worse, open, budget_ms: Some(1) };
         assert_eq!(
             conclusion(&longer, &[]),

@@ -277,7 +277,8 @@ fn equal_modes_have_nothing_to_gain_at_this_load_and_worse_ones_are_worse() {
     let Conclusion::Keep { because: WhyKeep::NothingToGain { busy, .. }, .. } = equal else { panic!("{equal:?}") };
     assert_eq!(busy, Some(0.03));
     let worse = concluded(&[("suspend20", 20.0, 2.0)], 0.001);
-    let Conclusion::Keep { because: WhyKeep::OthersAreWorse { modes }, open, without_clients: true, .. } = worse else {
+    let Conclusion::Keep { because: WhyKeep::OthersAreWorse { modes, .. }, open, without_clients: true, .. } = worse
+    else {
         panic!("{worse:?}")
     };
     let [WorseMode { mode: other, costs }] = &modes[..] else { panic!("{modes:?}") };
@@ -291,7 +292,37 @@ fn equal_modes_have_nothing_to_gain_at_this_load_and_worse_ones_are_worse() {
 fn modes_that_differ_less_than_the_slices_are_measured_longer() {
     let conclusion = concluded(&[("suspend20", 10.0, 1.0)], 0.5);
     let Conclusion::MeasureLonger { because, worse, budget_ms, .. } = conclusion else { panic!("{conclusion:?}") };
-    assert_eq!((because, worse.len(), budget_ms), (WhyLonger::TooWide, 0, Some(240_000)));
+    assert_eq!((because, worse.len(), budget_ms), (WhyLonger::TooWide, 0, Some(480_000)));
+}
+
+#[test]
+fn repetitions_end_in_a_decision_after_two_and_a_present_mode_that_is_kept_has_no_command_then() {
+    for first_ms in [20_000, 30_000, 50_000, 120_000, 180_000, 360_000] {
+        let mut result = experiment(&[("suspend20", 10.0, 1.0)], 0.5);
+        result.experiments[0].record.design.budget_ms = first_ms;
+        let mut repetitions = 0;
+        while let Some(Conclusion::MeasureLonger { budget_ms: Some(ms), .. }) = result.conclusion() {
+            assert!(ms > result.experiments[0].record.design.budget_ms);
+            result.experiments[0].record.design.budget_ms = ms;
+            repetitions += 1;
+        }
+        assert!(repetitions <= 2, "{first_ms}: {repetitions}");
+        let ended = result.conclusion();
+        assert!(
+            matches!(&ended, Some(Conclusion::NotDecidable { mode: kept, because: WhyLonger::TooWide, .. }) if *kept == mode("base")),
+            "{ended:?}"
+        );
+    }
+    let mut result = experiment(&[("suspend20", 60.4, 1.0)], 0.01);
+    with_noisy_latency(&mut result, 0.6);
+    let record = &mut result.experiments[0].record;
+    // The same part of the budget is spent.
+    (record.design.budget_ms, record.design.slice_ms) = (480_000, 4 * record.design.slice_ms);
+    record.slices.iter_mut().for_each(|slice| slice.observation.spent_ms *= 4.0);
+    let Some(Conclusion::Keep { open, budget_ms: None, .. }) = result.conclusion() else {
+        panic!("{:?}", result.conclusion())
+    };
+    assert_eq!(open.len(), 1);
 }
 
 /// Adds a latency to every slice: `us` times `factor` under the treatments, noisy.
@@ -315,11 +346,12 @@ fn a_mode_that_is_worse_is_not_used_although_its_latency_is_undecided_which_is_s
     let mut result = experiment(&[("suspend20", 60.4, 1.0)], 0.01);
     with_noisy_latency(&mut result, 0.6);
     let conclusion = result.conclusion().unwrap();
-    let Conclusion::Keep { mode: kept, because: WhyKeep::OthersAreWorse { modes }, open, budget_ms, .. } = conclusion
+    let Conclusion::Keep { mode: kept, because: WhyKeep::OthersAreWorse { modes, .. }, open, budget_ms, .. } =
+        conclusion
     else {
         panic!("{conclusion:?}")
     };
-    assert_eq!((kept, ratios(&modes[0].costs), budget_ms), (mode("base"), vec![6.04], Some(240_000)));
+    assert_eq!((kept, ratios(&modes[0].costs), budget_ms), (mode("base"), vec![6.04], Some(480_000)));
     let [OpenGain { quantity, best: Some(best) }] = &open[..] else { panic!("{open:?}") };
     assert_eq!((quantity, best.mode.as_str()), (&Quantity::Criterion(p99()), "suspend20"));
     assert!(best.ratio < 0.8, "{best:?}");
@@ -347,7 +379,7 @@ fn a_mode_that_is_worse_at_one_load_and_open_at_another_is_measured_longer() {
     result.experiments.extend(experiment(&[("suspend20", 10.0, 1.0)], 0.5).experiments);
     let conclusion = result.conclusion().unwrap();
     let Conclusion::MeasureLonger { worse, budget_ms, .. } = &conclusion else { panic!("{conclusion:?}") };
-    assert_eq!((worse.len(), *budget_ms), (1, Some(480_000)), "twice the budget of both loads");
+    assert_eq!((worse.len(), *budget_ms), (1, Some(480_000)), "longer than the budget of both loads");
 }
 
 /// The first blocks of an experiment, with slices that took so long.
@@ -369,7 +401,7 @@ fn a_longer_budget_has_time_for_enough_blocks_of_slices_that_take_as_long_as_the
     };
     assert_eq!(because, &WhyLonger::TooFewBlocks { disturbed: 0 });
     let blocks = *ms as f64 / (3.0 * 1_500.0);
-    assert!((8.0..=9.0).contains(&blocks), "{blocks}");
+    assert!(blocks >= 8.0, "{blocks}");
 }
 
 #[test]
@@ -414,7 +446,10 @@ fn a_server_that_waited_for_a_cpu_has_no_answer_for_a_mode_that_saves_cpu_time_a
     assert_eq!(concluded(5.0, &[p99()]), unknown(because));
     let kept = concluded(20.0, &[p99()]);
     assert!(
-        matches!(&kept, Conclusion::Keep { because: WhyKeep::OthersAreWorse { modes }, .. } if modes.len() == 1),
+        matches!(
+            &kept,
+            Conclusion::Keep { because: WhyKeep::OthersAreWorse { modes, latency_withheld: true }, .. } if modes.len() == 1
+        ),
         "{kept:?}"
     );
     let of_cpu_only = concluded(5.0, &[]);
@@ -482,8 +517,10 @@ fn a_search_concludes_its_answer() {
     let [half, most] = [50.0, 90.0].map(OfferedLoad::Percent);
     assert_eq!((&split.pays, &split.costs), (&LoadRange::UpTo(half), &LoadRange::From(most)));
     (file.search.answer, file.search.end) = (TuneAnswer::None, TuneEnd::BudgetSpent);
-    let budget = file.search.plan.budget_ms * 2;
-    assert!(matches!(file.conclusion(), Conclusion::MeasureLonger { budget_ms: Some(ms), .. } if ms == budget));
+    let budget = file.search.plan.budget_ms;
+    assert!(matches!(file.conclusion(), Conclusion::MeasureLonger { budget_ms: Some(ms), .. } if ms >= budget * 2));
+    file.search.plan.budget_ms = 480_000;
+    assert!(matches!(file.conclusion(), Conclusion::NotDecidable { within_ms: 480_000, .. }));
     file.search.end = TuneEnd::NoModeLeft;
     assert!(matches!(file.conclusion(), Conclusion::MeasureLonger { budget_ms: None, .. }));
 }

@@ -157,9 +157,9 @@ pub enum ComparisonError {
         if *is_observed { ", as a first run shows" } else { "" },
         (*budget_ms as f64 / 100.0).round() / 10.0,
         needed_ms.div_ceil(1_000),
-        if *modes > 2 { ", or fewer modes (--modes)" } else { "" }
+        if *fewer_modes { ", or fewer modes (--modes)" } else { "" }
     )]
-    ShortBudget { takes_ms: u64, is_observed: bool, budget_ms: u64, needed_ms: u64, modes: usize },
+    ShortBudget { takes_ms: u64, is_observed: bool, budget_ms: u64, needed_ms: u64, fewer_modes: bool },
     /// Only the reference can be set, so there is nothing to compare.
     #[error("none of the modes can be set on this host, so nothing can be compared: {0}")]
     NoModeLeft(String),
@@ -258,9 +258,15 @@ pub(crate) fn with_enough_blocks(
     let settle_ms = (slice_takes_ms as u32).saturating_sub(design.slice_ms).max(design.settle_ms);
     let checked = ExperimentDesign { budget_ms, settle_ms, ..design.clone() }.check();
     if let Err(DesignError::BudgetTooShort { .. }) = checked {
-        let (planned_ms, modes) = (f64::from(design.slice_ms + design.settle_ms), 1 + design.treatments.len());
+        let (planned_ms, fewer_modes) = (f64::from(design.slice_ms + design.settle_ms), design.treatments.len() > 1);
         let (takes_ms, is_observed) = (slice_takes_ms.max(planned_ms) as u64, slice_takes_ms > planned_ms);
-        return Err(ComparisonError::ShortBudget { takes_ms, is_observed, budget_ms, needed_ms: wanted_ms, modes });
+        return Err(ComparisonError::ShortBudget {
+            takes_ms,
+            is_observed,
+            budget_ms,
+            needed_ms: wanted_ms,
+            fewer_modes,
+        });
     }
     checked?;
     Ok(ExperimentDesign { budget_ms, ..design })
@@ -329,23 +335,27 @@ pub(crate) fn check_designs(loads: &[OfferedLoad], comparison: &Comparison) -> R
     let parts = loads.len().max(1) as u64;
     for load in loads {
         let timing = Timing { budget_ms: timing.budget_ms / parts, ..*timing };
-        check_part(&design(modes, criteria(*load), timing, 1), parts)?;
+        check_part(&design(modes, criteria(*load), timing, 1), parts, modes.len() > 2)?;
     }
     Ok(())
 }
 
-/// Checks the design of one of `parts` experiments.
+/// Checks the design of one of `parts` experiments. `fewer_modes`: whether the user can leave modes out.
 ///
 /// # Errors
 /// [`ComparisonError::Design`] or [`ComparisonError::ShortBudget`].
-pub(crate) fn check_part(design: &ExperimentDesign<DeliveryMode>, parts: u64) -> Result<(), ComparisonError> {
+pub(crate) fn check_part<T>(
+    design: &ExperimentDesign<T>,
+    parts: u64,
+    fewer_modes: bool,
+) -> Result<(), ComparisonError> {
     match design.check() {
         Err(DesignError::BudgetTooShort { budget_ms, .. }) => Err(ComparisonError::ShortBudget {
             takes_ms: u64::from(design.slice_ms) + u64::from(design.settle_ms),
             is_observed: false,
             budget_ms: budget_ms * parts,
             needed_ms: design.enough_ms(0.0) * parts,
-            modes: 1 + design.treatments.len(),
+            fewer_modes,
         }),
         checked => Ok(checked?),
     }

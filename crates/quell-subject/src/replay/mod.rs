@@ -14,17 +14,17 @@ use quell_mode::DeliveryMode;
 use quell_published::Experiment;
 use quell_result::Document as _;
 use quell_result::experiment::ExperimentResult;
-use quell_result::facts::HostFacts;
+use quell_result::facts::{CpuLayout, HostFacts};
 use quell_result::figures;
 use quell_result::published::{INTERRUPTED, PublishedPart, PublishedRun, part_name};
 
 use crate::bench_load;
 use crate::experiment::command::LabClient;
 use crate::experiment::judge::Judges;
-use crate::experiment::{CommandRequest, ComparisonError, run_command};
+use crate::experiment::{CommandRequest, ComparisonError, check_part, criteria, design, run_command};
 use crate::lab::veth::VethLab;
 use crate::question::{Follow, SubjectStep, Timing};
-use crate::run::{LabRunError, LabSpec, in_empty_lab};
+use crate::run::{LabRunError, LabSpec, check_possible, in_empty_lab};
 use crate::server::ServerCommand;
 use crate::subjects::Tools;
 use crate::subjects::command::{Runner, ServerPlace};
@@ -77,7 +77,28 @@ pub struct ReplayRequest {
     pub insist: bool,
 }
 
+impl ReplayRequest {
+    /// Checks whether this machine can play the experiment, and returns the lab's CPUs. Changes nothing.
+    ///
+    /// # Errors
+    /// When the design of a part is invalid, or something is missing.
+    pub fn check_possible(&self, quell: &str) -> Result<CpuLayout, LabRunError> {
+        let parts = &self.replay.parts;
+        for part in parts {
+            let design = design(&part.modes, criteria(part.load.unwrap_or(OfferedLoad::Max)), self.timing, 1);
+            check_part(&design, parts.len() as u64, false)?;
+        }
+        Ok(check_possible(&lab_spec(self, quell)?)?.1)
+    }
+}
+
 impl ReplayPart {
+    /// Name of the part.
+    #[must_use]
+    pub fn name(&self) -> String {
+        part_name(self.transport, self.shape, self.message_bytes, self.load)
+    }
+
     /// Command line of the server, with one thread on each of `cpus`.
     fn command(&self, quell: &str, address: SocketAddr, cpus: &[u32]) -> Vec<String> {
         let Some(bytes) = self.message_bytes else {
@@ -151,7 +172,7 @@ pub fn play(
     stopped: &dyn Fn() -> bool,
 ) -> Result<PublishedRun, LabRunError> {
     let replay = &request.replay;
-    in_empty_lab(&lab_spec(request, tools)?, tools.journal, follow, |host, lab, follow| {
+    in_empty_lab(&lab_spec(request, tools.quell)?, tools.journal, follow, |host, lab, follow| {
         let counters = || HardwareCounters::open(&host.cpus.iter().copied().collect());
         let mut run = PublishedRun {
             schema: PublishedRun::SCHEMA.to_owned(),
@@ -167,8 +188,7 @@ pub fn play(
         let mut max_per_s = None;
         for (index, part) in replay.parts.iter().enumerate() {
             let &ReplayPart { transport, shape, message_bytes, load, .. } = part;
-            let name = part_name(transport, shape, message_bytes, load);
-            follow(SubjectStep::PartBegins { number: index + 1, of: replay.parts.len(), name: &name });
+            follow(SubjectStep::PartBegins { number: index + 1, of: replay.parts.len(), name: &part.name() });
             let (result, not_possible) = match part.measure(request, lab, tools, max_per_s, follow, stopped) {
                 Ok(result) => (Some(result), None),
                 Err(error @ (ComparisonError::NoModeLeft(_) | ComparisonError::Reference { .. })) => {
@@ -201,16 +221,12 @@ pub fn play(
 }
 
 /// A lab with a queue per server thread: as many as published, or as there are CPUs beside the generator's.
-fn lab_spec(request: &ReplayRequest, tools: &Tools<'_>) -> Result<LabSpec, LabRunError> {
+fn lab_spec(request: &ReplayRequest, quell: &str) -> Result<LabSpec, LabRunError> {
     let Replay { threads, connections, parts, .. } = &request.replay;
     let cpus = HostFacts::read(&ProcRoot::default())?.cpus.len();
     let has_memcached = parts.iter().any(|part| part.message_bytes.is_none());
     Ok(LabSpec {
-        server: if has_memcached {
-            ServerCommand::memcached()
-        } else {
-            ServerCommand::Other(vec![tools.quell.to_owned()])
-        },
+        server: if has_memcached { ServerCommand::memcached() } else { ServerCommand::Other(vec![quell.to_owned()]) },
         queues: u32::try_from(cpus.saturating_sub(1)).unwrap_or(*threads).clamp(1, *threads),
         generators: 1,
         connections: *connections,

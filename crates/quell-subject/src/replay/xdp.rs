@@ -11,7 +11,7 @@ use quell_linux::visible::counted;
 use quell_linux::{InterfaceName, Pid};
 use quell_load::OfferedLoad;
 use quell_published::{PublishedError, threaded_napi_rows};
-use quell_result::facts::HostFacts;
+use quell_result::facts::{CpuLayout, HostFacts};
 use quell_result::figures::{POLLS, Work};
 use quell_result::published::INTERRUPTED;
 use quell_result::published_xdp::{AbsentWay, PublishedXdpRun, XdpPlacement, XdpPoint, XdpWay};
@@ -20,11 +20,11 @@ use serde::{Deserialize, Serialize};
 
 use super::PORT;
 use crate::experiment::xdp::{XdpClient, XdpSide, XdpSubjectError};
-use crate::experiment::{ComparisonError, compare, design};
+use crate::experiment::{ComparisonError, check_part, compare, design};
 use crate::extent::Extent;
 use crate::lab::veth::{CLIENT_DEVICE, LabError, VethLab};
 use crate::question::{Follow, SubjectStep, Timing, report_slice};
-use crate::run::{LabRunError, LabSpec, in_empty_lab};
+use crate::run::{LabRunError, LabSpec, check_possible, in_empty_lab};
 use crate::server::ServerCommand;
 use crate::vm::SLOWED_BY;
 
@@ -87,7 +87,21 @@ impl XdpReplay {
 
 impl XdpReplay {
     pub(crate) fn check(&self) -> Result<(), ComparisonError> {
-        Ok(xdp_design(self).check()?)
+        check_part(&xdp_design(self), self.points.len() as u64, false)
+    }
+
+    /// Checks whether this machine can play the experiment in a lab, and returns the lab's CPUs. Changes nothing.
+    ///
+    /// # Errors
+    /// When the design is invalid, or something is missing.
+    pub fn check_possible(&self, quell: &str) -> Result<CpuLayout, LabRunError> {
+        self.check()?;
+        Ok(check_possible(&lab_spec(quell, self.insist))?.1)
+    }
+
+    /// Names of the points, in the order in which they are played.
+    pub fn point_names(&self) -> impl Iterator<Item = String> {
+        self.points.iter().map(|&point| point_name(point))
     }
 
     fn counts_only(&self) -> bool {
@@ -103,6 +117,10 @@ fn published_points() -> Result<Vec<(f64, f64)>, PublishedError> {
         }
     }
     Ok(points)
+}
+
+fn point_name((rate_kpps, delay_us): (f64, f64)) -> String {
+    format!("{rate_kpps} Kpkt/s, {delay_us} µs")
 }
 
 fn shared(poller: PollWay) -> XdpWay {
@@ -200,7 +218,7 @@ pub(crate) fn play_points(
     let at = (responder.address(), responder.tid());
     let mut client = XdpClient::new(client, run.placement, at, run.slowed_by, stopped);
     for (index, &(rate_kpps, delay_us)) in replay.points.iter().enumerate() {
-        let name = format!("{rate_kpps} Kpkt/s, {delay_us} µs");
+        let name = point_name((rate_kpps, delay_us));
         follow(SubjectStep::PartBegins { number: index + 1, of: replay.points.len(), name: &name });
         (client.rate_kpps, client.delay_us) = (rate_kpps, delay_us);
         let mut point = XdpPoint::new(rate_kpps, delay_us);

@@ -40,6 +40,15 @@ impl GuestSpec {
         let limit = OVERHEAD.saturating_add(Duration::from_millis(budget_ms).saturating_mul(SLOWNESS));
         Ok(Machine { emulator, kernel, nic: self.nic, cpus, limit })
     }
+
+    /// The guest in which the published AF_XDP experiment is played. Starts nothing.
+    ///
+    /// # Errors
+    /// When the design is invalid, or this machine cannot run the guest.
+    pub fn machine_for(&self, replay: &XdpReplay) -> Result<Machine, Unanswered> {
+        replay.check()?;
+        self.machine(xdp::CPUS, replay.timing.budget_ms.saturating_mul(replay.points.len() as u64))
+    }
 }
 
 /// Plays the published AF_XDP experiment in a guest. After an interruption or a failure, the result has the points so far.
@@ -52,9 +61,7 @@ pub fn play_xdp_in_guest(
     follow: &mut Follow<'_>,
     stopped: &dyn Fn() -> bool,
 ) -> Result<PublishedXdpRun, Unanswered> {
-    replay.check()?;
-    let budget_ms = replay.timing.budget_ms.saturating_mul(replay.points.len() as u64);
-    let machine = spec.machine(xdp::CPUS, budget_ms)?;
+    let machine = spec.machine_for(replay)?;
     follow(SubjectStep::Doing("the guest boots"));
     Ok(xdp::play_in_guest(&machine, replay, follow, stopped)?)
 }
@@ -62,7 +69,7 @@ pub fn play_xdp_in_guest(
 /// Answers a question in a guest. The load is a closed loop.
 pub(super) fn answer(spec: &GuestSpec, question: Question, operator: &mut dyn Operator) -> Result<Answer, Unanswered> {
     match &question {
-        Question::Compare(comparison) => check_part(&design(comparison), 1)?,
+        Question::Compare(comparison) => check_part(&design(comparison), 1, comparison.modes.len() > 2)?,
         Question::Search(plan) => {
             plan.check().map_err(|error| Unanswered::Plan { error, plan: plan.clone() })?;
             metrics::of_generator().check(plan)?;

@@ -28,7 +28,9 @@ use quell_result::tune::TuneFile;
 use quell_tune::{RefusedMode, TunePlan, TuneSpace};
 
 use super::load_source::{UnderLoad, under_load};
-use super::refused::{hides_napi_threads, lacking_cpus, leave_out_stalls, refused_here};
+use super::refused::{
+    by_problem, hides_napi_threads, lacking_cpus, leave_out_stalls, present_as_base, refused_here, under_arms,
+};
 use super::search::search;
 use super::{Answer, HelperError, LoadSource, Operator, Planned, PlannedSubject, Tools, Unanswered, metrics, placed};
 use crate::counters::Instruments;
@@ -363,17 +365,18 @@ impl Measurement<'_> {
     }
 
     /// Begins the experiment, places connections and workers, and records the modes. The programs may use other queues
-    /// after the placement, so the modes are planned again, and connections that were mixed can be steered now.
+    /// after the placement, so the modes are planned again, and connections that were mixed can be steered now. `arms`
+    /// are the modes that a search tries.
     fn open(
         &self,
-        purpose: Purpose,
+        arms: Option<&[DeliveryMode]>,
         mut prepared: Prepared,
         (mut judges, (budget_ms, slice_ms)): (Judges, (u64, u32)),
         clients: Option<RemoteClients>,
         follow: &mut Follow<'_>,
     ) -> Result<(Programs<'_>, ProgramsFacts), Unanswered> {
         let (targets, mut start_keeper) = (&self.spec.targets, self.tools.start_keeper);
-        let is_search = purpose == Purpose::Search;
+        let purpose = if arms.is_some() { Purpose::Search } else { Purpose::Experiment };
         let mut begun = BegunSwitching::begin(self.tools.journal, purpose, targets.clone(), Some(&mut start_keeper))?;
         let mut placement = placed::planned(&self.spec.placement, &prepared.groups, prepared.snapshot_before());
         if let Some(facts) = &mut placement {
@@ -389,16 +392,17 @@ impl Measurement<'_> {
                 Ok(self.preview_of(snapshot, &prepared.modes))
             };
             (prepared.preview, _) = self.preview_under_load(&look, prepared.has_load, slice_ms)?;
-            if !is_search {
-                let planned = prepared.modes.iter().zip(prepared.preview.plans());
-                prepared.problems = by_problem(self.serious(planned, &prepared.preview));
-            }
+            let (modes, preview) = (&prepared.modes, &prepared.preview);
+            prepared.problems = match arms {
+                Some(arms) => by_problem(under_arms(self.serious_by_kind(modes, preview), arms)),
+                None => by_problem(self.serious(modes.iter().zip(preview.plans()), preview)),
+            };
         }
         judges.end_after(budget_ms, slice_ms);
         let facts = ProgramsFacts { placement, ..self.facts(&prepared, clients.as_ref()) };
         let Prepared { modes, preview, .. } = &prepared;
         let watched = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis());
-        let watched = if is_search { watched } else { server_side::with_cpus_of(modes, watched) };
+        let watched = if arms.is_some() { watched } else { server_side::with_cpus_of(modes, watched) };
         let traffic = clients.map_or(Traffic::Live(judges), |clients| Traffic::Clients(Box::new(clients)));
         let switching = begun.record(&preview.plan)?;
         Ok((Programs::new(switching, &preview.plan, &[], watched, traffic, self.stopped), facts))
@@ -471,8 +475,7 @@ impl Measurement<'_> {
                 let offered = clients.as_ref().map(RemoteClients::offered_load);
                 let design = self.design(&comparison, &prepared, clients.as_ref());
                 let timing = (design.budget_ms, design.slice_ms);
-                let (mut programs, facts) =
-                    self.open(Purpose::Experiment, prepared, (judges, timing), clients, follow)?;
+                let (mut programs, facts) = self.open(None, prepared, (judges, timing), clients, follow)?;
                 begun.subject = SubjectFacts::Programs(Box::new(facts));
                 let rate_per_s = offered.and_then(|load| load.rate_per_s(f64::NAN));
                 let mut watch = |experiment: &_, stage: SliceStage<'_>| report_slice(follow, None, experiment, stage);
@@ -482,7 +485,7 @@ impl Measurement<'_> {
             }
             Question::Search(plan) => {
                 let timing = (plan.budget_ms, plan.slice_ms);
-                let (mut programs, facts) = self.open(Purpose::Search, prepared, (judges, timing), clients, follow)?;
+                let (mut programs, facts) = self.open(Some(&plan.arms), prepared, (judges, timing), clients, follow)?;
                 begun.subject = SubjectFacts::Programs(Box::new(facts));
                 let result = search(&mut programs, *plan, follow, stopped)?;
                 let file = TuneFile::of(begun, result, programs.left_alone);
@@ -510,6 +513,14 @@ impl Measurement<'_> {
             findings.into_iter().map(move |finding| (mode, finding))
         };
         planned.into_iter().flat_map(of_mode).collect()
+    }
+
+    /// Serious findings under the first mode of each kind, which stands for the others.
+    fn serious_by_kind(&self, modes: &[DeliveryMode], preview: &Preview) -> Vec<(DeliveryMode, Finding)> {
+        let kind = |at: usize| modes[at].kind().word();
+        let is_first = |at: &usize| (0..*at).all(|other| kind(other) != kind(*at));
+        let first = (0..modes.len()).filter(is_first).map(|at| (&modes[at], &preview.plans()[at]));
+        self.serious(first, preview)
     }
 
     /// Refuses modes that would stall the programs.
@@ -546,10 +557,7 @@ impl Measurement<'_> {
             None => preview.plan.present(),
         };
         let present = present.ok_or(Unanswered::PresentDiffers)?;
-        let kind = |at: usize| modes[at].kind().word();
-        let is_first = |at: &usize| (0..*at).all(|other| kind(other) != kind(*at));
-        let first = (0..modes.len()).filter(is_first).map(|at| (&modes[at], &preview.plans()[at]));
-        let mut serious = self.serious(first, preview);
+        let mut serious = self.serious_by_kind(&modes, preview);
         let stalls = |(mode, finding): &&(DeliveryMode, Finding)| {
             mode.napi().irq_suspend_timeout_ns > 0 && finding.predicts_stall() && !self.spec.accepts_stalls
         };
@@ -563,35 +571,18 @@ impl Measurement<'_> {
             let new = kinds.map(|kind| RefusedMode { kind: kind.to_owned(), reason: reason.to_owned() });
             refused.extend(new.collect::<Vec<_>>());
         }
+        plan.base_is = self.base_is(preview);
+        let same = present_as_base(plan.base_is, modes[present]);
+        refused.extend(same.filter(|same| refused.iter().all(|one| one.kind != same.kind)));
         let space = TuneSpace { refused };
         let arms = space.coarse();
         if arms.len() < 2 {
             return Err(Unanswered::NothingToTry(space.refused));
         }
-        // The first mode of a kind can be one that only a later round tries.
-        let tried = |(mode, finding): (DeliveryMode, Finding)| {
-            let of_kind = arms.iter().filter(move |arm| arm.kind().word() == mode.kind().word()).copied();
-            of_kind.map(move |arm| (arm, finding.clone())).collect::<Vec<_>>()
-        };
-        let problems = by_problem(serious.into_iter().flat_map(tried).collect());
+        let problems = by_problem(under_arms(serious, &arms));
         (plan.present, plan.arms, plan.space) = (modes[present], arms, Some(space));
-        plan.base_is = self.base_is(preview);
         Ok((modes, problems))
     }
-}
-
-/// The modes that cause each problem. Its text begins with the object that has it.
-fn by_problem(serious: Vec<(DeliveryMode, Finding)>) -> Vec<ProblemFacts> {
-    let mut problems: Vec<ProblemFacts> = Vec::new();
-    for (mode, Finding { id, observed, nodes, .. }) in serious {
-        let object = nodes.first().map(|node| format!("{node}: ")).unwrap_or_default();
-        let observed = format!("{object}{observed}");
-        match problems.iter_mut().find(|known| known.id == id && known.observed == observed) {
-            Some(known) => known.modes.push(mode),
-            None => problems.push(ProblemFacts { id: id.to_owned(), observed, modes: vec![mode] }),
-        }
-    }
-    problems
 }
 
 /// Other programs on the queues, by PID.

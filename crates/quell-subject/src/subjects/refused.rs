@@ -1,4 +1,4 @@
-//! Kinds of mode that running programs cannot have.
+//! Kinds of mode that running programs cannot have, and problems of those that they can have.
 
 use quell_host::attach::Targets;
 use quell_host::findings::{Finding, LackingCpus};
@@ -6,6 +6,7 @@ use quell_host::switching::SwitchPlan;
 use quell_linux::visible::counted;
 use quell_linux::{CpuList, kernel};
 use quell_mode::DeliveryMode;
+use quell_result::facts::ProblemFacts;
 use quell_tune::{RefusedMode, TuneMetric, TunePlan};
 
 use super::search::{USERBUSY, refused_kinds};
@@ -27,6 +28,12 @@ pub fn refused_here(preview: &Preview, modes: &[DeliveryMode], stall: Option<&Fi
         refused.push(RefusedMode { kind: "suspend".to_owned(), reason });
     }
     refused
+}
+
+/// The mode that the queues have under `base`, if `base` is the present setting: a search would compare it with itself.
+pub(super) fn present_as_base(base_is: Option<DeliveryMode>, present: DeliveryMode) -> Option<RefusedMode> {
+    let kind = base_is.filter(|_| present == DeliveryMode::default())?.kind().word();
+    Some(RefusedMode { kind: kind.to_owned(), reason: "the present setting".to_owned() })
 }
 
 /// Whether polling threads would share the CPUs of the workers. All modes have the CPUs of the programs, and no other.
@@ -82,6 +89,30 @@ pub(super) fn hides_napi_threads(plan: &TunePlan, preview: &Preview, targets: &T
     uses_cpu && CpuList::online(kernel::sysfs()).is_ok_and(|online| online != measured)
 }
 
+/// Findings under a mode of each kind, as findings under the arms of that kind. The first mode of a kind can be one that
+/// only a later round tries.
+pub(super) fn under_arms(serious: Vec<(DeliveryMode, Finding)>, arms: &[DeliveryMode]) -> Vec<(DeliveryMode, Finding)> {
+    let of_kind = |(mode, finding): (DeliveryMode, Finding)| {
+        let arms = arms.iter().filter(move |arm| arm.kind().word() == mode.kind().word());
+        arms.map(move |arm| (*arm, finding.clone())).collect::<Vec<_>>()
+    };
+    serious.into_iter().flat_map(of_kind).collect()
+}
+
+/// The modes that cause each problem. Its text begins with the object that has it.
+pub(super) fn by_problem(serious: Vec<(DeliveryMode, Finding)>) -> Vec<ProblemFacts> {
+    let mut problems: Vec<ProblemFacts> = Vec::new();
+    for (mode, Finding { id, observed, nodes, .. }) in serious {
+        let object = nodes.first().map(|node| format!("{node}: ")).unwrap_or_default();
+        let observed = format!("{object}{observed}");
+        match problems.iter_mut().find(|known| known.id == id && known.observed == observed) {
+            Some(known) => known.modes.push(mode),
+            None => problems.push(ProblemFacts { id: id.to_owned(), observed, modes: vec![mode] }),
+        }
+    }
+    problems
+}
+
 #[cfg(test)]
 mod tests {
     use quell_host::findings::Severity;
@@ -91,10 +122,8 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn modes_that_stall_are_left_out_unless_they_are_attached_or_nothing_would_be_left() {
-        let modes = |text: &str| DeliveryMode::parse_list(text).unwrap();
-        let finding = |id: &'static str| Finding {
+    fn finding(id: &'static str) -> Finding {
+        Finding {
             id,
             severity: Severity::Serious,
             title: "",
@@ -103,7 +132,31 @@ mod tests {
             impact: "",
             source: "",
             fix: Vec::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn a_problem_of_one_mode_of_a_kind_is_that_of_the_modes_of_this_kind_that_a_search_tries() {
+        let [first, arms] = ["suspend10", "base,defer20,suspend20,suspend40"].map(DeliveryMode::parse_list);
+        let (first, arms) = (first.unwrap()[0], arms.unwrap());
+        let problems = by_problem(under_arms(vec![(first, finding("epoll-mixes-napis"))], &arms));
+        let [problem] = &problems[..] else { panic!("{problems:?}") };
+        assert_eq!((problem.id.as_str(), &problem.modes[..]), ("epoll-mixes-napis", &arms[2..]));
+        assert_eq!(by_problem(under_arms(Vec::new(), &arms)), [], "nothing is left after a placement that solves it");
+    }
+
+    #[test]
+    fn a_mode_that_the_queues_have_under_base_is_no_other_mode() {
+        let [base, threaded] = ["base", "threaded"].map(|mode| mode.parse::<DeliveryMode>().unwrap());
+        let refused = present_as_base(Some(threaded), base).unwrap();
+        assert_eq!(refused.kind, "threaded");
+        assert_eq!(present_as_base(Some(threaded), threaded), None, "base is the other mode then");
+        assert_eq!(present_as_base(None, base), None);
+    }
+
+    #[test]
+    fn modes_that_stall_are_left_out_unless_they_are_attached_or_nothing_would_be_left() {
+        let modes = |text: &str| DeliveryMode::parse_list(text).unwrap();
         let left = |text: &str, attached: Option<&str>| {
             let mut compared = modes(text);
             let of_mode = |mode: &DeliveryMode| {

@@ -7,8 +7,8 @@ use quell_tune::{RUNS, RankedMode, RunRange, TuneGoal, TuneMetric, TunePlan, Why
 
 use super::number::ABSENT;
 use super::terminal::Terminal;
-use super::tune::skipped;
-use quell_cli::table::{align_numbers, new_table};
+use super::tune::{OF_THE_LIMIT, skipped};
+use quell_cli::table::Grid;
 
 /// Number of modes that the table has, besides `base` and the present setting.
 const ADVISED: usize = 12;
@@ -27,8 +27,12 @@ pub(crate) fn advice(host: &str, plan: &TunePlan, ranked: &[RankedMode], program
         true => format!("Modes of one rank are the same within the model's spread: the range of {RUNS} seeds.\n"),
         false => String::new(),
     };
+    let of_the_limit = match plan.goal.limits.is_empty() {
+        true => String::new(),
+        false => format!("\n{}", fill(OF_THE_LIMIT)),
+    };
     format!(
-        "{missed}{}\n{}\n{skipped}\n{same}\
+        "{missed}{}\n{}{of_the_limit}{skipped}\n{same}\
          The constants of the model are those of that host, not of this machine. Nothing was measured here.\n\
          The order shows what is worth trying first. It does not show what is best on this machine.\n\
          {}\n",
@@ -105,18 +109,16 @@ fn ranked_by(host: &str, plan: &TunePlan, ranked: &[RankedMode], shown: &[&Ranke
 fn table(plan: &TunePlan, shown: &[&RankedMode]) -> String {
     let heading = plan.loads.iter().map(|load| format!("{} at {}", unit(&plan.goal.objective), visible::name(load)));
     let limit = (!plan.goal.limits.is_empty()).then(|| "of the limit".to_owned());
-    let mut table = new_table();
-    table.set_header(["mode", "rank"].map(str::to_owned).into_iter().chain(heading).chain(limit));
+    let mut table = Grid::new(["mode", "rank"].map(str::to_owned).into_iter().chain(heading).chain(limit), 1);
     for mode in shown {
         let objective =
             mode.objective.iter().map(|value| value.map_or(ABSENT.to_owned(), |value| format!("{value:.2}")));
         let limit = mode.limit_ratio.map(|range| words::of_limit(range.median));
         let is_present = mode.mode == plan.present && plan.present != DeliveryMode::default();
         let name = format!("{}{}", plan.name(mode.mode), if is_present { " (present)" } else { "" });
-        table.add_row([name, mode.rank.to_string()].into_iter().chain(objective).chain(limit));
+        table.push([name, mode.rank.to_string()].into_iter().chain(objective).chain(limit));
     }
-    align_numbers(&mut table, 1);
-    table.trim_fmt()
+    table.render(Terminal::of_stdout())
 }
 
 /// The command that measures what is worth it, what it leaves out, and the way out if no mode holds the limits.

@@ -15,7 +15,7 @@ use quell_result::figures::{self, Work};
 
 use super::number::{self, ABSENT};
 use super::terminal::Terminal;
-use quell_cli::table::{align_numbers, lines, new_table};
+use quell_cli::table::Grid;
 
 const DETAILS: [(&str, &str); 9] = [
     (figures::CPU, "CPU µs"),
@@ -63,7 +63,10 @@ fn details(result: &ExperimentResult) -> String {
         let analysis = experiment.analyse();
         // With one load, the heading above is that of this table, too.
         let of_load = if result.experiments.len() > 1 { load_name(experiment) + ":\n" } else { String::new() };
-        out.push_str(&format!("\n{of_load}{}", absolute(experiment, &analysis)));
+        let table = absolute(experiment, &analysis);
+        if !table.is_empty() {
+            out.push_str(&format!("\n{of_load}{table}"));
+        }
     }
     out.push_str(
         "\nCosts are per request, or per packet if the number of requests is unknown.\nLatencies cover all slices of a mode, or are medians of what the command of --latency printed.\n",
@@ -88,11 +91,9 @@ pub(super) fn reported<'a>(settings: impl Iterator<Item = &'a ReportedSettings>)
 
 /// A table below its heading.
 pub(super) fn titled_table(text: &TextTable) -> String {
-    let mut table = new_table();
-    table.set_header(&text.head);
-    table.add_rows(&text.rows);
-    align_numbers(&mut table, 1);
-    format!("\n{}\n{}", wrapped(&text.heading), lines(&table))
+    let mut table = Grid::new(text.head.iter().copied(), 1);
+    text.rows.iter().for_each(|row| table.push(row));
+    format!("\n{}\n{}", wrapped(&text.heading), table.render(Terminal::of_stdout()))
 }
 
 #[must_use]
@@ -202,11 +203,10 @@ fn answers(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String
 
 fn table(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
     let design = &experiment.record.design;
-    let mut table = new_table();
     let headings = design.criteria.iter().map(words::criterion);
-    table.set_header(std::iter::once(String::new()).chain(headings));
+    let mut table = Grid::new(std::iter::once(String::new()).chain(headings), 1).with_numbers(0..0);
     let absolute = design.criteria.iter().map(|criterion| absolute_of_reference(experiment, analysis, criterion));
-    table.add_row(std::iter::once(reference(experiment)).chain(absolute));
+    table.push(std::iter::once(reference(experiment)).chain(absolute));
     for treatment in &design.treatments {
         let of = |criterion: &Criterion| {
             let contrast = analysis
@@ -216,9 +216,9 @@ fn table(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
             contrast.map_or_else(|| ABSENT.to_owned(), cell)
         };
         let row = std::iter::once(visible::name(&treatment.name).into_owned()).chain(design.criteria.iter().map(of));
-        table.add_row(row);
+        table.push(row);
     }
-    lines(&table)
+    table.render(Terminal::of_stdout())
 }
 
 /// Renders a ratio with its interval and verdict: `−25 % (−28 to −21) better`.
@@ -342,19 +342,20 @@ fn absolute(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> Strin
             experiment.treatment_names().any(|treatment| latency(experiment, analysis, treatment, *quantile).is_some())
         })
         .collect();
-    let mut table = new_table();
     let headings = columns.iter().map(|(_, heading)| *heading).chain(latencies.iter().map(|(_, heading)| *heading));
-    table.set_header(std::iter::once("").chain(headings).map(str::to_owned));
+    if columns.is_empty() && latencies.is_empty() {
+        return String::new();
+    }
+    let mut table = Grid::new(std::iter::once("").chain(headings), 1);
     for treatment in experiment.treatment_names() {
         let of_metric = |name: &String| experiment.median(treatment, name).map_or(ABSENT.to_owned(), number::short);
         let of_latency =
             |quantile: f64| latency(experiment, analysis, treatment, quantile).unwrap_or_else(|| ABSENT.to_owned());
         let values = columns.iter().map(|(name, _)| of_metric(name));
         let values = values.chain(latencies.iter().map(|(quantile, _)| of_latency(*quantile)));
-        table.add_row(std::iter::once(visible::name(treatment).into_owned()).chain(values));
+        table.push(std::iter::once(visible::name(treatment).into_owned()).chain(values));
     }
-    align_numbers(&mut table, 1);
-    lines(&table)
+    table.render(Terminal::of_stdout())
 }
 
 fn legend(result: &ExperimentResult) -> String {

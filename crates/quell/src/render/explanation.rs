@@ -6,10 +6,9 @@ use super::terminal::Terminal;
 
 #[must_use]
 pub(crate) fn render(explanation: &Explanation, terminal: Terminal) -> String {
-    let columns = terminal.prose_columns();
     let heading = format!("{:>9} {:>8}\n", "at µs", "for µs");
-    let one = lines(&explanation.one_request, columns);
-    let busy = lines(&explanation.busy_period, columns);
+    let one = lines(&explanation.one_request, terminal);
+    let busy = lines(&explanation.busy_period, terminal);
     let header = format!(
         "{} on {}: one queue and one worker on one CPU in its lightest idle state{}; times are relative to the \
          arrival of the first packet at the NIC",
@@ -20,21 +19,25 @@ pub(crate) fn render(explanation: &Explanation, terminal: Terminal) -> String {
     format!(
         "{}\n\n\
          ONE REQUEST on an idle host\n\n{heading}{one}\n\
-         A BUSY PERIOD: {BUSY_REQUESTS} more requests, faster than the server handles them\n\n{heading}{busy}",
-        textwrap::fill(&header, columns)
+         {}\n\n{heading}{busy}",
+        terminal.fill(&header, "", ""),
+        terminal.fill(
+            &format!("A BUSY PERIOD: {BUSY_REQUESTS} more requests, faster than the server handles them"),
+            "",
+            ""
+        )
     )
 }
 
-fn lines(sentences: &[Sentence], columns: usize) -> String {
-    sentences.iter().map(|sentence| set(sentence, columns)).collect()
+fn lines(sentences: &[Sentence], terminal: Terminal) -> String {
+    sentences.iter().map(|sentence| set(sentence, terminal)).collect()
 }
 
-fn set(sentence: &Sentence, columns: usize) -> String {
+fn set(sentence: &Sentence, terminal: Terminal) -> String {
     let lasts = sentence.lasts_us.map_or_else(String::new, |us| format!("{us:.2}"));
     let beside = format!("{:>9.2} {lasts:>8}  ", sentence.at_us);
     let indent = " ".repeat(beside.chars().count());
-    let options = textwrap::Options::new(columns).initial_indent(&beside).subsequent_indent(&indent);
-    textwrap::fill(&sentence.text, options) + "\n"
+    terminal.fill(&sentence.text, &beside, &indent) + "\n"
 }
 
 #[cfg(test)]
@@ -44,7 +47,7 @@ mod tests {
     #[test]
     fn a_long_sentence_is_wrapped_beside_its_time() {
         let text = "The packet reaches its socket, and the epoll hears of it.".to_owned();
-        let shown = set(&Sentence { at_us: 7.52, lasts_us: None, text }, 50);
+        let shown = set(&Sentence { at_us: 7.52, lasts_us: None, text }, Terminal { columns: Some(50), colour: false });
         let lines: Vec<&str> = shown.lines().collect();
         assert!(lines.len() > 1 && lines.iter().all(|line| line.chars().count() <= 50), "{shown}");
         assert!(lines[0].starts_with("     7.52           The packet"), "{shown}");

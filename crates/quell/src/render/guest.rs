@@ -9,21 +9,23 @@ use quell_result::guest_checks as checks;
 use quell_stats::Spread;
 
 use super::number::{self, ABSENT};
-use quell_cli::table::{align_numbers, lines, new_table};
+use super::terminal::Terminal;
+use quell_cli::table::{Grid, legend};
 
 const COUNTS: [(&str, &str); 3] =
     [(figures::IRQS, "rx/k"), (figures::NET_RX, "net_rx/k"), (figures::TIMER_IRQS, "timer/k")];
 
-const LEGEND: &str = "
-  rx/k     interrupts of the server's receive queue, per 1,000 requests: median (lowest to highest)
-  net_rx/k NET_RX softirqs on the server's CPU, per 1,000 requests
-  timer/k  timer interrupts of the server's CPU, per 1,000 requests
-  req/s    only indicates the order of the modes: emulation distorts times
-";
+const MEANINGS: [(&str, &str); 4] = [
+    ("rx/k", "interrupts of the server's receive queue, per 1,000 requests: median (lowest to highest)"),
+    ("net_rx/k", "NET_RX softirqs on the server's CPU, per 1,000 requests"),
+    ("timer/k", "timer interrupts of the server's CPU, per 1,000 requests"),
+    ("req/s", "only indicates the order of the modes: emulation distorts times"),
+];
 
 #[must_use]
 pub(crate) fn render(facts: &GuestFacts, experiment: &LoadExperiment) -> String {
-    let mut text = format!("\n{}{LEGEND}\n", counts(experiment));
+    let meanings = legend(&MEANINGS, Terminal::of_stdout());
+    let mut text = format!("\n{}\n{meanings}\n", counts(experiment));
     for (mode, nearest) in &facts.nearest {
         text.push_str(&format!("nearest to {}, which is not supported here: {nearest}\n", visible::name(mode)));
     }
@@ -37,7 +39,7 @@ pub(crate) fn render(facts: &GuestFacts, experiment: &LoadExperiment) -> String 
     if let Some(share) = checks::starved_by(experiment) {
         let percent = (share * 100.0).round();
         text.push_str(&format!(
-            "the emulator waited for a CPU of the host for up to {percent} % of the time: packets then arrive in bursts,\n\
+            "the emulator waited for a CPU of the host for up to {percent} % of the time: packets then arrive in bursts, \
              with fewer interrupts and more timers than on an idle host\n"
         ));
     }
@@ -49,8 +51,8 @@ pub(crate) fn render(facts: &GuestFacts, experiment: &LoadExperiment) -> String 
 }
 
 fn counts(experiment: &LoadExperiment) -> String {
-    let mut table = new_table();
-    table.set_header(std::iter::once("").chain(COUNTS.iter().map(|(_, heading)| *heading)).chain(["req/s"]));
+    let headings = COUNTS.iter().map(|(_, heading)| *heading).chain(["req/s"]);
+    let mut table = Grid::new(std::iter::once("").chain(headings), 1);
     for treatment in experiment.treatment_names() {
         let arms = experiment.arms_of(treatment);
         let spread = |metric: &str| {
@@ -60,10 +62,9 @@ fn counts(experiment: &LoadExperiment) -> String {
         let count = |(cost, _): &(&str, &str)| range(spread(&Work::Request.name(cost)), 1e3);
         let rate = range(spread(figures::REQUESTS), 1.0);
         let row = std::iter::once(visible::name(treatment).into_owned()).chain(COUNTS.iter().map(count)).chain([rate]);
-        table.add_row(row);
+        table.push(row);
     }
-    align_numbers(&mut table, 1);
-    lines(&table)
+    table.render(Terminal::of_stdout())
 }
 
 fn range(spread: Option<Spread>, factor: f64) -> String {

@@ -1,6 +1,6 @@
 //! A published experiment played in a lab, as text.
 
-use quell_cli::table::{align_numbers, lines, new_table};
+use quell_cli::table::Grid;
 use quell_published::PublishedError;
 use quell_report::words::{self, PublishedText};
 use quell_result::published::PublishedRun;
@@ -33,11 +33,7 @@ fn prose(text: &str) -> String {
 }
 
 fn grid(heading: &[&str], rows: Vec<Vec<String>>) -> String {
-    let mut table = new_table();
-    table.set_header(heading.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
-    rows.into_iter().for_each(|row| {
-        table.add_row(row);
-    });
-    align_numbers(&mut table, 2);
-    lines(&table)
+    let mut table = Grid::new(heading.iter().copied(), 2);
+    rows.into_iter().for_each(|row| table.push(row));
+    table.render(Terminal::of_stdout())
 }

@@ -8,24 +8,40 @@ use quell_sim::{Column, Load};
 
 use super::number;
 use super::terminal::Terminal;
-use quell_cli::table::{align_numbers, new_table, set_gap};
+use quell_cli::table::{Grid, legend};
 
 /// Share of the offered load that counts as met, apart from random variation.
 const LOAD_MET: f64 = 0.99;
 /// Tolerated standard deviations of a Poisson process.
 const CHANCE: f64 = 3.0;
 
-const SEEN_BY_CLIENT: &[Column] =
-    &[Column::Qps, Column::Mean, Column::P50, Column::P95, Column::P99, Column::Cpu, Column::Softirq];
-const DONE_BY_KERNEL: &[Column] = &[Column::Cycles, Column::Irqs, Column::PollWork, Column::Polls, Column::EpollEvents];
+const COLUMNS: [Column; 12] = [
+    Column::Qps,
+    Column::Mean,
+    Column::P50,
+    Column::P95,
+    Column::P99,
+    Column::Cpu,
+    Column::Softirq,
+    Column::Cycles,
+    Column::Irqs,
+    Column::PollWork,
+    Column::Polls,
+    Column::EpollEvents,
+];
 
-const LEGEND: &str = "
-  qps      requests answered per second  mean..p99  latency seen by the client, µs
-  cpu%     CPU utilization               soft%      softirq and interrupt part of cpu%
-  cyc/req  executed cycles per request   irq/s      device interrupts, all queues
-  pkt/poll packets per NAPI poll         poll/s     NAPI polls of one queue
-  ev/wait  events that epoll_wait returned
-";
+const MEANINGS: [(&str, &str); 10] = [
+    ("load", "requests sent per second"),
+    ("qps", "requests answered per second"),
+    ("mean..p99", "latency seen by the client, µs"),
+    ("cpu%", "CPU utilization"),
+    ("soft%", "softirq and interrupt part of cpu%"),
+    ("cyc/req", "executed cycles per request"),
+    ("irq/s", "device interrupts, all queues"),
+    ("pkt/poll", "packets per NAPI poll"),
+    ("poll/s", "NAPI polls of one queue"),
+    ("ev/wait", "events that epoll_wait returned"),
+];
 
 /// Header and table with a line for each row.
 #[must_use]
@@ -41,20 +57,16 @@ pub(crate) fn summary(setup: &SimulationSetup, rows: &[SweepRow], terminal: Term
     of_groups(setup, rows, &groups, terminal)
 }
 
-/// The table is split in two if the terminal is too narrow.
 fn of_groups(setup: &SimulationSetup, rows: &[SweepRow], groups: &[&[SweepRow]], terminal: Terminal) -> String {
-    let all = [SEEN_BY_CLIENT, DONE_BY_KERNEL].concat();
-    let whole = grid(setup, groups, &all);
-    let widest = whole.lines().map(|line| line.chars().count()).max().unwrap_or(0);
-    let tables = if terminal.fits(widest) {
-        whole
-    } else {
-        format!("{}\n\n{}", grid(setup, groups, SEEN_BY_CLIENT), grid(setup, groups, DONE_BY_KERNEL))
-    };
     let header = terminal.fill(&header(setup, rows, groups), "", "");
     let poller = words::pollers_share_cpus(setup, rows);
     let poller = poller.map_or_else(String::new, |why| format!("\n{}\n", terminal.fill(&why, "", "")));
-    format!("{header}\n\n{tables}\n{}{poller}{LEGEND}", notes(setup, rows))
+    format!(
+        "{header}\n\n{}{}{poller}\n{}",
+        grid(setup, groups, terminal),
+        terminal.wrap(&notes(setup, rows)),
+        legend(&MEANINGS, terminal)
+    )
 }
 
 fn header(setup: &SimulationSetup, rows: &[SweepRow], groups: &[&[SweepRow]]) -> String {
@@ -97,20 +109,19 @@ fn one_seed(rows: &[SweepRow]) -> bool {
     rows.windows(2).all(|pair| pair[0].seed == pair[1].seed)
 }
 
-fn grid(setup: &SimulationSetup, groups: &[&[SweepRow]], columns: &[Column]) -> String {
-    let mut grid = new_table();
+fn grid(setup: &SimulationSetup, groups: &[&[SweepRow]], terminal: Terminal) -> String {
     let seeds = groups.iter().all(|group| group.len() == 1) && !one_seed(&groups.concat());
-    let headings = columns.iter().map(|column| column.short_heading());
-    grid.set_header(["mode", "load"].into_iter().chain(seeds.then_some("seed")).chain(headings));
+    let headings = COLUMNS.iter().map(|column| column.short_heading());
+    let head = ["mode", "load"].into_iter().chain(seeds.then_some("seed")).chain(headings);
+    // The load is a number that names a row.
+    let mut grid = Grid::new(head, if seeds { 3 } else { 2 }).with_numbers(1..usize::MAX).with_gap(2);
     for group in groups {
         let Some(row) = group.iter().find(|row| !is_met(setup, row)).or(group.first()) else { continue };
-        let figures = columns.iter().map(|column| cell(column, group));
+        let figures = COLUMNS.iter().map(|column| cell(column, group));
         let seed = seeds.then(|| row.seed.to_string());
-        grid.add_row([row.mode.to_string(), load(setup, row)].into_iter().chain(seed).chain(figures));
+        grid.push([row.mode.to_string(), load(setup, row)].into_iter().chain(seed).chain(figures));
     }
-    align_numbers(&mut grid, 1);
-    set_gap(&mut grid, 2);
-    grid.trim_fmt()
+    grid.render(terminal)
 }
 
 /// Median over seeds, or the range of a tail.
@@ -202,13 +213,15 @@ mod tests {
     }
 
     #[test]
-    fn the_table_fits_120_columns_and_in_two_parts_80() {
+    fn the_table_fits_120_columns_and_in_parts_60_and_80() {
         let rows = [row(Load::Max, 1_234_567.0, 1), row(Load::Qps(987_654.0), 987_654.0, 1)];
         let unlimited = render(&setup(), &rows, Terminal { columns: None, colour: false });
-        let narrow = render(&setup(), &rows, Terminal { columns: Some(80), colour: false });
+        let narrow = |columns| render(&setup(), &rows, Terminal { columns: Some(columns), colour: false });
         let table = |text: &str| text.lines().filter(|line| line.starts_with("suspend")).collect::<Vec<_>>().join("\n");
         assert!(widest(&table(&unlimited)) <= 120, "{unlimited}");
-        assert!(widest(&table(&narrow)) <= 80, "{narrow}");
+        for columns in [60, 80] {
+            assert!(widest(&narrow(columns)) <= columns, "{}", narrow(columns));
+        }
     }
 
     #[test]
@@ -243,8 +256,9 @@ mod tests {
     fn several_seeds_get_a_column() {
         let (one, two) = (row(Load::Max, 1e6, 1), row(Load::Max, 1e6, 2));
         let rows = [one, two];
-        assert!(!grid(&setup(), &[&rows[..1]], &[Column::Qps]).contains("seed"));
-        assert!(grid(&setup(), &[&rows[..1], &rows[1..]], &[Column::Qps]).contains("seed"));
+        let terminal = Terminal { columns: None, colour: false };
+        assert!(!grid(&setup(), &[&rows[..1]], terminal).contains("seed"));
+        assert!(grid(&setup(), &[&rows[..1], &rows[1..]], terminal).contains("seed"));
     }
 
     #[test]

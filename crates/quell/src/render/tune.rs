@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use comfy_table::CellAlignment;
 use quell_experiment::RatioEstimate;
 use quell_linux::visible::{self, agree, counted};
 use quell_mode::DeliveryMode;
@@ -16,9 +15,12 @@ use quell_tune::{ArmReport, ArmState, NextTuneSlice, RefusedMode, TuneAnswer, Tu
 use super::experiment;
 use super::number::ABSENT;
 use super::terminal::Terminal;
-use quell_cli::table::{align_numbers, new_table};
+use quell_cli::table::Grid;
 
 const STANDING: usize = 8;
+
+/// Legend of a column.
+pub(super) const OF_THE_LIMIT: &str = "of the limit: the limited value in percent of its limit, above 100 % it misses";
 
 /// Number of tried modes that the table of a result has.
 const TRIED: usize = 20;
@@ -104,7 +106,9 @@ pub(crate) fn standing(tuner: &Tuner) -> Vec<String> {
     };
     alive.sort_by(|a, b| worst_ratio(a).total_cmp(&worst_ratio(b)));
     let known = alive.iter().filter(|arm| arm.slices > 0).take(STANDING);
-    std::iter::once(phase).chain(arm_table(tuner.plan(), known.copied(), false).lines().map(str::to_owned)).collect()
+    std::iter::once(phase)
+        .chain(arm_table(tuner.plan(), known.copied(), false, Terminal::of_stderr()).lines().map(str::to_owned))
+        .collect()
 }
 
 /// Ratio of the objective to the present setting at the load at which it is largest; NaN without values.
@@ -113,24 +117,26 @@ fn worst_ratio(arm: &ArmReport) -> f64 {
 }
 
 /// Table of arms: slices, ratio of the objective to the present setting at each load, limits.
-fn arm_table<'a>(plan: &TunePlan, arms: impl Iterator<Item = &'a ArmReport>, with_state: bool) -> String {
+fn arm_table<'a>(
+    plan: &TunePlan,
+    arms: impl Iterator<Item = &'a ArmReport>,
+    with_state: bool,
+    terminal: Terminal,
+) -> String {
     let ratio = plan.loads.iter().map(|load| format!("{} at {}", plan.goal.objective, visible::name(load)));
     let limit = (!plan.goal.limits.is_empty()).then(|| "of the limit".to_owned());
     let heading = ["mode", "slices"].map(str::to_owned).into_iter().chain(ratio).chain(limit.clone());
-    let mut table = new_table();
-    table.set_header(heading.chain(with_state.then(|| "state".to_owned())));
+    let numbers = 2 + plan.loads.len() + usize::from(limit.is_some());
+    let heading = heading.chain(with_state.then(|| "state".to_owned()));
+    let mut table = Grid::new(heading, 1).with_numbers(1..numbers);
     for arm in arms {
         let ratio = arm.ratio.iter().map(|ratio| ratio.map_or(ABSENT.to_owned(), |ratio| format!("{ratio:.2}")));
         let of_limit = arm.limit_ratio.map_or(ABSENT.to_owned(), words::of_limit);
         let row = [plan.name(arm.mode), arm.slices.to_string()].into_iter().chain(ratio);
         let row = row.chain(limit.is_some().then_some(of_limit));
-        table.add_row(row.chain(with_state.then(|| words::arm_state(&arm.state))));
+        table.push(row.chain(with_state.then(|| words::arm_state(&arm.state))));
     }
-    align_numbers(&mut table, 1);
-    if let Some(column) = table.column_iter_mut().last().filter(|_| with_state) {
-        column.set_cell_alignment(CellAlignment::Left);
-    }
-    table.trim_fmt()
+    table.render(terminal)
 }
 
 #[must_use]
@@ -155,12 +161,14 @@ pub(crate) fn render(file: &TuneFile, with_details: bool) -> String {
         plan.seed
     ));
     out.push_str(&preferred(result));
-    out.push_str(&format!(
-        "\nSearch: {} relative to {}, the present setting; the first slices only rank, they prove nothing.\n\n{}",
+    let heading = format!(
+        "Search: {} as a ratio to that of {}, the present setting; {}the first slices only rank, they prove nothing.",
         plan.goal.objective,
         plan.name(plan.present),
-        searched(result)
-    ));
+        if plan.goal.limits.is_empty() { String::new() } else { format!("{OF_THE_LIMIT}; ") },
+    );
+    let heading = Terminal::of_stdout().fill(&heading, "", "  ");
+    out.push_str(&format!("\n{heading}\n\n{}", searched(result)));
     if let Some(skipped) = skipped(plan) {
         let text = format!("not tried: {}", visible::name(&skipped));
         out.push_str(&format!("\n{}\n", Terminal::of_stdout().fill(&text, "", "  ")));
@@ -176,7 +184,7 @@ fn searched(result: &TuneResult) -> String {
     let is_alive = |arm: &&ArmReport| arm.state == ArmState::Alive;
     let (mut tried, others): (Vec<&ArmReport>, Vec<&ArmReport>) = result.arms.iter().partition(|arm| arm.slices > 0);
     tried.sort_by(|a, b| is_alive(b).cmp(&is_alive(a)).then(worst_ratio(a).total_cmp(&worst_ratio(b))));
-    let mut out = arm_table(&result.plan, tried.iter().take(TRIED).copied(), true) + "\n";
+    let mut out = arm_table(&result.plan, tried.iter().take(TRIED).copied(), true, Terminal::of_stdout());
     let mut excluded: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let is_excluded =
         |arm: &&&ArmReport| matches!(arm.state, ArmState::ViolatedGuard { .. } | ArmState::NotSettable { .. });

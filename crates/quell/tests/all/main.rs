@@ -25,6 +25,7 @@ mod kubernetes;
 mod live;
 mod load_and_respond;
 mod logs;
+mod narrow_terminals;
 mod packages;
 mod predicted_stalls_on_the_kernel;
 mod programs_on_the_kernel;

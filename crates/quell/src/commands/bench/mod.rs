@@ -72,13 +72,16 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     let (store, output) = (ResultStore::of_user(), args.subject.output.as_ref());
     if args.dry_run {
         store.check_creatable(output).map_err(Failure::usage)?;
+        if let Some(experiment) = args.experiment {
+            return output::prose(&published::Play::of(args, experiment, place)?.plan()?);
+        }
         return compare(args, args.subject.place().map_or_else(|| lab_or_model(args), Ok)?).map(drop);
     }
     let destination = store.new_file(output, "bench").map_err(Failure::usage)?;
     destination.check_writable().map_err(Failure::usage)?;
     report::check_writable(args.subject.report.as_ref())?;
     if let Some(experiment) = args.experiment {
-        return finish_published(args, published::run(args, experiment, place)?, &destination);
+        return finish_published(args, published::Play::of(args, experiment, place)?.run()?, &destination);
     }
     let place = args.subject.place().map_or_else(|| lab_or_model(args), Ok)?;
     let Some(result) = compare(args, place)? else { return Ok(()) };

@@ -60,7 +60,7 @@ pub(super) fn hosts(args: &HostsArgs) -> Result<(), Failure> {
     let described =
         hosts.iter().map(|host| format!("{}\n{}\n", host.name, terminal.fill(&host.description, "  ", "  ")));
     let hint = "\nTo change a profile: quell sim hosts NAME > mine.toml, edit it, and use --host mine.toml\n";
-    output::data(&(described.collect::<String>() + hint))
+    output::prose(&(described.collect::<String>() + hint))
 }
 
 fn entry(host: HostProfile) -> Entry {

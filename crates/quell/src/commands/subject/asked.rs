@@ -233,15 +233,19 @@ fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> 
             )
         }
         PlannedSubject::Lab(request) => format!(
-            "compares {modes} on {}, {}\nin slices of {total_ms} ms, for at most {budget_s} s\n",
+            "compares {modes} on {}, {}; the lab is removed at the end\nin slices of {total_ms} ms, for at most {budget_s} s\n",
             of_lab(request),
             loads(&request.loads)
         ),
-        PlannedSubject::Model(spec) => {
-            format!("compares {modes} on {}, {}\nin slices of {total_ms} ms\n", of_model(spec), loads(&spec.loads))
-        }
+        PlannedSubject::Model(spec) => format!(
+            "compares {modes} on {}, {}; this host is not changed\nin slices of {total_ms} ms, for at most {budget_s} s of \
+             virtual time\n",
+            of_model(spec),
+            loads(&spec.loads)
+        ),
         PlannedSubject::Guest(kernel) => format!(
-            "compares {modes} in a guest with Linux {}\nin slices of {total_ms} ms, for at most {budget_s} s\n",
+            "compares {modes} in a guest with Linux {}, in a closed loop; this host is not changed\n\
+             in slices of {total_ms} ms, for at most {budget_s} s of the guest's time\n",
             kernel.origin.version
         ),
     }
@@ -427,7 +431,9 @@ pub(in crate::commands) fn of_lab_run(error: LabRunError) -> Failure {
         LabRunError::Experiment(ComparisonError::Reference { .. } | ComparisonError::NoModeLeft(_)) => {
             Failure::new(Exit::NotSupported, error)
         }
-        LabRunError::Experiment(ComparisonError::Design(_)) => Failure::usage(error),
+        LabRunError::Experiment(ComparisonError::Design(_) | ComparisonError::ShortBudget { .. }) => {
+            Failure::usage(error)
+        }
         LabRunError::Check(_) => Failure::new(
             Exit::VerifyFailed,
             format!("{error}; use --insist to measure anyway (the result is then marked)"),

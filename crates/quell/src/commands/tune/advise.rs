@@ -64,7 +64,7 @@ pub(super) fn advise(args: &TuneArgs, targets: Option<&Targets>) -> Result<(), F
     let steer = if seen.as_ref().is_some_and(|seen| seen.steering_helps) { " --steer --pin" } else { "" };
     let seen = seen.map(|seen| seen.to_string()).unwrap_or_default();
     let programs = args.subject.programs_text() + steer;
-    output::data(&(seen + &rendered(&spec.setup.host.name, &plan, &modes, &programs)))
+    output::prose(&(seen + &rendered(&spec.setup.host.name, &plan, &modes, &programs)))
 }
 
 /// Output of `quell tune --advise --json`.
