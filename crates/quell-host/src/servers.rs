@@ -26,7 +26,7 @@ use crate::attach::no_queue::{NoQueueCause, no_queue_cause};
 use crate::attach::payoff::{DoesItPay, ModePayoff};
 use crate::attach::receivers::accepts_for_others;
 use crate::findings::{
-    Finding, GRO_OFF_ID, Node, QueuePerEpoll, Severity, can_come_to_mix, expected_device, kinds_of, lacking,
+    Finding, FixText, GRO_OFF_ID, Node, QueuePerEpoll, Severity, can_come_to_mix, expected_device, kinds_of, lacking,
     modes_without_epolls,
 };
 use crate::snapshot::arrival::receiving_napis;
@@ -82,6 +82,9 @@ pub struct HostServer {
     pub payoff: Option<ModePayoff>,
     /// What to do next.
     pub next: NextStep,
+    /// The first fix of the finding that is to be fixed next; absent without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fix: Option<FixText>,
 }
 
 /// How a server waits for packets.
@@ -316,14 +319,22 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
             _ => by_answers(current.into_iter(), load, mixing.as_ref(), can_steer),
         }
     };
+    let no_queue = is_idle.then(|| no_queue_cause(query, &pids));
     let next = match (to_fix, &attached) {
         (Some(worst), _) => NextStep::Fix { finding: worst.id },
         (None, Some(attached)) => of_attached(attached, payoff.as_ref(), can_steer, measured()),
-        (None, None) if is_idle => match no_queue_cause(query, &pids) {
-            NoQueueCause::GroOff { .. } => NextStep::Fix { finding: GRO_OFF_ID },
+        (None, None) if is_idle => match &no_queue {
+            Some(NoQueueCause::GroOff { .. }) => NextStep::Fix { finding: GRO_OFF_ID },
             _ => NextStep::AwaitClients,
         },
         (None, None) => of_unattached(present, can_steer, measured()),
+    };
+    let its_fix =
+        |id| about.iter().find(|finding| finding.id == id).and_then(|finding| Some(finding.fix.first()?.text()));
+    let fix = match (&next, no_queue) {
+        (NextStep::Fix { finding: GRO_OFF_ID }, Some(NoQueueCause::GroOff { fix, .. })) => Some(fix),
+        (NextStep::Fix { finding }, _) => its_fix(*finding),
+        _ => None,
     };
     HostServer {
         pid: first.pid,
@@ -348,6 +359,7 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         payoff,
         processes: pids.into_iter().collect(),
         next,
+        fix,
     }
 }
 

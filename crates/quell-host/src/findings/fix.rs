@@ -67,6 +67,10 @@ impl JsonSchema for Fix {
         FixText::schema_name()
     }
 
+    fn schema_id() -> Cow<'static, str> {
+        FixText::schema_id()
+    }
+
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         FixText::json_schema(generator)
     }

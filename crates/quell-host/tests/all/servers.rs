@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::snapshots::{before, healthy, set, snapshot};
+use crate::snapshots::{before, healthy, set, snapshot, udp};
 use quell_host::attach::AttachedMode;
 use quell_host::attach::payoff::DoesItPay;
-use quell_host::findings::{Finding, QueuePerEpoll, examine};
+use quell_host::findings::{Finding, FixText, QueuePerEpoll, examine};
 use quell_host::servers::{
     EarlierAnswer, EarlierMeasurement, EarlierVerdict, HostServer, Known, NextStep, OpenQuestion, ProcessOrigin,
     ServerWait, servers, with_started_since,
@@ -340,6 +340,17 @@ fn a_program_with_one_epoll_is_measured_with_the_modes_that_can_work() {
 }
 
 #[test]
+fn a_udp_socket_that_receives_from_several_queues_is_measured_with_the_modes_that_can_work() {
+    let mut host = plain();
+    set(&mut host, "/sockets/1", udp(101));
+    let dns = only(&host, &Facts::default());
+    assert_eq!((dns.next, dns.modes), (NextStep::Measure { steered: false }, without_epolls()));
+    assert!(
+        matches!(dns.queue_per_epoll, Some(QueuePerEpoll::Impossible { reason }) if reason.contains("--steer-udp"))
+    );
+}
+
+#[test]
 fn a_program_without_epoll_is_measured_with_the_modes_that_need_none() {
     let mut host = plain();
     (1..3).for_each(|epoll| set(&mut host, &format!("/processes/0/files/epolls/{epoll}/targets"), json!([])));
@@ -509,7 +520,9 @@ fn a_server_behind_a_veth_without_gro_needs_gro_first() {
     set(&mut host, "/devices/0/kind", json!("veth"));
     set(&mut host, "/devices/0/napis", json!([]));
     set(&mut host, "/devices/0/features/rx-gro/active", json!(false));
-    assert_eq!(only(&host, &Facts::default()).next, NextStep::Fix { finding: "gro-off" });
+    let server = only(&host, &Facts::default());
+    assert_eq!(server.next, NextStep::Fix { finding: "gro-off" });
+    assert_eq!(server.fix, Some(FixText::Command("ethtool -K eth0 gro on".to_owned())));
 }
 
 #[test]

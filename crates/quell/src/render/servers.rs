@@ -7,7 +7,7 @@ use quell_cli::number::short;
 use quell_host::attach::mode_command::placement_options;
 use quell_host::attach::payoff::DoesItPay;
 use quell_host::attach::{AttachedMode, ModeCommand};
-use quell_host::findings::{EPOLL_MIXES_NAPIS, QueuePerEpoll};
+use quell_host::findings::{EPOLL_MIXES_NAPIS, FixText, QueuePerEpoll};
 use quell_host::servers::{EarlierMeasurement, HostServer, NextStep, ServerWait};
 use quell_linux::proc::ProgramPlace;
 use quell_linux::visible::{self, counted};
@@ -18,6 +18,7 @@ use super::conclusion;
 use super::number::ABSENT;
 use super::payoff::{self, ProgramArguments, RECONNECT_TO_ATTACHED};
 use super::terminal::Terminal;
+use crate::output::on_one_line;
 use quell_cli::table::{lines, new_table, set_gap};
 
 /// Maximum number of servers in the table; `--json` lists all.
@@ -267,9 +268,13 @@ fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
         NextStep::Fix { .. } if fixes == Fixes::ByDoctor => Some(format!("quell doctor {pid}")),
         NextStep::Fix { finding } => {
             let can_measure = *finding == EPOLL_MIXES_NAPIS && server.serious == 0 && !server.modes.is_empty();
-            can_measure.then(|| arguments(server).measure(&options(server, false)))
+            match &server.fix {
+                _ if can_measure => Some(arguments(server).measure(&options(server, false))),
+                Some(FixText::Command(command)) => Some(on_one_line(command)),
+                _ => None,
+            }
         }
-        NextStep::MeasureAgain { packets_per_s: 0, .. } => None,
+        NextStep::MeasureAgain { packets_per_s: 0, .. } | NextStep::AwaitClients => load(server, "--seconds 10"),
         NextStep::Measure { steered }
         | NextStep::MeasureAgain { steered, .. }
         | NextStep::SettingsChanged { steered, .. } => Some(arguments(server).measure(&options(server, *steered))),
@@ -294,7 +299,6 @@ fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
         NextStep::Keep { measured: EarlierMeasurement { problem: Some(_), result, .. }, open: None } => {
             Some(format!("quell results show {}", visible::name(result)))
         }
-        NextStep::AwaitClients => load(server, "--seconds 10"),
         NextStep::Return { .. } | NextStep::Keep { .. } => None,
     }
 }
@@ -385,7 +389,12 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
             let change = to_change(first).filter(|_| *finding == EPOLL_MIXES_NAPIS && fixes == Fixes::Above);
             let until_then = command(first, fixes).map(|_| "; until then, only modes without epoll can be compared");
             let change = change.map(|change| format!(": {change}{}", until_then.unwrap_or_default()));
-            format!("fix first what prevents a benefit for {name} {pid} ({finding}){}", change.unwrap_or_default())
+            let advice = match &first.fix {
+                Some(FixText::Advice(advice)) if fixes == Fixes::Above => Some(format!(": {}", on_one_line(advice))),
+                _ => None,
+            };
+            let change = change.or(advice).unwrap_or_default();
+            format!("fix first what prevents a benefit for {name} {pid} ({finding}){change}")
         }
         NextStep::Measure { steered } => {
             let (steered, compares) = (reconnect(steered), arguments(first).compares());
@@ -548,6 +557,7 @@ mod tests {
             notes: 0,
             payoff: None,
             next,
+            fix: None,
         }
     }
 
@@ -834,6 +844,16 @@ mod tests {
         let fix = concluded(fix);
         assert!(fix.contains("(epoll-mixes-napis): add `reuseport`; until then, only modes without epoll"), "{fix}");
         assert!(fix.trim_end().ends_with(" --modes base,defer20"), "{fix}");
+    }
+
+    #[test]
+    fn the_conclusion_of_doctor_has_the_fix() {
+        let of = |fix| HostServer { fix: Some(fix), ..server("web", NextStep::Fix { finding: "gro-off" }) };
+        let command = of(FixText::Command("ethtool -K eth0 gro on".to_owned()));
+        let row = table(std::slice::from_ref(&command), PLAIN, Fixes::Above);
+        assert!(row.trim_end().ends_with("fix gro-off"), "{row}");
+        assert!(concluded(command).ends_with("(gro-off): ethtool -K eth0 gro on\n"));
+        assert!(concluded(of(FixText::Advice("pin it".to_owned()))).ends_with("(gro-off): pin it\n"));
     }
 
     #[test]
