@@ -86,6 +86,8 @@ pub enum WhyKeep {
         /// Whether latencies were measured, and not compared, because the server waited for CPUs that other programs used.
         latency_withheld: bool,
     },
+    /// The best of the others saves something, and causes a serious finding, which `quell attach` says, too.
+    SeriousFinding { mode: String, saves: Vec<QuantityChange>, finding: String },
     /// The best of the others is better by some quantities and much worse by others.
     TradeOff { mode: String, saves: Vec<QuantityChange>, costs: Vec<QuantityChange> },
     /// A search found no better mode.
@@ -271,9 +273,14 @@ impl ExperimentResult {
         let standings: Vec<Standing> = design.treatments.iter().map(|one| standing(&one.name)).collect();
         let names = || design.treatments.iter().map(|treatment| treatment.name.as_str());
         let next_ms = self.next_budget_ms(&analyses);
-        let best = standings.iter().enumerate().filter(|(_, standing)| standing.worth() > Worth::Nothing);
-        // Of equal ones the first: modes are listed from the least to the most invasive.
-        let best = best.max_by_key(|(index, standing)| (standing.worth(), standing.score(), Reverse(*index)));
+        let finding = |index: usize| self.subject.serious_finding(design.treatments[index].setting);
+        let best_of = |has_finding: bool, least: Worth| {
+            let all = standings.iter().enumerate().filter(|(index, _)| finding(*index).is_some() == has_finding);
+            // Of equal ones the first: modes are listed from the least to the most invasive.
+            all.filter(|(_, standing)| standing.worth() >= least)
+                .max_by_key(|(index, standing)| (standing.worth(), standing.score(), Reverse(*index)))
+        };
+        let best = best_of(false, Worth::TradeOff);
         let mode = self.subject.present(design.reference.setting);
         let keep = |because, open: Vec<OpenGain>| {
             let budget_ms = next_ms.filter(|_| !open.is_empty());
@@ -297,6 +304,12 @@ impl ExperimentResult {
             }
             let because = WhyLonger::OtherPrograms { latency_helps: false };
             return Some(Conclusion::MeasureLonger { because, worse: worse(), open: Vec::new(), budget_ms: None });
+        }
+        let pays = best.is_some_and(|(_, standing)| standing.worth() >= Worth::SomeLoads);
+        if let Some((index, standing)) = best_of(true, Worth::SomeLoads).filter(|_| !pays) {
+            let (mode, saves) = (design.treatments[index].name.clone(), standing.saves(|_| true));
+            let finding = finding(index).unwrap_or_default().to_owned();
+            return keep(WhyKeep::SeriousFinding { mode, saves, finding }, Vec::new());
         }
         if let Some((index, standing)) = best {
             let treatment = &design.treatments[index];
@@ -404,6 +417,12 @@ impl SubjectFacts {
             Self::Programs(programs) if mode == DeliveryMode::default() => programs.base_is.unwrap_or(mode),
             _ => mode,
         }
+    }
+
+    /// ID of a serious finding that a mode causes in the programs.
+    pub fn serious_finding(&self, mode: DeliveryMode) -> Option<&str> {
+        let Self::Programs(programs) = self else { return None };
+        programs.problems.iter().find(|problem| problem.modes.contains(&mode)).map(|problem| problem.id.as_str())
     }
 
     /// Whether the clients sent as fast as the server answered: in a closed loop of Quell's generator, or by a command that

@@ -50,7 +50,12 @@ fn of(
     again: impl FnOnce(Option<u64>) -> String,
     left_alone: &[String],
 ) -> Advice {
-    let said = words::conclusion(conclusion, left_alone);
+    let mut said = words::conclusion(conclusion, left_alone);
+    if let Conclusion::Use { mode, .. } = conclusion
+        && let Some(finding) = subject.serious_finding(*mode)
+    {
+        said.push_str(&format!("; it causes a serious finding: {finding} (`quell doctor --explain {finding}`)"));
+    }
     match (conclusion, subject) {
         (Conclusion::Use { mode, .. }, SubjectFacts::Programs(facts)) if facts.attached == Some(*mode) => {
             advice(&format!("{said}. It is attached already"), None)

@@ -309,6 +309,11 @@ fn why_keep(because: &WhyKeep) -> String {
             };
             every_other_is_worse(modes) + withheld
         }
+        WhyKeep::SeriousFinding { mode, saves, finding } => format!(
+            ", because {}, which saves {}, causes a serious finding: {finding} (`quell doctor --explain {finding}`)",
+            visible::name(mode),
+            changes(saves, ALL_LOADS)
+        ),
         WhyKeep::TradeOff { mode, saves, costs } => {
             let (saved, cost) = (changes(saves, ALL_LOADS), changes(costs, ALL_LOADS));
             format!(", unless {saved} under {} is worth {cost}", visible::name(mode))
@@ -335,10 +340,12 @@ fn every_other_is_worse(modes: &[WorseMode]) -> String {
 pub fn other_programs(experiment: &LoadExperiment) -> Option<String> {
     let most = "other programs used most of the time of the server's CPUs";
     match (experiment.has_foreign_cpu(), experiment.has_no_idle_cpu()) {
-        (_, true) => Some(format!(
-            "{most}, and these were hardly ever idle: the server waited for a CPU, so latencies show these programs. \
-             Measure later, or on CPUs of its own"
-        )),
+        (_, true) => {
+            let waited = format!("{most}, and these were hardly ever idle: the server waited for a CPU");
+            let is_seen = experiment.record.design.criteria.iter().any(figures::is_of_clients);
+            let latencies = ", so latencies show these programs. Measure later, or on CPUs of its own";
+            Some(if is_seen { waited + latencies } else { waited })
+        }
         (true, false) => Some(format!("CPU time: {most}")),
         (false, false) => None,
     }

@@ -158,6 +158,28 @@ fn programs() -> ProgramsFacts {
 }
 
 #[test]
+fn a_mode_that_causes_a_serious_finding_is_not_recommended_and_the_next_one_is() {
+    let concluded = |modes: &[(&str, f64, f64)]| {
+        let mut result = experiment(modes, 0.01);
+        let observed = "nginx (812): sockets by NAPI: 16 on 1, 16 on 2".to_owned();
+        let problem = ProblemFacts { id: "epoll-mixes-napis".to_owned(), observed, modes: vec![mode("suspend200")] };
+        result.subject = SubjectFacts::Programs(Box::new(ProgramsFacts { problems: vec![problem], ..programs() }));
+        result.conclusion().unwrap()
+    };
+    let alone = concluded(&[("suspend200", 7.0, 1.0)]);
+    let Conclusion::Keep { because: WhyKeep::SeriousFinding { mode: other, saves, finding }, .. } = &alone else {
+        panic!("{alone:?}")
+    };
+    assert_eq!((other.as_str(), ratios(saves), finding.as_str()), ("suspend200", vec![0.7], "epoll-mixes-napis"));
+    let beside = concluded(&[("suspend200", 7.0, 1.0), ("defer200", 8.0, 1.0)]);
+    assert_eq!(used(&beside).as_deref(), Some("defer200"));
+    let trade = concluded(&[("suspend200", 7.0, 1.0), ("fullbusy", 35.0, 0.1)]);
+    assert!(matches!(trade, Conclusion::Keep { because: WhyKeep::SeriousFinding { .. }, .. }), "{trade:?}");
+    let worse = concluded(&[("suspend200", 20.0, 1.0)]);
+    assert!(matches!(worse, Conclusion::Keep { because: WhyKeep::OthersAreWorse { .. }, .. }), "{worse:?}");
+}
+
+#[test]
 fn the_answer_for_a_program_is_that_of_each_load_with_its_packet_rate_and_problem() {
     let steered = |options: &[&str]| PlacementFacts {
         options: options.iter().map(|one| (*one).to_owned()).collect(),

@@ -15,7 +15,7 @@ use quell_result::figures::{self, Work};
 
 use super::number::{self, ABSENT};
 use super::terminal::Terminal;
-use quell_cli::table::Grid;
+use quell_cli::table::{self, Grid};
 
 const DETAILS: [(&str, &str); 9] = [
     (figures::CPU, "CPU µs"),
@@ -27,6 +27,19 @@ const DETAILS: [(&str, &str); 9] = [
     (figures::INSTRUCTIONS, "instructions"),
     (figures::EMPTY_POLLS, "empty polls"),
     (figures::BUSY, "CPUs busy"),
+];
+/// Legend of those columns whose headings do not say everything; `{work}` is a request or a packet.
+const MEANINGS: [(&str, &str); 10] = [
+    ("CPU µs", "time in which the server's CPUs were not idle, per {work}; with NAPI threads, theirs and the server's"),
+    ("process µs", "CPU time of the server's own threads, per {work}"),
+    ("polls", "NAPI polls of the queues, per {work}"),
+    ("interrupts", "interrupts of the queues, per {work}"),
+    ("sleeps", "how often a thread of the server went to sleep, per {work}"),
+    ("cycles", "cycles of the server's CPUs, per {work}"),
+    ("instructions", "instructions of the server's CPUs, per {work}"),
+    ("empty polls", "share of the polls that found no packet, 0 to 1"),
+    ("CPUs busy", "share of time in which the server's CPUs were not idle, 0 to 1"),
+    ("p50 µs", "latency over all slices of a mode, or the median of what --latency printed"),
 ];
 const LATENCIES: [(f64, &str); 4] = [(0.5, "p50 µs"), (0.99, "p99 µs"), (0.999, "p99.9 µs"), (0.9999, "p99.99 µs")];
 
@@ -68,10 +81,19 @@ fn details(result: &ExperimentResult) -> String {
             out.push_str(&format!("\n{of_load}{table}"));
         }
     }
-    out.push_str(
-        "\nCosts are per request, or per packet if the number of requests is unknown.\nLatencies cover all slices of a mode, or are medians of what the command of --latency printed.\n",
-    );
+    out.push_str(&format!("\n{}", legend_of_details(&result.experiments)));
     out + &reported(result.experiments.iter().filter_map(|experiment| experiment.settings.as_ref()))
+}
+
+/// Legend of the columns of these experiments.
+fn legend_of_details(experiments: &[LoadExperiment]) -> String {
+    let shown: Vec<&str> = experiments.iter().flat_map(|one| headings(one, &one.analyse())).collect();
+    let work = if shown.contains(&REQUEST_RATE.1) { Work::Request } else { Work::Packet };
+    let meanings = MEANINGS.iter().filter(|(heading, _)| shown.contains(heading));
+    let meanings: Vec<(&str, String)> =
+        meanings.map(|(heading, meaning)| (*heading, meaning.replace("{work}", work.word()))).collect();
+    let meanings: Vec<(&str, &str)> = meanings.iter().map(|(heading, meaning)| (*heading, meaning.as_str())).collect();
+    table::legend(&meanings, Terminal::of_stdout())
 }
 
 /// What the kernel reported about the settings of these experiments. Experiments with the same tables share them.
@@ -325,25 +347,39 @@ fn notes(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
     out
 }
 
-fn absolute(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
-    let record = &experiment.record;
-    let has = |name: &str| record.slices.iter().any(|slice| slice.observation.metric(name).is_some());
+const REQUEST_RATE: (&str, &str) = (figures::REQUESTS, "requests/s");
+const PACKET_RATE: (&str, &str) = (figures::PACKETS, "packets/s");
+
+/// Metrics of the slices with their headings.
+fn metrics(experiment: &LoadExperiment) -> Vec<(String, &'static str)> {
+    let slices = &experiment.record.slices;
+    let has = |name: &str| slices.iter().any(|slice| slice.observation.metric(name).is_some());
     let work = if has(&Work::Request.name(figures::CPU)) { Work::Request } else { Work::Packet };
     let metric = |name: &str| if name.ends_with("-per") { work.name(name) } else { name.to_owned() };
-    let rate = if work == Work::Request { (figures::REQUESTS, "requests/s") } else { (figures::PACKETS, "packets/s") };
-    let columns: Vec<(String, &str)> = std::iter::once(rate)
-        .chain(DETAILS)
-        .map(|(name, heading)| (metric(name), heading))
-        .filter(|(name, _)| has(name))
-        .collect();
-    let latencies: Vec<(f64, &str)> = LATENCIES
-        .into_iter()
-        .filter(|(quantile, _)| {
-            experiment.treatment_names().any(|treatment| latency(experiment, analysis, treatment, *quantile).is_some())
-        })
-        .collect();
-    let headings = columns.iter().map(|(_, heading)| *heading).chain(latencies.iter().map(|(_, heading)| *heading));
-    if columns.is_empty() && latencies.is_empty() {
+    let rate = if work == Work::Request { REQUEST_RATE } else { PACKET_RATE };
+    let all = std::iter::once(rate).chain(DETAILS).map(|(name, heading)| (metric(name), heading));
+    all.filter(|(name, _)| has(name)).collect()
+}
+
+/// Latency quantiles that are known, with their headings.
+fn latencies(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> Vec<(f64, &'static str)> {
+    let is_known = |quantile: f64| {
+        experiment.treatment_names().any(|treatment| latency(experiment, analysis, treatment, quantile).is_some())
+    };
+    LATENCIES.into_iter().filter(|(quantile, _)| is_known(*quantile)).collect()
+}
+
+/// Headings of the absolute figures.
+fn headings(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> Vec<&'static str> {
+    let metrics = metrics(experiment).into_iter().map(|(_, heading)| heading);
+    metrics.chain(latencies(experiment, analysis).into_iter().map(|(_, heading)| heading)).collect()
+}
+
+/// Table of absolute figures. Empty if there are none.
+fn absolute(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
+    let (metrics, latencies) = (metrics(experiment), latencies(experiment, analysis));
+    let headings = headings(experiment, analysis);
+    if headings.is_empty() {
         return String::new();
     }
     let mut table = Grid::new(std::iter::once("").chain(headings), 1);
@@ -351,7 +387,7 @@ fn absolute(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> Strin
         let of_metric = |name: &String| experiment.median(treatment, name).map_or(ABSENT.to_owned(), number::short);
         let of_latency =
             |quantile: f64| latency(experiment, analysis, treatment, quantile).unwrap_or_else(|| ABSENT.to_owned());
-        let values = columns.iter().map(|(name, _)| of_metric(name));
+        let values = metrics.iter().map(|(name, _)| of_metric(name));
         let values = values.chain(latencies.iter().map(|(quantile, _)| of_latency(*quantile)));
         table.push(std::iter::once(visible::name(treatment).into_owned()).chain(values));
     }

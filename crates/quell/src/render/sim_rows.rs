@@ -43,6 +43,11 @@ const MEANINGS: [(&str, &str); 10] = [
     ("ev/wait", "events that epoll_wait returned"),
 ];
 
+/// What to do with the figures.
+const NEXT: &str = "These are figures of the modelled host. To measure a mode on your server:
+  quell bench --pid PID --modes base,MODE
+";
+
 /// Header and table with a line for each row.
 #[must_use]
 pub(crate) fn render(setup: &SimulationSetup, rows: &[SweepRow], terminal: Terminal) -> String {
@@ -62,10 +67,11 @@ fn of_groups(setup: &SimulationSetup, rows: &[SweepRow], groups: &[&[SweepRow]],
     let poller = words::pollers_share_cpus(setup, rows);
     let poller = poller.map_or_else(String::new, |why| format!("\n{}\n", terminal.fill(&why, "", "")));
     format!(
-        "{header}\n\n{}{}{poller}\n{}",
+        "{header}\n\n{}{}{poller}\n{}\n{}",
         grid(setup, groups, terminal),
         terminal.wrap(&notes(setup, rows)),
-        legend(&MEANINGS, terminal)
+        legend(&MEANINGS, terminal),
+        terminal.wrap(NEXT)
     )
 }
 

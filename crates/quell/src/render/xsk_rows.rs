@@ -45,6 +45,11 @@ const MEANINGS: [(&str, &str); 8] = [
     ("poll/s", "NAPI polls, both hosts"),
 ];
 
+/// What to do with the figures.
+const NEXT: &str = "These are figures of the modelled hosts. To measure who polls best on this machine:
+  quell bench --experiment c
+";
+
 /// Header, table and legend.
 #[must_use]
 pub(crate) fn render(run: &XskSimulationRun, terminal: Terminal) -> String {
@@ -59,7 +64,14 @@ pub(crate) fn render(run: &XskSimulationRun, terminal: Terminal) -> String {
     );
     let note =
         if rows.iter().all(|row| is_met(run, row)) { "" } else { "\n* the client or the server could not keep up\n" };
-    format!("{}\n\n{}{note}\n{}", terminal.fill(&header, "", ""), grid(run, terminal), legend(&MEANINGS, terminal))
+    format!(
+        "{}\n\n{}{}\n{}\n{}",
+        terminal.fill(&header, "", ""),
+        grid(run, terminal),
+        terminal.wrap(note),
+        legend(&MEANINGS, terminal),
+        terminal.wrap(NEXT)
+    )
 }
 
 fn grid(run: &XskSimulationRun, terminal: Terminal) -> String {
