@@ -109,6 +109,12 @@ impl PollCounting {
         Self { queues, began, polls, irqs, cpu }
     }
 
+    /// Whether one of the queues has enough packets for a verdict with these counters.
+    pub(super) fn suffices(&self, polls: &BTreeMap<NapiId, PollCounters>) -> bool {
+        let packets = |(napi, now): (&NapiId, &PollCounters)| now.since(self.polls.get(napi)).packets;
+        polls.iter().map(packets).any(|packets| packets >= PACKETS_TO_JUDGE)
+    }
+
     /// Ends the interval with these counters, and begins the next one.
     pub(super) fn next(
         &mut self,

@@ -8,6 +8,7 @@ pub(crate) mod doctor;
 pub(crate) mod export;
 pub(crate) mod lab;
 pub(crate) mod load;
+mod pace;
 mod placement_args;
 pub(crate) mod program_profiles;
 pub(crate) mod programs_args;
