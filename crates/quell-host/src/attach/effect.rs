@@ -304,12 +304,15 @@ pub fn judge(mode: &DeliveryMode, seen: &EffectOnQueue, cause: impl FnOnce() -> 
         };
     }
     if polls_by_program && by_program == 0 {
-        return seen.without_program(format!(
-            "none of {} was by the program ({}): its sockets poll in blocking receives, not while a thread waits in \
-             epoll_wait, poll or select",
-            counted(polls, "poll"),
-            counted(packets, "packet")
-        ));
+        return match seen.without_program(String::new()) {
+            ModeVerdict::NotInEffect(_) => ModeVerdict::NotInEffect(format!(
+                "none of {} was by the program ({}): {}",
+                counted(polls, "poll"),
+                counted(packets, "packet"),
+                no_receive_polled(&cause())
+            )),
+            other => other,
+        };
     }
     if mode.poller().is_some() {
         let text = share(by_program, polls, "by the poller");
@@ -339,6 +342,14 @@ pub fn judge(mode: &DeliveryMode, seen: &EffectOnQueue, cause: impl FnOnce() -> 
         };
     }
     if napi.defers() { deferral(seen) } else { undisturbed(seen) }
+}
+
+/// Why no receive of a socket polled the queue, and what to do.
+fn no_receive_polled(cause: &NoPollCause) -> String {
+    match (cause, cause.fix()) {
+        (NoPollCause::OfFirstDatagram { .. }, Some(fix)) => format!("{cause}; {fix}"),
+        _ => "its sockets poll in blocking receives, not while a thread waits in epoll_wait, poll or select".to_owned(),
+    }
 }
 
 /// The program's own polls are the evidence. After it receives events, the kernel suspends the interrupt, and the next
