@@ -15,6 +15,7 @@ pub(crate) mod programs_args;
 pub(crate) mod report;
 pub(crate) mod respond;
 pub(crate) mod results;
+pub(crate) mod revert;
 pub(crate) mod run;
 pub(crate) mod show;
 pub(crate) mod sim;
