@@ -75,12 +75,17 @@ fn user_of(query: &SnapshotQuery<'_>, cpu: u32, starved: &Thread) -> Option<(Str
 
 impl StarvedThread {
     pub(crate) fn fix(&self) -> Fix {
-        let Self { tid, user, .. } = self;
-        Fix::advice(match user {
-            Some((name, user, _)) => {
+        let Self { tid, cpu, user, .. } = self;
+        Fix::advice(match (user, cpu) {
+            (Some((name, user, _)), _) => {
                 format!("let {name} {user} and thread {tid} run on different CPUs: taskset -cp CPU {user}")
             }
-            None => format!("give thread {tid} a CPU of its own (taskset, cpusets, CPU limits of its cgroup)"),
+            // A snapshot has programs with sockets only.
+            (None, Some(cpu)) => format!(
+                "let thread {tid} run on another CPU than {cpu}, or with a higher CPU limit of its cgroup; who uses CPU \
+                 {cpu}: ps -eLo psr,cls,pcpu,tid,comm --sort -pcpu"
+            ),
+            (None, None) => format!("give thread {tid} a CPU of its own, or its cgroup a higher CPU limit"),
         })
     }
 }

@@ -458,7 +458,7 @@ fn a_stalled_queue_whose_program_gets_no_cpu_has_that_cause_and_the_user_of_the_
         "{starved}"
     );
     let by_a_limit = of(100, 1_800, false);
-    assert!(by_a_limit.contains(&format!("{thread} => give thread 4243 a CPU of its own")), "{by_a_limit}");
+    assert!(by_a_limit.contains(&format!("{thread} => let thread 4243 run on another CPU than 0, or")), "{by_a_limit}");
     for (ran_ms, waited_ms) in [(1_800, 100), (1, 100)] {
         let at_work = of(ran_ms, waited_ms, true);
         assert!(at_work.ends_with("=> let the program return to epoll_wait with a timeout above 0"), "{at_work}");
