@@ -341,15 +341,15 @@ mod tests {
 
     #[test]
     fn a_new_worker_is_noticed_until_a_search_has_found_it() {
+        if ProcRoot::default().thread_self().children().is_err() {
+            return skip(Lacks::KernelFeature, "needs CONFIG_PROC_CHILDREN");
+        }
         let start = "read line; sleep 600 & read line; kill $!; wait; echo; read line";
         let pipe = std::process::Stdio::piped;
         let mut master =
             std::process::Command::new("sh").args(["-c", start]).stdin(pipe()).stdout(pipe()).spawn().unwrap();
         let pid = Pid::from_kernel(master.id()).unwrap();
         let mut targets = Targets::find(Selection::Processes(vec![pid])).unwrap();
-        if targets.proc.process(pid).thread(pid).children().is_err() {
-            return skip(Lacks::KernelFeature, "needs CONFIG_PROC_CHILDREN");
-        }
         assert!(!targets.has_started_another());
         let mut line = |text: &str| master.stdin.as_mut().unwrap().write_all(text.as_bytes()).unwrap();
         line("\n");

@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_is_asked_for_only_if_epolls_never_polled_and_the_programs_ran() {
+    fn a_cause_is_asked_for_only_if_the_programs_ran_and_never_polled() {
         let of = |mode: &str, seen: EffectOnQueue, cause: NoPollCause| {
             let mut asked = false;
             let verdict = judge(&mode.parse().unwrap(), &seen, || {
@@ -500,10 +500,17 @@ mod tests {
         assert!(matches!(&verdict, ModeVerdict::CannotTell(why) if why.ends_with("dnsmasq has")), "{verdict:?}");
         let idle = EffectOnQueue { programs_cpu_ns: Some(1_000), ..never };
         for (mode, seen) in
-            [("suspend200", idle), ("sockpoll50", never), ("defer20", never), ("fullbusy", seen(10_000, 900, 9))]
+            [("suspend200", idle), ("sockpoll50", idle), ("defer20", never), ("fullbusy", seen(10_000, 900, 9))]
         {
             assert!(!of(mode, seen, NoPollCause::NoEpoll).0, "{mode}");
         }
+        let polled = NapiId::from_kernel(9_001).unwrap();
+        let (_, verdict) = of("sockpoll50", never, NoPollCause::OfFirstDatagram { polled });
+        let first = "polls only that of its first datagram (NAPI 9001); let the program open one socket";
+        assert!(matches!(&verdict, ModeVerdict::NotInEffect(why) if why.contains(first)), "{verdict:?}");
+        let (_, verdict) = of("sockpoll50", never, NoPollCause::NoEpoll);
+        let blocking = "its sockets poll in blocking receives, not while";
+        assert!(matches!(&verdict, ModeVerdict::NotInEffect(why) if why.contains(blocking)), "{verdict:?}");
     }
 
     #[test]
