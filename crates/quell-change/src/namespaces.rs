@@ -1,8 +1,9 @@
 //! Finds a network namespace by its cookie, which is unique within one boot. Names and process IDs are reused; they
 //! only provide candidates.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
+use quell_linux::Pid;
 use quell_linux::netns::{Namespace, NamespaceError};
 use quell_linux::proc::{ProcError, ProcRoot};
 
@@ -35,15 +36,38 @@ pub(crate) fn find(
     let named = Namespace::list_named()?;
     let named = named.iter().map(Namespace::open_named);
     let pids = proc.pids()?;
-    let of_processes = pids.into_iter().map(|pid| {
-        let what = || proc.path().join(pid.to_string());
-        // The kernel reports a process that is just exiting as inaccessible (`fs/proc/namespaces.c`).
-        Namespace::open_pid(proc.path(), pid).map_err(|error| match error.is_denied() && !what().exists() {
-            true => NamespaceError::Absent { what: what().display().to_string() },
-            false => error,
-        })
+    let (mut searched, mut hidden) = (Vec::new(), Vec::new());
+    let of_processes = pids.into_iter().filter_map(|pid| match Namespace::open_pid(proc.path(), pid) {
+        Err(error) if error.is_denied() => {
+            hidden.push((pid, error));
+            None
+        }
+        opened => {
+            searched.push(pid);
+            Some(opened)
+        }
     });
-    Ok(find_among(std::iter::once_with(Namespace::current).chain(named).chain(of_processes), is_it)?)
+    let found = find_among(std::iter::once_with(Namespace::current).chain(named).chain(of_processes), is_it)?;
+    if found.is_none() && !hidden.is_empty() {
+        let inode = |pid: Pid| proc.process(pid).net_dev_inode().ok();
+        let own = proc.thread_self().net_dev_inode().ok();
+        let searched: BTreeSet<u64> = searched.into_iter().filter_map(inode).chain(own).collect();
+        // The kernel reports a process that is just exiting as inaccessible (`fs/proc/namespaces.c`).
+        let is_there = |pid: Pid| proc.path().join(pid.to_string()).exists();
+        let hidden = hidden.into_iter().filter(|(pid, _)| is_there(*pid));
+        refuse_unsearched(hidden.map(|(pid, error)| (inode(pid), error)), &searched)?;
+    }
+    Ok(found)
+}
+
+/// Fails if a process may be in a namespace that was not searched. A process that denies access to its namespace still
+/// shows the inode of its `net/dev`, which it shares with all processes of the namespace.
+fn refuse_unsearched(
+    hidden: impl Iterator<Item = (Option<u64>, NamespaceError)>,
+    searched: &BTreeSet<u64>,
+) -> Result<(), NamespaceError> {
+    let is_unsearched = |inode: &Option<u64>| inode.is_none_or(|inode| !searched.contains(&inode));
+    hidden.filter(|(inode, _)| is_unsearched(inode)).try_for_each(|(_, error)| Err(error))
 }
 
 /// Checks all candidates. An inaccessible namespace may be the wanted one, so its error is returned if no other
@@ -92,6 +116,15 @@ mod tests {
     fn an_inaccessible_namespace_may_still_exist() {
         assert_eq!(find_among([Err(denied()), here()].into_iter(), |_| Ok(false)), Err(denied()));
         assert_eq!(find_among([here()].into_iter(), |_| Err(denied())), Err(denied()));
+    }
+
+    #[test]
+    fn a_hidden_process_in_a_namespace_that_was_searched_hides_nothing() {
+        let searched = BTreeSet::from([7, 8]);
+        let refused = |inodes: &[Option<u64>]| refuse_unsearched(inodes.iter().map(|one| (*one, denied())), &searched);
+        assert_eq!(refused(&[Some(7), Some(8)]), Ok(()));
+        assert_eq!(refused(&[Some(7), Some(9)]), Err(denied()));
+        assert_eq!(refused(&[None]), Err(denied()), "hidepid hides it");
     }
 
     #[test]

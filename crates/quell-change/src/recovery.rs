@@ -216,15 +216,15 @@ fn is_held_by_its_own(path: &Path, history: Option<&History>, proc: &ProcRoot) -
     owners.into_iter().any(|pid| is_locked_by(proc, path, pid))
 }
 
-/// Contents of the journals that [`recover`] would revert. Only reads.
-pub fn left_behind(journal: &Journal) -> Result<Vec<History>, ChangeError> {
+/// Paths and contents of the journals that [`recover`] would revert. Only reads.
+pub fn left_behind(journal: &Journal) -> Result<Vec<(PathBuf, History)>, ChangeError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
-    let history = |listed| match listed {
-        ListedJournal::Abandoned { history, .. } if !persists(&history, boot_id, &proc) => Some(history),
+    let left = |listed| match listed {
+        ListedJournal::Abandoned { path, history } if !persists(&history, boot_id, &proc) => Some((path, history)),
         _ => None,
     };
-    Ok(journal.list()?.into_iter().filter_map(history).collect())
+    Ok(journal.list()?.into_iter().filter_map(left).collect())
 }
 
 /// Settings of a journal that wait for their queues, with the present names of their devices.

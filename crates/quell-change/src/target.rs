@@ -23,6 +23,8 @@ pub struct Targets {
     proc: ProcRoot,
     boot_id: BootId,
     living: BTreeMap<Pid, TargetProgram>,
+    /// Of them, those that have children, or that are no children of others.
+    parents: Vec<Pid>,
 }
 
 /// Processes that started and exited between two searches.
@@ -106,7 +108,7 @@ impl Targets {
     pub fn find(selection: Selection) -> Result<Self, TargetError> {
         let proc = ProcRoot::default();
         let boot_id = proc.boot_id()?;
-        let mut targets = Self { selection, proc, boot_id, living: BTreeMap::new() };
+        let mut targets = Self { selection, proc, boot_id, living: BTreeMap::new(), parents: Vec::new() };
         let seen = targets.see()?;
         let roots = match &targets.selection {
             Selection::Processes(pids) => match pids.iter().find(|pid| !seen.contains_key(pid)) {
@@ -116,6 +118,7 @@ impl Targets {
             Selection::Cgroup(cgroup) => cgroup.processes()?,
         };
         targets.living = with_descendants(&seen, &roots);
+        targets.parents = parents(&seen, &targets.living);
         for target in targets.living.values() {
             let is_named = roots.contains(&target.pid);
             let why = if is_named { "selected" } else { "descends from a selected process" };
@@ -156,12 +159,31 @@ impl Targets {
         };
         let started: Vec<TargetProgram> = living.iter().filter(is_new).map(|(_, target)| target.clone()).collect();
         self.living = living;
+        self.parents = parents(&seen, &self.living);
         for (target, what) in
             ended.iter().map(|it| (it, "process exited")).chain(started.iter().map(|it| (it, "process found")))
         {
             info!(pid = target.pid.get(), comm = ?target.name, "{what}");
         }
         Ok(Turnover { started, ended })
+    }
+
+    /// Whether a process was started since the last search, as far as a look shows that costs little: at the children
+    /// of the main threads of processes that start others, and at the cgroup. [`Self::refresh`] finds all.
+    #[must_use]
+    pub fn has_started_another(&self) -> bool {
+        let children = self.parents.iter().flat_map(|&pid| {
+            // Without CONFIG_PROC_CHILDREN there is no such file.
+            self.proc.process(pid).thread(pid).children().unwrap_or_default()
+        });
+        let of_cgroup = match &self.selection {
+            Selection::Cgroup(cgroup) => cgroup.processes().unwrap_or_default(),
+            Selection::Processes(_) => Vec::new(),
+        };
+        let this = Pid::of_this_process();
+        let is_alive = |pid: Pid| self.proc.process(pid).stat().is_ok_and(|stat| !stat.process_has_ended());
+        let mut new = children.chain(of_cgroup).filter(|pid| *pid != this && !self.living.contains_key(pid));
+        new.any(is_alive)
     }
 
     pub fn living(&self) -> impl Iterator<Item = &TargetProgram> {
@@ -195,6 +217,13 @@ impl Targets {
     }
 }
 
+/// Those of `living` that are the parent of one of them, or have no parent among them.
+fn parents(seen: &BTreeMap<Pid, Seen>, living: &BTreeMap<Pid, TargetProgram>) -> Vec<Pid> {
+    let parent_of = |pid: &Pid| seen.get(pid)?.parent.filter(|parent| living.contains_key(parent));
+    let parents: BTreeSet<Pid> = living.keys().map(|pid| parent_of(pid).unwrap_or(*pid)).collect();
+    parents.into_iter().collect()
+}
+
 /// Returns the processes `roots` and their descendants, except descendants of this program.
 fn with_descendants(seen: &BTreeMap<Pid, Seen>, roots: &[Pid]) -> BTreeMap<Pid, TargetProgram> {
     let roots: BTreeSet<Pid> = roots.iter().copied().collect();
@@ -215,6 +244,8 @@ fn with_descendants(seen: &BTreeMap<Pid, Seen>, roots: &[Pid]) -> BTreeMap<Pid, 
 #[cfg(test)]
 mod tests {
     use std::io::{Read as _, Write as _};
+
+    use quell_test_support::{Lacks, skip, wait_until};
 
     use super::*;
 
@@ -299,6 +330,37 @@ mod tests {
         child.wait().unwrap();
         let ended = targets.refresh().unwrap().ended;
         assert!(ended.iter().any(|target| target.pid == pid), "{ended:?}");
+    }
+
+    #[test]
+    fn only_processes_that_start_others_are_looked_at_for_new_ones() {
+        let all = seen(&[(1, 0), (10, 1), (11, 10), (12, 10), (13, 12), (20, 1)]);
+        let living = with_descendants(&all, &[10, 20].map(|pid| Pid::new(pid).unwrap()));
+        assert_eq!(parents(&all, &living).into_iter().map(Pid::get).collect::<Vec<_>>(), [10, 12, 20]);
+    }
+
+    #[test]
+    fn a_new_worker_is_noticed_until_a_search_has_found_it() {
+        if ProcRoot::default().thread_self().children().is_err() {
+            return skip(Lacks::KernelFeature, "needs CONFIG_PROC_CHILDREN");
+        }
+        let start = "read line; sleep 600 & read line; kill $!; wait; echo; read line";
+        let pipe = std::process::Stdio::piped;
+        let mut master =
+            std::process::Command::new("sh").args(["-c", start]).stdin(pipe()).stdout(pipe()).spawn().unwrap();
+        let pid = Pid::from_kernel(master.id()).unwrap();
+        let mut targets = Targets::find(Selection::Processes(vec![pid])).unwrap();
+        assert!(!targets.has_started_another());
+        let mut line = |text: &str| master.stdin.as_mut().unwrap().write_all(text.as_bytes()).unwrap();
+        line("\n");
+        wait_until(|| targets.has_started_another().then_some(()).ok_or_else(|| "no child".to_owned()));
+        assert_eq!(targets.refresh().unwrap().started.len(), 1);
+        assert!(!targets.has_started_another());
+        line("\n");
+        master.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        assert!(!targets.has_started_another(), "an exit is no start");
+        line("\n");
+        master.wait().unwrap();
     }
 
     #[test]

@@ -79,7 +79,12 @@ pub enum ApplyError {
     #[error("could not check for an earlier profile: {0}; nothing was changed")]
     Find(SettingsError),
     #[error("{} is already applied here; nothing was changed", history.begin.purpose)]
-    AlreadyApplied { path: PathBuf, history: Box<History> },
+    AlreadyApplied {
+        path: PathBuf,
+        history: Box<History>,
+        /// Changes that lead from it to the profile of the request.
+        plan: Box<ProfilePlan>,
+    },
     #[error(transparent)]
     Begin(ChangeError),
     #[error("could not start the watchdog process: {0}; nothing was changed")]
@@ -175,7 +180,10 @@ pub fn check(journal: &Journal, request: &ApplyRequest<'_>, plan: &ProfilePlan) 
     }
     journal.check_writable().map_err(|error| ApplyError::Begin(ChangeError::Journal(error)))?;
     match applied_in(journal, open(request.netns)?.cookie()?).map_err(ApplyError::Forget)? {
-        Some(applied) => Err(ApplyError::AlreadyApplied { path: applied.path, history: Box::new(applied.history) }),
+        Some(applied) => {
+            let (history, plan) = (Box::new(applied.history), Box::new(plan.clone()));
+            Err(ApplyError::AlreadyApplied { path: applied.path, history, plan })
+        }
         None => refuse_under_owners(journal, request.netns, plan),
     }
 }

@@ -4,8 +4,8 @@ use clap::error::ErrorKind;
 use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::commands::{
-    apply, attach, bench, conformance, doctor, export, lab, load, report, respond, results, run, show, sim, status,
-    top, tune, vm, vm_commands,
+    apply, attach, bench, conformance, doctor, export, lab, load, report, respond, results, revert, run, show, sim,
+    status, top, tune, vm, vm_commands,
 };
 use crate::completion::CompletionArgs;
 use crate::manual::{self, ManualArgs};
@@ -85,7 +85,7 @@ const GROUPS: &[(&str, &[Listed])] = &[
             ),
             ("apply", ["quell apply --dry-run profiles/memcached.toml", "quell apply --confirm 60s host.toml"]),
             ("confirm", ["quell confirm", "quell confirm -j"]),
-            ("revert", ["quell revert", "quell revert -j"]),
+            ("revert", ["quell revert attach-1234", "quell revert --dry-run"]),
         ],
     ),
     ("Model", &[("sim", ["quell sim run --mode base,suspend10..200 --load 600K", "quell sim explain suspend20"])]),
@@ -179,8 +179,8 @@ pub(crate) enum Command {
     Apply(Box<apply::ApplyArgs>),
     /// List applied settings, their age, and later changes by other programs.
     Status(status::StatusArgs),
-    /// Undo everything that is applied or attached.
-    Revert(status::RevertArgs),
+    /// Undo what is applied or attached: everything, or by name.
+    Revert(revert::RevertArgs),
     /// Keep the changes made by `apply --confirm`.
     Confirm(status::StatusArgs),
     /// Run scenarios on the model and on this kernel, and check the results.

@@ -1,5 +1,7 @@
 //! The journal directory, and messages about the recovery of journals. `quell-host` reads and writes the journals.
 
+use std::path::Path;
+
 use quell_change::journal::Journal;
 use quell_change::recovery::{Found, recover};
 use quell_change::transaction::ChangeError;
@@ -20,6 +22,12 @@ pub(crate) fn journal() -> Journal {
     let set = std::env::var_os("QUELL_JOURNAL_DIR").filter(|dir| !dir.is_empty());
     let dir = set.unwrap_or_else(|| JOURNAL_DIR.into());
     Journal::in_dir(dir)
+}
+
+/// Name of a journal, by which `quell revert` selects it.
+#[must_use]
+pub(crate) fn name_of(journal: &Path) -> String {
+    journal.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 pub(crate) fn boot_id() -> Result<String, Failure> {

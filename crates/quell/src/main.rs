@@ -68,7 +68,7 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
         Command::Export(args) => commands::export::run(args),
         Command::Apply(args) => commands::apply::run(args),
         Command::Status(args) => commands::status::status(args),
-        Command::Revert(args) => commands::status::revert(args),
+        Command::Revert(args) => commands::revert::run(args),
         Command::Confirm(args) => commands::status::confirmed(args),
         Command::Attach(args) => commands::attach::run(args),
         Command::Detach(args) => commands::attach::detach::run(args),

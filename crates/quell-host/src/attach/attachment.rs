@@ -343,6 +343,12 @@ impl Attachment {
         &self.targets
     }
 
+    /// Whether `quell run` started the programs.
+    #[must_use]
+    pub fn is_launched(&self) -> bool {
+        self.transaction.history().is_some_and(|history| matches!(history.begin.purpose, Purpose::Launch { .. }))
+    }
+
     #[must_use]
     pub fn request(&self) -> AttachRequest {
         self.request

@@ -109,6 +109,12 @@ impl PollCounting {
         Self { queues, began, polls, irqs, cpu }
     }
 
+    /// Whether one of the queues has enough packets for a verdict with these counters.
+    pub(super) fn suffices(&self, polls: &BTreeMap<NapiId, PollCounters>) -> bool {
+        let packets = |(napi, now): (&NapiId, &PollCounters)| now.since(self.polls.get(napi)).packets;
+        polls.iter().map(packets).any(|packets| packets >= PACKETS_TO_JUDGE)
+    }
+
     /// Ends the interval with these counters, and begins the next one.
     pub(super) fn next(
         &mut self,
@@ -298,12 +304,15 @@ pub fn judge(mode: &DeliveryMode, seen: &EffectOnQueue, cause: impl FnOnce() -> 
         };
     }
     if polls_by_program && by_program == 0 {
-        return seen.without_program(format!(
-            "none of {} was by the program ({}): its sockets poll in blocking receives, not while a thread waits in \
-             epoll_wait, poll or select",
-            counted(polls, "poll"),
-            counted(packets, "packet")
-        ));
+        return match seen.without_program(String::new()) {
+            ModeVerdict::NotInEffect(_) => ModeVerdict::NotInEffect(format!(
+                "none of {} was by the program ({}): {}",
+                counted(polls, "poll"),
+                counted(packets, "packet"),
+                no_receive_polled(&cause())
+            )),
+            other => other,
+        };
     }
     if mode.poller().is_some() {
         let text = share(by_program, polls, "by the poller");
@@ -333,6 +342,14 @@ pub fn judge(mode: &DeliveryMode, seen: &EffectOnQueue, cause: impl FnOnce() -> 
         };
     }
     if napi.defers() { deferral(seen) } else { undisturbed(seen) }
+}
+
+/// Why no receive of a socket polled the queue, and what to do.
+fn no_receive_polled(cause: &NoPollCause) -> String {
+    match (cause, cause.fix()) {
+        (NoPollCause::OfFirstDatagram { .. }, Some(fix)) => format!("{cause}; {fix}"),
+        _ => "its sockets poll in blocking receives, not while a thread waits in epoll_wait, poll or select".to_owned(),
+    }
 }
 
 /// The program's own polls are the evidence. After it receives events, the kernel suspends the interrupt, and the next
@@ -462,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_is_asked_for_only_if_epolls_never_polled_and_the_programs_ran() {
+    fn a_cause_is_asked_for_only_if_the_programs_ran_and_never_polled() {
         let of = |mode: &str, seen: EffectOnQueue, cause: NoPollCause| {
             let mut asked = false;
             let verdict = judge(&mode.parse().unwrap(), &seen, || {
@@ -483,10 +500,17 @@ mod tests {
         assert!(matches!(&verdict, ModeVerdict::CannotTell(why) if why.ends_with("dnsmasq has")), "{verdict:?}");
         let idle = EffectOnQueue { programs_cpu_ns: Some(1_000), ..never };
         for (mode, seen) in
-            [("suspend200", idle), ("sockpoll50", never), ("defer20", never), ("fullbusy", seen(10_000, 900, 9))]
+            [("suspend200", idle), ("sockpoll50", idle), ("defer20", never), ("fullbusy", seen(10_000, 900, 9))]
         {
             assert!(!of(mode, seen, NoPollCause::NoEpoll).0, "{mode}");
         }
+        let polled = NapiId::from_kernel(9_001).unwrap();
+        let (_, verdict) = of("sockpoll50", never, NoPollCause::OfFirstDatagram { polled });
+        let first = "polls only that of its first datagram (NAPI 9001); let the program open one socket";
+        assert!(matches!(&verdict, ModeVerdict::NotInEffect(why) if why.contains(first)), "{verdict:?}");
+        let (_, verdict) = of("sockpoll50", never, NoPollCause::NoEpoll);
+        let blocking = "its sockets poll in blocking receives, not while";
+        assert!(matches!(&verdict, ModeVerdict::NotInEffect(why) if why.contains(blocking)), "{verdict:?}");
     }
 
     #[test]

@@ -13,8 +13,8 @@ use super::mode_command::ModeCommand;
 use super::receivers::accepts_for_others;
 use crate::findings::sorting::one_queue_per_epoll;
 use crate::findings::{Finding, Fix, one_queue_if_attached, stalls};
-use crate::snapshot::Snapshot;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
+use crate::snapshot::{Snapshot, SnapshotSocket};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoPollCause {
@@ -25,6 +25,10 @@ pub enum NoPollCause {
     /// No epoll of the programs watches a socket of the queue, but other processes have sockets there.
     TrafficOfOthers {
         names: BTreeSet<String>,
+    },
+    /// An unconnected UDP socket polls the queue of its first datagram, and this is another one.
+    OfFirstDatagram {
+        polled: NapiId,
     },
     Moved {
         /// NAPI instances that they received from last.
@@ -104,7 +108,8 @@ pub(crate) fn cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, napi: N
     let own: Vec<&EpollContext<'_>> =
         query.epolls_by_descriptor.iter().filter(|one| programs.contains(&one.process.pid)).collect();
     if !own.iter().any(|epoll| epoll.sockets().next().is_some()) {
-        return NoPollCause::NoEpoll;
+        let polled = polled_instead(query, programs, napi);
+        return polled.map_or(NoPollCause::NoEpoll, |polled| NoPollCause::OfFirstDatagram { polled });
     }
     let here: Vec<&EpollContext<'_>> = own.iter().filter(|epoll| epoll.by_napi.contains_key(&napi)).copied().collect();
     let Some(first) = here.first() else { return elsewhere(query, &own, programs, napi) };
@@ -122,6 +127,9 @@ pub(crate) fn cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, napi: N
     };
     if let Some(epoll) = here.iter().find(|epoll| epoll.waiters.is_empty() && are_threads_known(epoll)) {
         return unslept(query, epoll);
+    }
+    if let Some(polled) = polled_instead(query, programs, napi) {
+        return NoPollCause::OfFirstDatagram { polled };
     }
     if let Some(epoll) = here.iter().find(|epoll| epoll.by_napi.len() > 1) {
         return NoPollCause::SeveralQueues {
@@ -165,6 +173,25 @@ fn elsewhere(
         }
         false => NoPollCause::Moved { to, again: Box::new(ModeCommand::of_pids(None, programs)) },
     }
+}
+
+/// The queue that an unconnected UDP socket of the programs polls, by itself or in an epoll, although this one can deliver
+/// to it, too.
+fn polled_instead(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, napi: NapiId) -> Option<NapiId> {
+    let own = query.now.processes.iter().filter(|process| programs.contains(&process.pid));
+    let held = own.filter_map(|process| process.files.known()).flat_map(|files| &files.sockets);
+    let polls = |socket: &SnapshotSocket| {
+        let in_epoll = || {
+            let polling = query.epolls().filter(|epoll| epoll.polls());
+            polling.flat_map(EpollContext::sockets).any(|inode| inode == socket.inode)
+        };
+        socket.busy_poll_us.known().is_some_and(|&us| us > 0) || in_epoll()
+    };
+    let is_meant = |socket: &&SnapshotSocket| {
+        socket.records_first_napi() && query.queues_of(socket).contains(&napi) && polls(socket)
+    };
+    let sockets = held.filter_map(|held| query.socket(held.inode)).filter(is_meant);
+    sockets.filter_map(|socket| *socket.napi.known()?).find(|&first| first != napi)
 }
 
 /// The cause if no thread sleeps in an epoll.
@@ -214,6 +241,10 @@ impl NoPollCause {
                 "`quell doctor` observes how the program waits; a mode that only defers does not depend on it"
             }
             Self::SeveralQueues { fix, .. } => return Some(fix.as_ref().clone()),
+            Self::OfFirstDatagram { .. } => {
+                "let the program open one socket with SO_REUSEPORT per queue, then add --steer --steer-udp; or use one \
+                 queue, or userbusy, which polls all"
+            }
         };
         Some(Fix::advice(text))
     }
@@ -230,6 +261,11 @@ impl fmt::Display for NoPollCause {
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
                 write!(f, "the program has no socket on this queue; {} has", names.join(", "))
             }
+            Self::OfFirstDatagram { polled } => write!(
+                f,
+                "an unconnected UDP socket receives from several queues, and polls only that of its first datagram \
+                 (NAPI {polled})"
+            ),
             Self::Moved { to, .. } => {
                 let to: Vec<String> = to.iter().map(ToString::to_string).collect();
                 write!(f, "the program's sockets receive from NAPI {} now", to.join(", "))

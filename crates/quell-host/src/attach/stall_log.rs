@@ -11,9 +11,10 @@ use quell_linux::Pid;
 use quell_linux::clock::boottime_ns;
 use tracing::{info, warn};
 
+use super::attachment::observe;
 use super::stall::StallLook;
 use crate::behavior;
-use crate::findings::{Finding, examine_observed};
+use crate::findings::{Finding, examine_observed, starved_program};
 use crate::snapshot::{SnapshotScope, take};
 
 /// Shortest time between two searches for the cause, which take as much CPU time as a snapshot.
@@ -134,12 +135,16 @@ impl CauseSearch {
 }
 
 fn cause(programs: &BTreeSet<Pid>) -> Option<String> {
+    // Of the whole host, to find the user of a CPU that the program does not get.
+    let before = observe().ok()?;
     let scope = SnapshotScope { pids: programs.iter().copied().collect(), ..SnapshotScope::default() };
     let (snapshot, _) = take(&scope).ok()?;
     let behavior = behavior::observe(&snapshot, programs, true);
     let findings = examine_observed(&snapshot, None, &BTreeMap::new(), Some(&behavior)).findings;
-    let Finding { id, title, observed, .. } = findings.into_iter().find(Finding::predicts_stall)?;
-    Some(format!("{id}: {title}: {observed}"))
+    match findings.into_iter().find(Finding::predicts_stall) {
+        Some(Finding { id, title, observed, .. }) => Some(format!("{id}: {title}: {observed}")),
+        None => starved_program(&observe().ok()?, &before, programs),
+    }
 }
 
 #[cfg(test)]

@@ -15,13 +15,15 @@ use super::attachment::Attachment;
 use super::effect::{ModeVerdict, PollCounting, judge};
 use super::no_poll::{NoPollCause, no_poll_cause_now};
 use super::payoff::{DoesItPay, ModePayoff};
-use super::plan::{EpollsSetBy, QueueStep};
+use super::plan::QueueStep;
 use super::stall::{StallWatch, Stalled, SuspendedQueue};
 use super::stall_log::StallLog;
 use crate::findings::{cpus_lacking_for_pollers, one_queue_if_attached, unpolled_queues};
 use crate::snapshot::Snapshot;
 
 const PERIOD: Duration = Duration::from_secs(5);
+/// Minimum length of the interval before the first verdict.
+const FIRST_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub struct AttachmentWatch {
@@ -45,25 +47,29 @@ pub struct WatchEvents {
 }
 
 impl AttachmentWatch {
-    /// A watch that reports whether the mode pays once this differs from an answer that was reported before.
+    /// A watch that reports whether the mode is in effect and pays once this differs from an answer that was reported
+    /// before.
     #[must_use]
     pub fn after(reported: Option<&ModePayoff>) -> Self {
         let mut watch = Self::default();
         watch.effects.pays = reported.map(|payoff| discriminant(&payoff.pays));
+        let is_unknown = |pays: &DoesItPay| matches!(pays, DoesItPay::CannotTell | DoesItPay::NotInEffect { .. });
+        watch.effects.is_reported = reported.is_some_and(|payoff| !is_unknown(&payoff.pays));
         watch
     }
 
     /// Checks the present queues of `attachment` once, and frees stalled ones. To be called every
-    /// [`LOOKED_EVERY`](super::stall::LOOKED_EVERY). Every 5 s it also judges whether the mode is in effect, and, with a
-    /// recent snapshot of the programs, whether it pays. While an experiment switches the programs, it does nothing.
+    /// [`LOOKED_EVERY`](super::stall::LOOKED_EVERY). Every 5 s, the first time once there are enough packets, it also
+    /// judges whether the mode is in effect, and, with a recent snapshot of the programs, whether it pays. While an
+    /// experiment switches the programs, it does nothing.
     ///
     /// # Errors
     /// When polls cannot be counted. Without counts, a stalled queue looks like an idle one.
     pub fn look(&mut self, attachment: &Attachment, snapshot: Option<&Snapshot>) -> Result<WatchEvents, SamplerError> {
         let queues: Vec<QueueStep> = attachment.queues().cloned().collect();
         if queues.is_empty() || attachment.is_measured() {
-            *self =
-                Self { effects: EffectWatch { pays: self.effects.pays, ..EffectWatch::default() }, ..Self::default() };
+            let EffectWatch { pays, is_reported, .. } = self.effects;
+            *self = Self { effects: EffectWatch { pays, is_reported, ..EffectWatch::default() }, ..Self::default() };
             return Ok(WatchEvents::default());
         }
         let napis = queues.iter().map(|step| step.napi);
@@ -96,6 +102,8 @@ struct EffectWatch {
     last: LastVerdicts,
     /// Whether the mode paid when this was reported last.
     pays: Option<Discriminant<DoesItPay>>,
+    /// Whether it was reported to be in effect before the watch began.
+    is_reported: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,6 +113,8 @@ pub struct EffectChange {
     pub napi: NapiId,
     /// The new verdict, with the evidence: in effect or not.
     pub verdict: ModeVerdict,
+    /// Whether it is the first verdict on the queue.
+    pub is_first: bool,
 }
 
 /// Whether the mode was in effect on each queue when it was last certain.
@@ -112,14 +122,15 @@ pub struct EffectChange {
 struct LastVerdicts(BTreeMap<NapiId, bool>);
 
 impl LastVerdicts {
-    /// Records a verdict. Returns whether it has to be reported: a change, or a first verdict "not in effect".
-    fn is_news(&mut self, napi: NapiId, verdict: &ModeVerdict) -> bool {
+    /// Records a verdict. Returns whether it has to be reported: a change, or a first verdict, except that the mode is in
+    /// effect if that `is_reported`.
+    fn is_news(&mut self, napi: NapiId, verdict: &ModeVerdict, is_reported: bool) -> bool {
         let in_effect = match verdict {
             ModeVerdict::InEffect(_) => true,
             ModeVerdict::NotInEffect(_) => false,
             ModeVerdict::CannotTell(_) => return false,
         };
-        self.0.insert(napi, in_effect).unwrap_or(true) != in_effect
+        self.0.insert(napi, in_effect).map_or(!in_effect || !is_reported, |before| before != in_effect)
     }
 }
 
@@ -141,19 +152,26 @@ impl EffectWatch {
                 return Ok((Vec::new(), None));
             }
         };
-        if counting.began.elapsed() < PERIOD {
+        let awaits_first = self.last.0.is_empty() && !self.is_reported;
+        if counting.began.elapsed() < if awaits_first { FIRST_AFTER } else { PERIOD } {
             return Ok((Vec::new(), None));
         }
-        let launched = request.epolls == EpollsSetBy::Program;
+        let polls = sampler.read()?;
+        // A server that has just started may wait for its clients.
+        if counting.began.elapsed() < PERIOD && !counting.suffices(&polls) {
+            return Ok((Vec::new(), None));
+        }
+        let launched = attachment.is_launched();
         let attached = AttachedMode { mode: request.mode, launched, steers: attachment.steers(), pins: false };
         let (mut changes, mut judged) = (Vec::new(), Vec::new());
-        for seen in counting.next(programs, sampler.read()?) {
+        for seen in counting.next(programs, polls) {
             if is_measured_now(attachment) {
                 continue;
             }
             // The cause needs a snapshot, so it is looked for only if the verdict is reported.
             let first = judge(&request.mode, &seen, || NoPollCause::Unknown { seen: String::new() });
-            let is_news = self.last.is_news(seen.napi, &first);
+            let is_first = !self.last.0.contains_key(&seen.napi);
+            let is_news = self.last.is_news(seen.napi, &first, self.is_reported);
             judged.push((seen, first));
             if !is_news {
                 continue;
@@ -161,14 +179,14 @@ impl EffectWatch {
             let verdict =
                 judge(&request.mode, &seen, || no_poll_cause_now(None, programs, seen.napi).if_attached(&attached));
             match &verdict {
-                ModeVerdict::InEffect(why) => info!(napi = seen.napi.get(), %why, "the mode is in effect again"),
+                ModeVerdict::InEffect(why) => info!(napi = seen.napi.get(), %why, "the mode is in effect"),
                 ModeVerdict::NotInEffect(why) | ModeVerdict::CannotTell(why) => {
                     warn!(napi = seen.napi.get(), %why, "the mode is not in effect");
                 }
             }
             let Some(step) = counting.queues.iter().find(|step| step.napi == seen.napi) else { continue };
             let (device, rx_queues) = (step.device.clone(), step.queues.clone());
-            changes.push(EffectChange { device, rx_queues, napi: seen.napi, verdict });
+            changes.push(EffectChange { device, rx_queues, napi: seen.napi, verdict, is_first });
         }
         let payoff = snapshot.filter(|_| !judged.is_empty()).map(|snapshot| {
             let fix = unpolled_queues(snapshot).into_iter().find(|(pid, _)| programs.contains(pid));
@@ -200,7 +218,7 @@ mod tests {
     fn only_changes_between_certain_verdicts_are_news() {
         let napi = NapiId::from_kernel(8_193).unwrap();
         let mut last = LastVerdicts::default();
-        let mut is_news = |verdict: fn(String) -> ModeVerdict| last.is_news(napi, &verdict(String::new()));
+        let mut is_news = |verdict: fn(String) -> ModeVerdict| last.is_news(napi, &verdict(String::new()), true);
         assert!(!is_news(ModeVerdict::InEffect), "attach has reported the first verdict");
         assert!(!is_news(ModeVerdict::CannotTell));
         assert!(is_news(ModeVerdict::NotInEffect));
@@ -228,8 +246,23 @@ mod tests {
     }
 
     #[test]
-    fn a_first_verdict_that_a_mode_is_not_in_effect_is_news() {
+    fn a_first_verdict_is_news_unless_it_was_reported_before() {
         let napi = NapiId::from_kernel(8_193).unwrap();
-        assert!(LastVerdicts::default().is_news(napi, &ModeVerdict::NotInEffect(String::new())));
+        let is_news = |verdict: fn(String) -> ModeVerdict, is_reported| {
+            LastVerdicts::default().is_news(napi, &verdict(String::new()), is_reported)
+        };
+        assert!(is_news(ModeVerdict::NotInEffect, true) && is_news(ModeVerdict::NotInEffect, false));
+        assert!(is_news(ModeVerdict::InEffect, false), "`quell run` has reported nothing");
+        assert!(!is_news(ModeVerdict::InEffect, true) && !is_news(ModeVerdict::CannotTell, false));
+    }
+
+    #[test]
+    fn a_verdict_that_attach_could_not_give_is_reported_once_there_is_one() {
+        let payoff = |pays| ModePayoff { pays, ..ModePayoff::of("suspend200".parse().unwrap(), &[], None, None) };
+        let is_reported = |pays| AttachmentWatch::after(Some(&payoff(pays))).effects.is_reported;
+        assert!(is_reported(DoesItPay::MeasureToKnow));
+        assert!(!is_reported(DoesItPay::CannotTell));
+        assert!(!is_reported(DoesItPay::NotInEffect { on_unset_epolls: false }));
+        assert!(!AttachmentWatch::after(None).effects.is_reported);
     }
 }

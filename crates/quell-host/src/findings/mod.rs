@@ -19,6 +19,7 @@ mod setting;
 mod sharing;
 pub(crate) mod sorting;
 mod stalls;
+mod starved;
 mod suspension;
 pub(crate) mod text;
 mod xdp;
@@ -45,6 +46,7 @@ pub use sorting::{
     one_queue_if_attached,
 };
 pub(crate) use sorting::{can_come_to_mix, expected_device, lacking, modes_without_epolls};
+pub(crate) use starved::starved_program;
 
 pub const SCHEMA: &str = "quell-findings/1";
 

@@ -1,6 +1,6 @@
 //! Rules about single queues over time: stalled queues, dropped packets, and replaced NAPI instances.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use quell_linux::visible::counted;
 use quell_linux::{NapiId, Pid};
@@ -9,6 +9,7 @@ use quell_sampler::STALLED_NS;
 
 use super::fix::Fix;
 use super::setting::{Setting, SettingObject};
+use super::starved::starved;
 use super::text::time_text;
 use super::{Node, Observation, Rule, Severity};
 use crate::attach::effect::suspect;
@@ -32,8 +33,9 @@ static STALLED: Rule = Rule {
                   files, a device is found that has a queue that allows suspension and counted at least 64 received \
                   packets, while its namespace received no IP packet. This needs a device that counts arrivals (veth \
                   counts polled packets), misses a stalled queue beside active ones, and is wrong if an XDP program \
-                  consumes the packets. Any poll of the queue frees it. Fix: a program that returns to epoll_wait with \
-                  a timeout above 0.",
+                  consumes the packets. Any poll of the queue frees it. Fix: if a thread of the program waited longer \
+                  for a CPU than it ran, a CPU for it; otherwise a program that returns to epoll_wait with a timeout \
+                  above 0.",
     needs_two: true,
     judges_settings: true,
     stalls: false,
@@ -65,42 +67,59 @@ fn of_sampled(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi) -
             counted(wait.stalled_polls, "poll"),
             time_text(STALLED_NS)
         );
-        let fix = cause.as_ref().and_then(NoPollCause::fix);
         Observation {
             severity: Severity::Serious,
             nodes: [Node::from(device), query.napi_node(napi.id)].into_iter().chain(holders).collect(),
-            observed: cause.map_or(observed.clone(), |cause| format!("{observed}: {cause}")),
-            fix: vec![fix.unwrap_or_else(|| Fix::advice(LET_IT_WAIT))],
+            observed: cause.as_ref().map_or(observed.clone(), |(cause, _)| format!("{observed}: {cause}")),
+            fix: vec![cause.and_then(|(_, fix)| fix).unwrap_or_else(|| Fix::advice(LET_IT_WAIT))],
         }
     })
 }
 
-/// Why the programs that suspend the queue do not poll it. A thread that is not asleep may be at work, which is no cause.
-fn cause_of_stall(query: &SnapshotQuery<'_>, napi: &SnapshotNapi) -> Option<NoPollCause> {
-    let suspending = query.epolls_on(napi.id).filter(|epoll| epoll.prefers());
-    let programs: BTreeSet<Pid> = suspending.map(|epoll| epoll.process.pid).collect();
-    match cause(query, &programs, napi.id) {
-        cause @ (NoPollCause::Found(_) | NoPollCause::WatchedByAnother { .. } | NoPollCause::SeveralQueues { .. }) => {
-            Some(cause)
-        }
-        _ => None,
+/// Why the programs that suspend the queue do not poll it, and the fix. A thread that is not asleep may be at work, which
+/// is no cause.
+fn cause_of_stall(query: &SnapshotQuery<'_>, napi: &SnapshotNapi) -> Option<(String, Option<Fix>)> {
+    let programs = suspending_programs(query, napi);
+    let cause = cause(query, &programs.keys().copied().collect(), napi.id);
+    let known = |cause: &NoPollCause| Some((cause.to_string(), cause.fix()));
+    match &cause {
+        NoPollCause::Found(_) | NoPollCause::WatchedByAnother { .. } => known(&cause),
+        _ => match starved(query, programs.into_values()) {
+            Some(thread) => Some((thread.to_string(), Some(thread.fix()))),
+            None => known(&cause)
+                .filter(|_| matches!(cause, NoPollCause::SeveralQueues { .. } | NoPollCause::OfFirstDatagram { .. })),
+        },
     }
+}
+
+/// Programs with an epoll that suspends the queue.
+fn suspending_programs<'a>(query: &SnapshotQuery<'a>, napi: &SnapshotNapi) -> BTreeMap<Pid, &'a Process> {
+    let suspending = query.epolls_on(napi.id).filter(|epoll| epoll.prefers());
+    suspending.map(|epoll| (epoll.process.pid, epoll.process)).collect()
 }
 
 /// A suspended queue that nobody polls while its programs run.
 fn of_unpolled(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi) -> Option<Observation> {
     let (sample, interval_ns) = (query.polls(napi.id)?, query.interval_ns()?);
-    let holders: Vec<&EpollContext<'_>> = query.epolls_on(napi.id).filter(|epoll| epoll.prefers()).collect();
-    let programs: BTreeMap<Pid, &Process> = holders.iter().map(|epoll| (epoll.process.pid, epoll.process)).collect();
+    let programs = suspending_programs(query, napi);
     let ran_ns = saturating_sum(programs.values().map(|process| query.cpu_ns(process)));
     let why = suspect(sample, interval_ns, ran_ns).filter(|_| napi.suspends())?;
-    let holders = holders.into_iter().flat_map(|epoll| epoll.nodes());
+    let holders = query.epolls_on(napi.id).filter(|epoll| epoll.prefers()).flat_map(EpollContext::nodes);
+    let (cause, fix) = starved_or_busy(query, programs.into_values());
     Some(Observation {
         severity: Severity::Warning,
         nodes: [Node::from(device), query.napi_node(napi.id)].into_iter().chain(holders).collect(),
-        observed: why,
-        fix: vec![Fix::advice(LET_IT_WAIT)],
+        observed: why + &cause,
+        fix: vec![fix],
     })
+}
+
+/// The end of a sentence about a stall whose programs do not poll, and the fix.
+fn starved_or_busy<'a>(query: &SnapshotQuery<'a>, programs: impl IntoIterator<Item = &'a Process>) -> (String, Fix) {
+    match starved(query, programs) {
+        Some(thread) => (format!("; {thread}"), thread.fix()),
+        None => (String::new(), Fix::advice(LET_IT_WAIT)),
+    }
 }
 
 fn of_stalled(query: &SnapshotQuery<'_>, device: &Device) -> Option<Observation> {
@@ -121,15 +140,18 @@ fn of_stalled(query: &SnapshotQuery<'_>, device: &Device) -> Option<Observation>
     nodes.extend(holders.flat_map(EpollContext::nodes));
     nodes.dedup();
     let interval = time_text(query.interval_ns()?);
+    let programs: BTreeMap<Pid, &Process> =
+        suspending.iter().flat_map(|napi| suspending_programs(query, napi)).collect();
+    let (cause, fix) = starved_or_busy(query, programs.into_values());
     Some(Observation {
         severity: Severity::Serious,
         nodes,
         observed: format!(
-            "{} arrived in {interval}, but the stack received none; irq-suspend-timeout is {}",
+            "{} arrived in {interval}, but the stack received none; irq-suspend-timeout is {}{cause}",
             counted(arrived, "packet"),
             time_text(*longest)
         ),
-        fix: vec![Fix::advice(LET_IT_WAIT)],
+        fix: vec![fix],
     })
 }
 

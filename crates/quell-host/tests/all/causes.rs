@@ -36,6 +36,18 @@ fn row(
 
 const OBSERVE_IT: &str = "`quell doctor` observes how the program waits; a mode that only defers does not depend on it";
 
+const OF_FIRST: &str = "an unconnected UDP socket receives from several queues, and polls only that of its first \
+                        datagram (NAPI 8194)";
+const ONE_PER_QUEUE: &str = "let the program open one socket with SO_REUSEPORT per queue, then add --steer \
+                             --steer-udp; or use one queue, or userbusy, which polls all";
+
+/// An unconnected UDP socket, whose first datagram came through another queue.
+fn first(inode: u64, busy_poll_us: u32) -> Value {
+    let mut socket = snapshots::udp(inode);
+    (socket["napi"], socket["busy-poll-us"]) = (json!(8_194), json!(busy_poll_us));
+    socket
+}
+
 fn rows() -> Vec<Row> {
     let ready = "/processes/0/files/epolls/1/targets/0/file/other/ready";
     let wait = "/processes/0/threads/1/epoll-wait";
@@ -67,6 +79,24 @@ fn rows() -> Vec<Row> {
             vec![],
             "the program's sockets receive from NAPI 8194 now",
             "set the mode again: `quell attach MODE 4242`",
+        ),
+        row(
+            vec![("/sockets/1", first(101, 0)), ("/devices/0/napis/1/irq-suspend-timeout-ns", json!(0))],
+            vec![],
+            OF_FIRST,
+            ONE_PER_QUEUE,
+        ),
+        row(
+            vec![("/processes/0/files/epolls", json!([])), ("/sockets/1", first(101, 50))],
+            vec![],
+            OF_FIRST,
+            ONE_PER_QUEUE,
+        ),
+        row(
+            vec![("/processes/0/files/epolls", json!([])), ("/sockets/1", first(101, 0))],
+            vec![],
+            "no epoll of the program watches a network socket, and only an epoll polls",
+            "choose a mode that only defers, such as defer20",
         ),
         row(
             vec![],
@@ -159,13 +189,14 @@ fn number(cause: &NoPollCause) -> usize {
         NoPollCause::SeveralQueues { .. } => 7,
         NoPollCause::Unknown { .. } => 8,
         NoPollCause::ListenersOnly => 9,
+        NoPollCause::OfFirstDatagram { .. } => 10,
     }
 }
 
 #[test]
 fn every_cause_has_a_row() {
     let numbers: BTreeSet<usize> = rows().iter().map(|row| number(&cause(row))).collect();
-    assert_eq!(numbers, (0..=9).collect());
+    assert_eq!(numbers, (0..=10).collect());
 }
 
 #[test]
@@ -410,6 +441,51 @@ fn a_stalled_queue_has_the_cause_that_the_snapshot_shows() {
         at_work.ends_with("without a poll => let the program return to epoll_wait with a timeout above 0"),
         "{at_work}"
     );
+}
+
+#[test]
+fn a_stalled_queue_whose_program_gets_no_cpu_has_that_cause_and_the_user_of_the_cpu() {
+    let of = |ran_ms: u64, waited_ms: u64, other: bool| {
+        let (mut now, mut then) = (server(), before());
+        for (host, at) in [(&mut then, 0), (&mut now, 1)] {
+            let thread = "/processes/0/threads/1";
+            set(host, &format!("{thread}/epoll-wait"), json!(null));
+            set(host, &format!("{thread}/run-ns"), json!(5_000_000_000 + at * ran_ms * 1_000_000));
+            set(host, &format!("{thread}/wait-ns"), json!(5_000_000_000 + at * waited_ms * 1_000_000));
+            let mut stress = host["processes"][0].clone();
+            stress["pid"] = json!(900);
+            stress["name"] = json!("stress");
+            stress["files"] = json!({"epolls": [], "sockets": [], "xdp-sockets": [], "io-urings": []});
+            stress["threads"] = json!([host["processes"][0]["threads"][1].clone()]);
+            for (field, value) in
+                [("tid", json!(900)), ("name", json!("stress")), ("run-ns", json!(at * 1_800_000_000))]
+            {
+                stress["threads"][0][field] = value;
+            }
+            if other {
+                set(host, "/processes/-", stress);
+            }
+        }
+        let wait = WaitBounds { stalled_polls: 1, ..WaitBounds::default() };
+        let sample = QueueSample { packets: 10, wait, ..QueueSample::default() };
+        let polls = BTreeMap::from([(NapiId::from_kernel(8_193).unwrap(), sample)]);
+        let report = examine_sampled(&snapshot(&now), Some(&snapshot(&then)), &polls);
+        let found = report.findings.into_iter().find(|finding| finding.id == "stalled-queue").unwrap();
+        format!("{} => {}", found.observed, found.fix[0])
+    };
+    let starved = of(100, 1_800, true);
+    let thread = "thread 4243 of server had no CPU 95 % of the time in which it wanted one";
+    assert!(starved.contains(&format!("{thread}; stress 900 used CPU 0 90 % of the time => ")), "{starved}");
+    assert!(
+        starved.ends_with("let stress 900 and thread 4243 run on different CPUs: taskset -cp CPU 900"),
+        "{starved}"
+    );
+    let by_a_limit = of(100, 1_800, false);
+    assert!(by_a_limit.contains(&format!("{thread} => let thread 4243 run on another CPU than 0, or")), "{by_a_limit}");
+    for (ran_ms, waited_ms) in [(1_800, 100), (1, 100)] {
+        let at_work = of(ran_ms, waited_ms, true);
+        assert!(at_work.ends_with("=> let the program return to epoll_wait with a timeout above 0"), "{at_work}");
+    }
 }
 
 /// What an observation of epoll 5 finds, as [`finding_texts`] shows it. With `outer`, epoll 3 watches it.

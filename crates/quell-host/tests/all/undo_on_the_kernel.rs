@@ -113,7 +113,7 @@ fn a_waiting_setting_is_listed_under_the_present_name_of_its_device() {
     let Set { lab, transaction, .. } = set;
     transaction.revert().unwrap();
     let listed = || {
-        let [history] = &left_behind(&journal).unwrap()[..] else { panic!("one journal") };
+        let [(_, history)] = &left_behind(&journal).unwrap()[..] else { panic!("one journal") };
         waiting_settings(history)
     };
     assert!(listed().iter().all(|setting| setting.contains(" of server0 ")), "{:?}", listed());

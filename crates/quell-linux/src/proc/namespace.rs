@@ -2,11 +2,19 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 
 use super::{ProcDir, ProcError};
 use crate::netns::parse_namespace_link;
 
 impl ProcDir {
+    /// Inode number of `net/dev` of this process or thread. It is the same for all processes of a network namespace, and
+    /// needs no ptrace access, unlike [`Self::net_namespace`].
+    pub fn net_dev_inode(&self) -> Result<u64, ProcError> {
+        let path = self.path().join("net/dev");
+        fs::metadata(&path).map(|metadata| metadata.ino()).map_err(|source| ProcError::refused(&path, source))
+    }
+
     /// Inode number of this process's or thread's network namespace, as in `net:[…]`. Needs ptrace access, and fails
     /// after the exit of the process.
     pub fn net_namespace(&self) -> Result<u64, ProcError> {

@@ -1,8 +1,10 @@
 //! Output of `quell run`: effective values and their sources, changes to the program and to the host, later changes.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use quell_host::attach::describe_step;
+use quell_host::attach::plan::QueueStep;
 use quell_host::attach::{AttachPlan, AttachStep, Pass};
 use quell_host::steer::SteerRequest;
 use quell_launch::choice::Chosen;
@@ -10,6 +12,7 @@ use quell_launch::library_report::Library;
 use quell_launch::preload_settings::{PreloadSettings, WaitChange};
 use quell_launch::program::{NotPreloaded, Reach};
 use quell_launch::reached::{Reached, ReachedObjects, Waits};
+use quell_linux::CpuList;
 use quell_linux::visible::{self, counted};
 use quell_mode::{DeliveryMode, NAPI_POLL_WEIGHT, Requirement};
 
@@ -44,6 +47,21 @@ pub(crate) fn launch(launch: &Launch) -> String {
         let _ = writeln!(text, "pinning     each worker to the CPUs of its queue, once the queue is known");
     }
     text
+}
+
+/// Queues that have the mode before the command starts. `None` without queues.
+pub(crate) fn set_on<'a>(mode: &DeliveryMode, queues: impl Iterator<Item = &'a QueueStep>) -> Option<String> {
+    let mut devices: BTreeMap<&str, CpuList> = BTreeMap::new();
+    for step in queues {
+        let queues = devices.entry(&step.device).or_default();
+        *queues = queues.iter().chain(step.queues.iter().copied()).collect();
+    }
+    let on = |(device, queues): (&str, CpuList)| match queues.is_empty() {
+        true => device.to_owned(),
+        false => format!("{device} rx {queues}"),
+    };
+    let on: Vec<String> = devices.into_iter().map(on).collect();
+    (!on.is_empty()).then(|| format!("{mode} is set on {}: waiting for the first packets", on.join(", ")))
 }
 
 fn in_words(settings: &PreloadSettings) -> Vec<String> {

@@ -1,6 +1,8 @@
 //! Output of `quell revert` and `quell confirm`, as text and as JSON, and outcomes of undoing changes.
 
-use quell_change::journal::JournalError;
+use std::path::Path;
+
+use quell_change::journal::{History, JournalError, Purpose, TargetProgram};
 use quell_change::persistent::Salvaged;
 use quell_change::recovery::Reverted;
 use quell_host::attach::attached::Attached;
@@ -10,6 +12,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::attach::detached::{self, DetachedReport, RestoredReport};
+use super::status::to_programs;
+use crate::journals::name_of;
+use crate::output::on_one_line;
+
+/// Maximum number of changes that a dry run prints for each journal.
+const CHANGES_SHOWN: usize = 20;
 
 /// Outcome of `quell revert` as text; empty if nothing was found.
 pub(crate) fn reverted(detached: &[(Attached, Detached)], all: &[(String, Reverted)], damaged: &[Salvaged]) -> String {
@@ -24,16 +32,41 @@ pub(crate) fn reverted(detached: &[(Attached, Detached)], all: &[(String, Revert
 }
 
 fn one_reverted(name: &str, reverted: &Reverted) -> String {
-    let mut text = format!("{name}: {} restored", counted(reverted.restored(), "setting"));
-    if !reverted.already_gone.is_empty() {
-        text.push_str(&format!(", {} already restored or gone", reverted.already_gone.len()));
-    }
+    let mut text = format!("{name}: {}", detached::restored(reverted.restored(), reverted.already_gone.len()));
     text.push_str(&detached::superseded(&reverted.superseded));
     text.push_str(&detached::unrecorded(&reverted.unrecorded));
     text.push('\n');
     text.push_str(&detached::left(&reverted.partial, &reverted.left_alone, &reverted.waiting));
     for (change, error) in &reverted.failed {
         text.push_str(&format!("  not restored: {}: {error}\n", change));
+    }
+    text
+}
+
+/// Output of `quell revert --dry-run`.
+pub(crate) fn planned(all: &[PlannedRevert]) -> String {
+    match all {
+        [] => "nothing to revert\n".to_owned(),
+        all => all.iter().map(one_planned).collect(),
+    }
+}
+
+fn one_planned(planned: &PlannedRevert) -> String {
+    let PlannedRevert { journal_name, purpose, programs, changes, gone } = planned;
+    let purpose = purpose.as_ref().map_or_else(|| "damaged journal".to_owned(), ToString::to_string);
+    let what = on_one_line(&format!("{purpose}{} ({journal_name})", to_programs(programs)));
+    let left = changes.len().saturating_sub(*gone);
+    let mut text = match (left, gone) {
+        (0, 1..) => return format!("{what}: nothing is left to undo: its devices or network namespace are gone\n"),
+        (_, 0) => format!("{what}: {} to undo\n", counted(left, "change")),
+        (_, gone) => {
+            format!("{what}: {} to undo, {gone} gone with the device or network namespace\n", counted(left, "change"))
+        }
+    };
+    // Undone in this order.
+    text.extend(changes.iter().rev().take(CHANGES_SHOWN).map(|change| format!("  {}\n", on_one_line(change))));
+    if changes.len() > CHANGES_SHOWN {
+        text.push_str(&format!("  and {} more; --json lists all\n", changes.len() - CHANGES_SHOWN));
     }
     text
 }
@@ -96,6 +129,37 @@ impl ConfirmReport {
     }
 }
 
+/// A journal that `quell revert` would undo.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct PlannedRevert {
+    /// Name of the journal, by which `quell revert` selects it.
+    journal_name: String,
+    /// Null if the journal is damaged.
+    purpose: Option<Purpose>,
+    programs: Vec<TargetProgram>,
+    /// Changes to undo, in the order in which they were made.
+    changes: Vec<String>,
+    /// Number of changes that vanished with their device or network namespace.
+    gone: usize,
+}
+
+impl PlannedRevert {
+    pub(crate) fn new(journal: &Path, history: Option<&History>, gone: usize) -> Self {
+        Self {
+            journal_name: name_of(journal),
+            purpose: history.map(|history| history.begin.purpose.clone()),
+            programs: history.map(|history| history.targets.clone()).unwrap_or_default(),
+            changes: history
+                .into_iter()
+                .flat_map(History::pending)
+                .map(|(_, entry)| entry.change.to_string())
+                .collect(),
+            gone,
+        }
+    }
+}
+
 /// Output of `quell revert`.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -104,6 +168,9 @@ pub(crate) struct RevertReport {
     detached: Vec<DetachedReport>,
     reverted: Vec<RevertedReport>,
     damaged: Vec<DamagedReport>,
+    /// What would be undone. Only with `--dry-run`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    planned: Option<Vec<PlannedRevert>>,
 }
 
 /// Outcome for an applied profile, or for the changes of a run that was killed.
@@ -148,6 +215,31 @@ impl RevertReport {
             detached: detached.iter().map(DetachedReport::of).collect(),
             reverted: all.iter().map(reverted).collect(),
             damaged: damaged.iter().map(damaged_journal).collect(),
+            planned: None,
         }
+    }
+
+    pub(crate) fn planned(planned: Vec<PlannedRevert>) -> Self {
+        Self { planned: Some(planned), ..Self::new(&[], &[], &[]) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dry_run_says_what_is_left_and_what_is_gone() {
+        let planned = |gone| {
+            let changes = vec!["first".to_owned(), "second".to_owned()];
+            let purpose = Some(Purpose::Attachment { mode: "suspend20".parse().unwrap() });
+            let journal_name = "attach-7".to_owned();
+            planned(&[PlannedRevert { journal_name, purpose, programs: Vec::new(), changes, gone }])
+        };
+        assert_eq!(planned(0), "attach suspend20 (attach-7): 2 changes to undo\n  second\n  first\n");
+        assert!(planned(1).starts_with("attach suspend20 (attach-7): 1 change to undo, 1 gone with the device"));
+        let gone = "nothing is left to undo: its devices or network namespace are gone\n";
+        assert_eq!(planned(2), format!("attach suspend20 (attach-7): {gone}"));
+        assert_eq!(super::planned(&[]), "nothing to revert\n");
     }
 }

@@ -1,7 +1,7 @@
 //! Output of `quell status`, as text and as JSON.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use quell_change::change::{Change, Drift};
@@ -23,6 +23,7 @@ use serde::Serialize;
 use super::attach::verdict_in_words;
 use super::payoff::{self, ProgramArguments};
 use super::plan_tree;
+use crate::journals::name_of;
 use crate::output::on_one_line;
 
 /// Maximum number of ends that the text has.
@@ -36,8 +37,8 @@ pub(crate) struct StatusReport {
     schema: &'static str,
     applied: Vec<AppliedReport>,
     unusable: Vec<String>,
-    /// Purposes of journals whose run has ended without undoing everything: killed, failed, or before a reboot.
-    left_behind: Vec<Purpose>,
+    /// Journals whose run has ended without undoing everything: killed, failed, or before a reboot.
+    left_behind: Vec<LeftBehind>,
     waiting: Vec<WaitingReport>,
     /// Stalls that the owners of modes found, also of modes that were reverted since.
     stalls: Vec<StallReport>,
@@ -57,10 +58,21 @@ struct StallReport {
     reverted: bool,
 }
 
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+struct LeftBehind {
+    #[serde(flatten)]
+    purpose: Purpose,
+    /// Name of the journal, by which `quell revert` selects it.
+    journal_name: String,
+}
+
 /// Settings of a reverted journal that wait because their queues were missing.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 struct WaitingReport {
+    /// Name of the journal, by which `quell revert` selects it.
+    journal_name: String,
     purpose: Purpose,
     settings: Vec<String>,
 }
@@ -69,7 +81,10 @@ struct WaitingReport {
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct AppliedReport {
     purpose: Purpose,
+    /// Path of the journal.
     journal: String,
+    /// Name of the journal, by which `quell revert` selects it.
+    journal_name: String,
     since_unix_s: u64,
     state: AppliedState,
     /// Process that undoes the changes when it ends, or on SIGTERM. Null for profiles that stay.
@@ -171,6 +186,7 @@ impl AppliedReport {
         Self {
             purpose: history.begin.purpose.clone(),
             journal: visible::path(path),
+            journal_name: name_of(path),
             since_unix_s: history.begin.started_unix_s,
             state,
             owner_pid: None,
@@ -207,6 +223,11 @@ impl AppliedReport {
         let is_same = |one: &&TargetProgram| self.programs.iter().any(|program| program.name == one.name);
         let is_new = |one: &&TargetProgram| !pids.contains(&one.pid);
         self.started_since = family.living().filter(is_new).filter(is_same).cloned().collect();
+    }
+
+    /// Whether all settings vanished with their device or network namespace.
+    fn is_gone(&self) -> bool {
+        self.settings == 0 && self.gone > 0
     }
 
     pub(crate) fn attached_pids(&self) -> impl Iterator<Item = Pid> {
@@ -294,18 +315,19 @@ impl StatusReport {
     pub(crate) fn new(
         applied: Vec<AppliedReport>,
         unusable: Vec<String>,
-        left: &[History],
+        left: &[(PathBuf, History)],
         stalls: Vec<StallRecord>,
         mut ends: Vec<EndRecord>,
     ) -> Self {
         ends.reverse();
-        let (waiting, left_behind): (Vec<&History>, Vec<&History>) = left.iter().partition(|left| left.only_waits());
+        let (waiting, left_behind): (Vec<_>, Vec<_>) = left.iter().partition(|(_, left)| left.only_waits());
+        let left_behind = left_behind.into_iter().map(|(path, left)| (name_of(path), left.begin.purpose.clone()));
         Self {
             schema: Self::SCHEMA,
             applied,
             unusable,
-            left_behind: left_behind.iter().map(|left| left.begin.purpose.clone()).collect(),
-            waiting: waiting.into_iter().map(WaitingReport::of).collect(),
+            left_behind: left_behind.map(|(journal_name, purpose)| LeftBehind { purpose, journal_name }).collect(),
+            waiting: waiting.into_iter().map(|(path, history)| WaitingReport::of(path, history)).collect(),
             stalls: stalls.into_iter().map(StallReport::from).collect(),
             history: ends,
         }
@@ -323,10 +345,15 @@ impl StatusReport {
             (count > 0).then(|| format!("{} of {what} {has} drifted; to reapply: {to_do}", settings(count)))
         };
         let gone: usize = self.applied.iter().map(|applied| applied.gone).sum();
-        let are = agree(&gone, "is", "are");
+        let names =
+            self.applied.iter().filter(|applied| applied.gone > 0).map(|applied| format!(" {}", applied.journal_name));
         let gone = (gone > 0).then(|| {
-            let gone = settings(gone);
-            format!("{gone} {are} gone with the device or network namespace: `quell revert` removes them from the list")
+            let (is, them) = (agree(&gone, "is", "are"), agree(&gone, "it", "them"));
+            format!(
+                "{} {is} gone with the device or network namespace: `quell revert{}` removes {them} from the list",
+                settings(gone),
+                names.map(|name| on_one_line(&name)).collect::<String>()
+            )
         });
         let reverted = self.stalls.iter().any(|stalls| stalls.reverted).then(|| {
             "a mode was reverted because its queues stalled: remove the cause before you attach again; \
@@ -370,8 +397,12 @@ impl fmt::Display for StallReport {
 }
 
 impl WaitingReport {
-    fn of(history: &History) -> Self {
-        Self { purpose: history.begin.purpose.clone(), settings: waiting_settings(history) }
+    fn of(path: &Path, history: &History) -> Self {
+        Self {
+            journal_name: name_of(path),
+            purpose: history.begin.purpose.clone(),
+            settings: waiting_settings(history),
+        }
     }
 }
 
@@ -383,11 +414,17 @@ impl fmt::Display for StatusReport {
         for applied in &self.applied {
             applied.fmt(f)?;
         }
-        for purpose in &self.left_behind {
-            writeln!(f, "left by an earlier run: {purpose}: undo with `quell revert`")?;
+        for LeftBehind { purpose, journal_name } in &self.left_behind {
+            let name = on_one_line(journal_name);
+            writeln!(f, "left by an earlier run: {purpose} ({name}): undo with `quell revert {name}`")?;
         }
-        for WaitingReport { purpose, settings } in &self.waiting {
-            writeln!(f, "reverted except {}: {purpose}", self::settings(settings.len()))?;
+        for WaitingReport { journal_name, purpose, settings } in &self.waiting {
+            writeln!(
+                f,
+                "reverted except {}: {purpose} ({})",
+                self::settings(settings.len()),
+                on_one_line(journal_name)
+            )?;
             settings.iter().try_for_each(|why| writeln!(f, "  waits: {why}"))?;
         }
         self.stalls.iter().try_for_each(|stalls| stalls.fmt(f))?;
@@ -411,7 +448,7 @@ impl fmt::Display for AppliedReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{}{} for {}, {}{}",
+            "{}{} for {}, {}{} ({})",
             self.purpose,
             to_programs(&self.programs),
             span(unix_s().abs_diff(self.since_unix_s)),
@@ -419,8 +456,13 @@ impl fmt::Display for AppliedReport {
             match self.gone {
                 0 => String::new(),
                 gone => format!(", {gone} gone with the device or network namespace"),
-            }
+            },
+            on_one_line(&self.journal_name)
         )?;
+        if self.is_gone() {
+            let name = on_one_line(&self.journal_name);
+            return writeln!(f, "  nothing is left to undo; `quell revert {name}` removes it from the list");
+        }
         match (self.state, self.deadline_unix_s) {
             (AppliedState::InProgress, _) => {
                 let owner = self.owner_pid.map_or_else(String::new, |pid| format!(" {pid}"));
@@ -493,7 +535,7 @@ pub(crate) fn stall_cause(known: Option<&str>) -> String {
     }
 }
 
-fn to_programs(programs: &[TargetProgram]) -> String {
+pub(crate) fn to_programs(programs: &[TargetProgram]) -> String {
     match programs {
         [] => String::new(),
         [only] => format!(" to {} {}", only.name, only.pid),
@@ -580,6 +622,7 @@ mod tests {
         let mut applied = AppliedReport {
             purpose: Purpose::Attachment { mode: "suspend20".parse().unwrap() },
             journal: "j".to_owned(),
+            journal_name: "attach-42".to_owned(),
             owner_pid: None,
             since_unix_s: 0,
             state: AppliedState::Attached,
@@ -610,15 +653,17 @@ mod tests {
 
     #[test]
     fn nothing_is_applied_only_if_nothing_is_left_either() {
-        let report = |left: &[Purpose]| {
-            let left_behind = left.to_vec();
+        let report = |left_of: &[Purpose]| {
+            let left =
+                |purpose: &Purpose| LeftBehind { purpose: purpose.clone(), journal_name: "attach-42".to_owned() };
+            let left_behind = left_of.iter().map(left).collect();
             StatusReport { left_behind, ..StatusReport::new(Vec::new(), Vec::new(), &[], Vec::new(), Vec::new()) }
                 .to_string()
         };
         assert_eq!(report(&[]), "nothing is applied\n");
         assert_eq!(
             report(&[Purpose::Attachment { mode: "base".parse().unwrap() }]),
-            "left by an earlier run: attach base: undo with `quell revert`\n"
+            "left by an earlier run: attach base (attach-42): undo with `quell revert attach-42`\n"
         );
     }
 

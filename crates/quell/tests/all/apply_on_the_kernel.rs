@@ -148,10 +148,14 @@ fn a_profile_that_is_applied_already_is_set_again_and_with_another_text_it_is_re
         return;
     }
     assert!(out.contains("\n2\n5\n"), "{out}{err}");
-    assert!(err.contains("p.toml is already applied: run `quell revert` first"), "{err}");
+    let replaced = |err: &str| {
+        err.contains("\nTo replace it: `quell revert profile-")
+            || err.contains(". To replace it: `quell revert profile-")
+    };
+    assert!(err.contains("p.toml is already applied; nothing was changed") && replaced(&err), "{err}");
     assert!(out.contains("set again: net.core.somaxconn"), "{out}{err}");
     assert!(out.contains("\n77\n2\n77\n"), "{out}{err}");
-    assert!(err.contains("p.toml is already applied, with other settings: run `quell revert` first"), "{err}");
+    assert!(err.contains("p.toml is already applied, with other settings:\n"), "{err}");
     assert!(out.ends_with("restored\n"), "{out}{err}");
 }
 

@@ -17,9 +17,9 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use quell_linux::io_uring::{NapiPollError, NapiPoller};
-use quell_linux::sched::SchedError;
+use quell_linux::sched::{self, SchedError};
 use quell_linux::visible::counted;
-use quell_linux::{CpuList, CpuSetReadError, NapiId, kernel};
+use quell_linux::{CpuList, CpuSetReadError, NapiId, Pid, kernel};
 use quell_mode::DeliveryMode;
 
 use super::plan::AttachPlan;
@@ -32,6 +32,10 @@ const RING_SHARE: u64 = 4;
 const VETH_RING: u64 = 255;
 /// Minimum of the timer. More frequent polls cost more than lost packets.
 const TIMER_MIN_NS: u64 = 20_000;
+
+/// Consequence of polling threads that share CPUs.
+pub const SHARED_CPUS: &str =
+    "the mode costs more than it gives, and is undone if a thread gets less than a quarter of a CPU";
 
 /// Line by which the polling process says that it may poll.
 pub const READY: &str = "ready";
@@ -50,22 +54,35 @@ pub enum PollerError {
     #[error("could not start the polling process: {0}")]
     Process(String),
     #[error("the polling process {pid} did not begin to poll NAPI {napi} within {} s", within.as_secs())]
-    DidNotBegin { pid: quell_linux::Pid, napi: NapiId, within: Duration },
+    DidNotBegin { pid: Pid, napi: NapiId, within: Duration },
     #[error("poller-cpu={first} with {}: CPU {missing} is not online (online: {online})", counted(*queues, "queue"))]
     NoCpu { first: u32, queues: usize, missing: u32, online: CpuList },
+    #[error("{} for {}: {SHARED_CPUS}", counted(*cpus, "CPU"), counted(*queues, "polling thread"))]
+    TooFewCpus { cpus: usize, queues: usize },
     #[error("could not read which CPUs are online: {0}")]
     OnlineCpus(#[from] CpuSetReadError),
     #[error("{0}")]
     Stopped(String),
 }
 
-/// Checks that the polling threads of the mode, one for each of `queues` queues, can have their CPUs.
+/// Checks that the polling threads of the mode, one for each of `queues` queues, can have a CPU each.
 pub fn check_cpus(mode: &DeliveryMode, queues: usize) -> Result<(), PollerError> {
-    let Some(first) = mode.poller().and_then(|poller| poller.cpu) else { return Ok(()) };
+    let Some(settings) = mode.poller() else { return Ok(()) };
     let online = CpuList::online(kernel::sysfs())?;
-    let mut cpus = (first..).take(queues);
-    match cpus.find(|cpu| !online.contains(*cpu)) {
-        Some(missing) => Err(PollerError::NoCpu { first, queues, missing, online }),
+    // The polling process inherits the affinity of this one.
+    let own = sched::affinity(Pid::of_this_process()).unwrap_or_else(|_| online.clone());
+    have_cpus(settings.cpu, queues, &online, &own)
+}
+
+/// Decides whether each of `queues` threads can have a CPU: from CPU `first` on, or one of `own`. Threads that share a CPU
+/// with each other get so little of it that their owner takes the mode back ([`watch`]).
+fn have_cpus(first: Option<u32>, queues: usize, online: &CpuList, own: &CpuList) -> Result<(), PollerError> {
+    let Some(first) = first else {
+        let cpus = own.iter().filter(|cpu| online.contains(*cpu)).count();
+        return if queues > cpus { Err(PollerError::TooFewCpus { cpus, queues }) } else { Ok(()) };
+    };
+    match (first..).take(queues).find(|cpu| !online.contains(*cpu)) {
+        Some(missing) => Err(PollerError::NoCpu { first, queues, missing, online: online.clone() }),
         None => Ok(()),
     }
 }
@@ -102,4 +119,29 @@ pub fn with_safe_timer(mode: DeliveryMode, before: &Snapshot, now: &Snapshot, pl
     let fills_within = plan.queues().filter_map(|step| fills_within(step.napi)).min();
     let timer = fills_within.and_then(|ns| NonZeroU64::new((ns / RING_SHARE).max(TIMER_MIN_NS)));
     timer.filter(|_| mode.poller().is_some()).map_or(mode, |timer| mode.with_timer_at_most(timer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn polling_threads_need_a_cpu_each_among_those_that_are_online_and_permitted() {
+        let cpus = |cpus: std::ops::Range<u32>| cpus.collect::<CpuList>();
+        let check = |queues, online, own| have_cpus(None, queues, &cpus(online), &cpus(own));
+        assert!(check(2, 0..2, 0..2).is_ok(), "beside a worker, a thread still gets half of a CPU");
+        assert!(matches!(check(4, 0..2, 0..2), Err(PollerError::TooFewCpus { cpus: 2, queues: 4 })));
+        assert!(matches!(check(2, 0..8, 0..1), Err(PollerError::TooFewCpus { cpus: 1, queues: 2 })), "taskset(1)");
+        assert!(matches!(check(3, 0..2, 0..8), Err(PollerError::TooFewCpus { cpus: 2, queues: 3 })), "offline CPUs");
+        let error = check(4, 0..2, 0..2).unwrap_err().to_string();
+        assert!(error.starts_with("2 CPUs for 4 polling threads: the mode costs more than it gives"), "{error}");
+    }
+
+    #[test]
+    fn a_first_cpu_is_followed_by_those_of_further_queues() {
+        let online: CpuList = (0..4).collect();
+        assert!(have_cpus(Some(2), 2, &online, &online).is_ok());
+        let error = have_cpus(Some(2), 3, &online, &online).unwrap_err();
+        assert!(matches!(error, PollerError::NoCpu { missing: 4, .. }), "{error}");
+    }
 }

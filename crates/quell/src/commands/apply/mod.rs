@@ -27,7 +27,7 @@ use quell_mode::profile::{Profile, ProfileError};
 use super::attach::ask;
 use super::stalls;
 use crate::exit::{Exit, Failure};
-use crate::journals::{journal, revert_killed_runs};
+use crate::journals::{journal, name_of, revert_killed_runs};
 use crate::output;
 use crate::render::attach::finding_lines;
 use crate::render::plan_tree::{self, PlanReport, ReassertReport};
@@ -115,6 +115,9 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
             Err(ApplyError::AlreadyApplied { history, .. }) if is_of(&history, &request) => {}
             // The plan has shown the settings.
             Err(ApplyError::Impossible(plan)) if args.dry_run => return Err(impossible(plan, "")),
+            Err(ApplyError::AlreadyApplied { path, history, .. }) if args.dry_run => {
+                return Err(already_applied(&path, &history, "."));
+            }
             checked => checked.map_err(failure)?,
         }
         return stall.map_or(Ok(()), |finding| Err(stalls::refused(finding, "applies the profile")));
@@ -123,10 +126,10 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
         ask::on_terminal(args.yes, "apply?")?;
     }
     let applied = match transact(&request, args.confirm) {
-        Err(ApplyError::AlreadyApplied { path, history }) if is_of(&history, &request) => {
+        Err(ApplyError::AlreadyApplied { path, history, .. }) if is_of(&history, &request) => {
             let purpose = &history.begin.purpose;
             if args.confirm.is_some() {
-                let text = format!("{purpose} is already applied: run `quell revert` first; nothing was changed");
+                let text = format!("{purpose} is already applied; nothing was changed. {}", to_replace(&path));
                 return Err(Failure::new(Exit::KernelRefused, text));
             }
             output::say(&format!("{purpose} is already applied"));
@@ -198,7 +201,12 @@ fn show(plan: &ProfilePlan, findings: &[Finding], json: bool) -> Result<(), Fail
 fn say_what_next(applied: &Applied, confirm: Option<Duration>) {
     match (&applied.journal, confirm) {
         (None, _) => output::say("the host already matches the profile: nothing was changed"),
-        (Some(_), None) => output::say("applied and verified; undo with `quell revert`"),
+        (Some(journal), None) => {
+            output::say(&format!(
+                "applied and verified; undo with `quell revert {}`",
+                visible::name(&name_of(journal))
+            ));
+        }
         (Some(_), Some(time)) => output::say(&format!(
             "applied and verified; will be rolled back in {} s unless you run `quell confirm`",
             time.as_secs()
@@ -228,12 +236,9 @@ fn failure(error: ApplyError) -> Failure {
             let settings = format!("{}\n", plan_tree::impossible(&plan));
             impossible(plan, &settings)
         }
-        ApplyError::AlreadyApplied { history, .. } => {
-            let purpose = &history.begin.purpose;
-            let text = format!(
-                "{purpose} is already applied, with other settings: run `quell revert` first; nothing was changed"
-            );
-            Failure::new(Exit::KernelRefused, text)
+        ApplyError::AlreadyApplied { path, history, plan } => {
+            let settings = format!(":\n{}", plan_tree::tree(&plan).trim_end());
+            already_applied(&path, &history, &settings)
         }
         ApplyError::Begin(error @ ChangeError::Refused { .. }) => {
             Failure::new(Exit::NotSupported, format!("{error}; nothing was changed"))
@@ -254,6 +259,21 @@ fn failure(error: ApplyError) -> Failure {
         ApplyError::Keep(_) => Failure::new(Exit::RolledBack, error),
         other => Failure::refused(other),
     }
+}
+
+/// Refuses a profile because another one, or an earlier text of it, is applied. `settings`, if they were not shown before,
+/// are those that differ.
+fn already_applied(applied: &Path, history: &History, settings: &str) -> Failure {
+    let purpose = &history.begin.purpose;
+    let text = format!(
+        "{purpose} is already applied, with other settings{settings}\nNothing was changed. {}",
+        to_replace(applied)
+    );
+    Failure::new(Exit::KernelRefused, text)
+}
+
+fn to_replace(applied: &Path) -> String {
+    format!("To replace it: `quell revert {}`, then apply again", visible::name(&name_of(applied)))
 }
 
 /// Refuses a plan of which `settings`, if they were not shown before, are not possible.

@@ -1,8 +1,9 @@
 //! `quell attach --follow`: stays in the foreground, applies the mode to new workers and queues, keeps steering and
 //! pinning up to date, watches for stalled queues, and reports when the mode stops being in effect.
 //!
-//! It polls instead of waiting for events. The proc connector reports new processes (only to root in the initial
-//! namespaces). Nothing reports new epolls or the queue of a connection.
+//! It polls instead of waiting for events. The proc connector reports new processes of the whole host (only to root in the
+//! initial namespaces); the children of the programs' processes show theirs everywhere, and cost little. Nothing reports
+//! new epolls or the queue of a connection.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -20,6 +21,7 @@ use quell_linux::signal::Interruption;
 use quell_linux::visible::counted;
 
 use super::watch::{QueueEvents, QueueWatch};
+use crate::commands::pace::{Pace, PaceLimits};
 use crate::commands::stalls::StallForecast;
 use crate::exit::{Exit, Failure};
 use crate::output;
@@ -27,9 +29,9 @@ use crate::render::attach::placement;
 use crate::render::reverted::undo_outcome;
 
 const PERIOD: Duration = Duration::from_millis(250);
-/// Minimum ratio of the pause after a pass to the CPU time of the pass, which limits all passes to 2 % of a CPU. Passes
-/// are expensive for programs with many connections.
-const SHARE_OF_CPU: u32 = 50;
+/// A pause of 50 times the CPU time of a pass limits all passes to 2 % of a CPU. Passes are expensive for programs with
+/// many connections.
+const PACE: PaceLimits = PaceLimits { first: PERIOD, longest: PERIOD, pause: 50 };
 
 /// Follows the programs until they exit or a signal arrives, then undoes everything. On [`HAND_OVER`] leaves it to the
 /// keeper.
@@ -85,13 +87,13 @@ fn keep_up(
     interruption: &Interruption,
 ) -> Result<Over, AttachError> {
     let (mut forecast, mut seen) = (StallForecast::default(), None);
-    let mut next_pass = Instant::now() + PERIOD;
+    let mut pace = Pace::new(PACE);
     loop {
         // The CPU time includes finding the running processes.
         let used_before_ns = clock::process_cpu_ns();
         let mut ends = Ends::of(attachment.targets().living(), interruption).map_err(AttachError::Wait)?;
         loop {
-            let look_at = (Instant::now() + LOOKED_EVERY).min(next_pass);
+            let look_at = (Instant::now() + LOOKED_EVERY).min(pace.due());
             let woken = ends.wait(Some(look_at)).map_err(AttachError::Wait)?;
             if woken == Woken::Signalled {
                 return Ok(Over::Normally("stopped by a signal"));
@@ -101,7 +103,10 @@ fn keep_up(
             if let Some(why) = must_end {
                 return Ok(Over::RevertedAfterStall(why));
             }
-            if woken == Woken::AllEnded || Instant::now() >= next_pass {
+            if attachment.targets().has_started_another() {
+                pace.hurry();
+            }
+            if woken == Woken::AllEnded || pace.is_due() {
                 break;
             }
         }
@@ -119,18 +124,15 @@ fn keep_up(
         if pass.over {
             return Ok(Over::Normally("the programs have exited"));
         }
+        let is_changing = !pass.started.is_empty() || !pass.made.is_empty();
         report_pass(&pass, attachment);
         placed.iter().flat_map(placement::pass).for_each(|line| output::say(&line));
         let forecast = pass.snapshot.iter().flat_map(|seen| forecast.look(attachment, seen, !pass.made.is_empty()));
         forecast.for_each(|line| output::say(&line));
         seen = pass.snapshot;
         let pass_used = Duration::from_nanos(clock::process_cpu_ns().saturating_sub(used_before_ns));
-        next_pass = Instant::now() + pause_after(pass_used);
+        pace.spend(pass_used, is_changing);
     }
-}
-
-fn pause_after(last_pass_used: Duration) -> Duration {
-    PERIOD.max(last_pass_used * SHARE_OF_CPU)
 }
 
 fn report_pass(pass: &Pass, attachment: &Attachment) {
@@ -163,19 +165,5 @@ fn in_effect(attachment: &Attachment) -> String {
 fn notify(result: std::io::Result<()>) {
     if let Err(error) = result {
         output::say(&format!("could not notify the service manager: {error}"));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn passes_take_at_most_two_percent_of_a_cpu_and_keep_the_shortest_period() {
-        assert_eq!(pause_after(Duration::from_micros(300)), PERIOD);
-        for used_ms in [6, 40, 900] {
-            let used = Duration::from_millis(used_ms);
-            assert!(used.as_secs_f64() / pause_after(used).as_secs_f64() <= 0.02, "{used:?}");
-        }
     }
 }

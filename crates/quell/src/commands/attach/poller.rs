@@ -24,7 +24,7 @@ pub(crate) struct PollerArgs {
     journal: PathBuf,
 }
 
-/// Fails if the mode needs a poller for each of `queues` queues, and this host does not permit one.
+/// Fails if the mode needs a poller for each of `queues` queues, and this host does not permit one or has too few CPUs.
 pub(in crate::commands) fn check(mode: &DeliveryMode, queues: usize) -> Result<(), Failure> {
     let possible = poller::check(mode).map_err(PollerError::from).and_then(|()| poller::check_cpus(mode, queues));
     possible

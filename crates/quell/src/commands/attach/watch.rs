@@ -7,6 +7,7 @@ use quell_host::attach::stall::Stalled;
 use quell_host::attach::watch::{AttachmentWatch, EffectChange};
 use quell_host::attach::{AttachedMode, Attachment};
 use quell_host::snapshot::Snapshot;
+use quell_linux::CpuList;
 use quell_linux::visible::counted;
 
 use crate::render::payoff::{self, ProgramArguments};
@@ -52,7 +53,7 @@ impl QueueWatch {
                 let freed = events.stalled.iter().map(|stalled| freed(stalled, &cause));
                 let searched = events.has_searched.then(|| format!("stalled queue: {cause}"));
                 let concluded = events.payoff.iter().map(|payoff| conclusion(payoff, attachment, self.pins));
-                let lines = freed.chain(searched).chain(events.effects.iter().map(effect)).chain(concluded).collect();
+                let lines = freed.chain(searched).chain(effects(&events.effects)).chain(concluded).collect();
                 let record = if events.must_end { self.watch.record_revert() } else { None };
                 QueueEvents { lines, must_end: record.as_ref().map(reverted_after_stall) }
             }
@@ -85,11 +86,26 @@ fn reverted_after_stall(record: &StallRecord) -> String {
 
 /// The conclusion on one line, as in a journal.
 fn conclusion(payoff: &ModePayoff, attachment: &Attachment, pins: bool) -> String {
-    let attached = AttachedMode { mode: payoff.mode, launched: false, steers: attachment.steers(), pins };
+    let attached =
+        AttachedMode { mode: payoff.mode, launched: attachment.is_launched(), steers: attachment.steers(), pins };
     let programs = ProgramArguments::of_selection(attachment.targets().selection()).attached(Some(attached));
     let (text, command) = payoff::advice(payoff, &programs);
     let command = command.map(|command| format!(": {command}")).unwrap_or_default();
     format!("conclusion: {text}{command}")
+}
+
+/// One line per change. Queues of a device on which the mode is in effect for the first time share one.
+fn effects(changes: &[EffectChange]) -> Vec<String> {
+    let is_begin = |change: &&EffectChange| change.is_first && matches!(change.verdict, ModeVerdict::InEffect(_));
+    let (begun, others): (Vec<&EffectChange>, Vec<&EffectChange>) = changes.iter().partition(is_begin);
+    let begun = begun.chunk_by(|one, other| one.device == other.device).map(|queues| match queues {
+        [only] => effect(only),
+        queues => {
+            let rx = queues.iter().flat_map(|queue| queue.rx_queues.iter().copied()).collect::<CpuList>();
+            format!("{} rx {rx}: in effect", queues[0].device)
+        }
+    });
+    begun.chain(others.into_iter().map(effect)).collect()
 }
 
 fn effect(change: &EffectChange) -> String {
@@ -99,6 +115,7 @@ fn effect(change: &EffectChange) -> String {
         false => format!("{} rx {}", change.device, rx.join(",")),
     };
     match &change.verdict {
+        ModeVerdict::InEffect(why) if change.is_first => format!("{queue}: in effect: {why}"),
         ModeVerdict::InEffect(why) => format!("{queue}: in effect again: {why}"),
         ModeVerdict::NotInEffect(why) | ModeVerdict::CannotTell(why) => format!("{queue}: not in effect: {why}"),
     }

@@ -73,7 +73,7 @@ fn left_behind(journal: &Journal) -> Option<usize> {
         return None;
     }
     let left = recovery::left_behind(journal).ok()?;
-    Some(left.iter().filter(|history| !history.only_waits()).count())
+    Some(left.iter().filter(|(_, history)| !history.only_waits()).count())
 }
 
 fn reverted_after_stall(journal: &Journal) -> Option<usize> {

@@ -12,11 +12,11 @@ use quell_host::attach::launch::{devices_with_queues, plan_of_devices};
 use quell_host::attach::placement::{Placement, Wanted};
 use quell_host::attach::{AttachError, AttachPlan, AttachRequest, Attachment, EpollsSetBy, Selection, Targets};
 use quell_host::findings::Finding;
-use quell_host::snapshot::{SnapshotScope, take};
+use quell_host::snapshot::{Snapshot, SnapshotScope, take};
 use quell_launch::choice::LaunchChoice;
 use quell_linux::Pid;
 use quell_linux::visible::agree;
-use quell_mode::EpollParams;
+use quell_mode::{DeliveryMode, EpollParams};
 
 use super::verify::Verifier;
 use crate::commands::attach::watch::{QueueEvents, QueueWatch};
@@ -36,6 +36,8 @@ pub(super) struct Queues {
     placement: Placement,
     watch: QueueWatch,
     forecast: StallForecast,
+    /// Programs and devices in the last pass.
+    seen: Option<Snapshot>,
     details: bool,
 }
 
@@ -101,6 +103,11 @@ impl Queues {
             let back = reverted::undo_outcome(&attachment.end());
             return Err(Failure::new(Exit::RolledBack, format!("{error}; {back}; nothing was started")));
         }
+        if mode != DeliveryMode::default()
+            && let Some(set) = render::set_on(&mode, attachment.queues())
+        {
+            output::say(&format!("quell: {set}"));
+        }
         let placement = Placement::new(wanted);
         Ok(Self { attachment: Some(attachment), placement, details, ..Self::default() })
     }
@@ -120,16 +127,19 @@ impl Queues {
         self.attachment.is_some()
     }
 
-    /// Frees stalled queues. If they stall too often, the mode is reverted, and the command continues without it.
-    pub(super) fn watch(&mut self) {
-        let Some(attachment) = &mut self.attachment else { return };
-        let QueueEvents { lines, must_end } = self.watch.look(attachment, None);
+    /// Frees stalled queues, and reports when the mode starts or stops being in effect. If queues stall too often, the mode
+    /// is reverted, and the command continues without it. Returns whether the command has started another process.
+    pub(super) fn watch(&mut self) -> bool {
+        let Some(attachment) = &mut self.attachment else { return false };
+        let QueueEvents { lines, must_end } = self.watch.look(attachment, self.seen.as_ref());
+        let has_started_another = attachment.targets().has_started_another();
         self.print_all(lines);
-        let Some(why) = must_end else { return };
+        let Some(why) = must_end else { return has_started_another };
         if let Some(attachment) = self.attachment.take() {
             let restored = reverted::undo_outcome(&attachment.end_by(&format!("`quell run`: {why}")));
             self.print(&format!("{why}; {restored}; the command continues with interrupts"));
         }
+        false
     }
 
     /// Applies the mode to new epolls and queues. Returns whether to do so again soon.
@@ -148,7 +158,9 @@ impl Queues {
                 self.print_all(warnings.into_iter().flatten());
                 self.print_all(render::pass(&pass, self.details));
                 self.print_all(placed.iter().flat_map(placement_lines::pass));
-                placed.is_some_and(|placed| placed.is_changing)
+                let has_news = !pass.started.is_empty() || !pass.made.is_empty();
+                self.seen = pass.snapshot;
+                has_news || placed.is_some_and(|placed| placed.is_changing)
             }
             // The command may just have exited; the next pass finds out.
             Err(AttachError::Target(_) | AttachError::Look(_)) => false,

@@ -14,6 +14,7 @@ use quell_linux::signal_queue::{Arrived, Sender, SignalQueue};
 
 use super::queues::Queues;
 use super::verify::Verifier;
+use crate::commands::pace::{Pace, PaceLimits};
 use crate::exit::{Exit, Failure};
 
 /// Forwarded signals. Job control signals (SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT) are not caught. The command receives
@@ -24,6 +25,8 @@ pub(super) const FORWARDED: [Signal; 8] =
 
 const SIGNALLED: u64 = 0;
 const ENDED: u64 = 1;
+/// Passes are frequent after the start of the command, then rare, with at most a twentieth of a CPU.
+const PACE: PaceLimits = PaceLimits { first: Duration::from_millis(20), longest: Duration::from_secs(2), pause: 20 };
 /// Base of the exit code after death by a signal, as in shells (128 + signal number).
 const BY_SIGNAL: u8 = 128;
 
@@ -37,7 +40,7 @@ pub(super) fn until_exit(
     let mut epoll = Epoll::new(2).map_err(|error| refused(&error))?;
     epoll.add(signals, SIGNALLED, Trigger::Level).map_err(|error| refused(&error))?;
     epoll.add(command.pidfd(), ENDED, Trigger::Level).map_err(|error| refused(&error))?;
-    let mut pace = Pace::new();
+    let mut pace = Pace::new(PACE);
     let is_looked_at = queues.has_attachment() || verifier.is_needed();
     loop {
         let watched = if queues.has_attachment() { LOOKED_EVERY } else { Duration::MAX };
@@ -49,9 +52,13 @@ pub(super) fn until_exit(
         if tokens.contains(&ENDED) {
             break;
         }
-        queues.watch();
+        if queues.watch() {
+            pace.hurry();
+        }
         if is_looked_at && pace.is_due() {
-            pace.spend(|| look(command.pid(), &mut queues, &mut verifier));
+            let began = Instant::now();
+            let is_changing = look(command.pid(), &mut queues, &mut verifier);
+            pace.spend(began.elapsed(), is_changing);
         }
     }
     let status = command.wait().map_err(|error| refused(&error))?;
@@ -97,71 +104,9 @@ fn end_as(status: ExitStatus) -> ExitCode {
     ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
 }
 
-/// Pace of the passes over the command: frequent after its start, then rare, with at most a twentieth of a CPU. Passes
-/// become frequent again, for a limited time, when something changes.
-struct Pace {
-    interval: Duration,
-    due: Instant,
-    /// Number of consecutive passes that requested an early next one.
-    hurried: u32,
-}
-
-impl Pace {
-    const FIRST: Duration = Duration::from_millis(20);
-    const LONGEST: Duration = Duration::from_secs(2);
-    const SHARE: u32 = 20;
-    /// Limit of consecutive early passes, for programs that change all the time.
-    const HURRIED_MAX: u32 = 10;
-    const HURRIED_SHARE: u32 = 2;
-
-    fn new() -> Self {
-        Self { interval: Self::FIRST, due: Instant::now() + Self::FIRST, hurried: 0 }
-    }
-
-    fn left(&self) -> Duration {
-        self.due.saturating_duration_since(Instant::now())
-    }
-
-    fn is_due(&self) -> bool {
-        Instant::now() >= self.due
-    }
-
-    /// Runs a pass, which returns whether the next one should follow soon.
-    fn spend(&mut self, look: impl FnOnce() -> bool) {
-        let begin = Instant::now();
-        self.hurried = if look() { self.hurried.saturating_add(1) } else { 0 };
-        self.interval = match self.hurried {
-            1..=Self::HURRIED_MAX => Self::FIRST.max(begin.elapsed() * Self::HURRIED_SHARE),
-            _ => (self.interval * 2).min(Self::LONGEST).max(begin.elapsed() * Self::SHARE),
-        };
-        self.due = Instant::now() + self.interval;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn passes_become_rarer_up_to_a_limit() {
-        let mut pace = Pace::new();
-        let mut intervals = Vec::new();
-        for _ in 0..12 {
-            pace.spend(|| false);
-            intervals.push(pace.interval);
-        }
-        assert!(intervals.is_sorted() && intervals.last() == Some(&Pace::LONGEST), "{intervals:?}");
-    }
-
-    #[test]
-    fn a_change_causes_another_pass_soon() {
-        let mut pace = Pace::new();
-        (0..12).for_each(|_| pace.spend(|| false));
-        pace.spend(|| true);
-        assert!(pace.interval < Pace::LONGEST, "{:?}", pace.interval);
-        (0..40).for_each(|_| pace.spend(|| true));
-        assert_eq!(pace.interval, Pace::LONGEST, "a program that always changes does not keep the pace high");
-    }
 
     #[test]
     fn only_a_session_leader_forwards_a_hang_up_and_keys_are_never_forwarded() {

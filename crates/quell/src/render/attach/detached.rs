@@ -16,13 +16,8 @@ pub(crate) fn text(all: &[(Attached, Detached)]) -> String {
 }
 
 fn one(attached: &Attached, detached: &Detached) -> String {
-    let count = detached.restored();
-    let settings = counted(count, "setting");
     let done = if attached.purpose().mode().is_some() { "detached" } else { "ended" };
-    let mut text = format!("{done} {}: {settings} restored", name(attached));
-    if !detached.already_gone.is_empty() {
-        text.push_str(&format!(", {} already restored or gone", detached.already_gone.len()));
-    }
+    let mut text = format!("{done} {}: {}", name(attached), restored(detached.restored(), detached.already_gone.len()));
     text.push_str(&superseded(&detached.superseded));
     text.push_str(&unrecorded(&detached.unrecorded));
     text.push('\n');
@@ -31,6 +26,16 @@ fn one(attached: &Attached, detached: &Detached) -> String {
         text.push_str(&format!("  not restored: {}\n", change));
     }
     text
+}
+
+/// How many settings were restored, and how many were gone.
+pub(crate) fn restored(restored: usize, gone: usize) -> String {
+    let settings = counted(restored, "setting");
+    match (restored, gone) {
+        (0, 1..) => format!("nothing was left to undo: {} already restored or gone", counted(gone, "setting")),
+        (_, 0) => format!("{settings} restored"),
+        (_, gone) => format!("{settings} restored, {gone} already restored or gone"),
+    }
 }
 
 pub(crate) fn left(

@@ -13,6 +13,7 @@ use quell_change::journal::TargetProgram;
 use quell_host::attach::affected_processes::{AffectedProcess, Until};
 use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::plan::{EpollStep, Limitation, QueueStep};
+use quell_host::attach::poller::SHARED_CPUS;
 use quell_host::attach::{AttachPlan, AttachRequest, Attachment, RingStep, SocketsStep, Targets};
 use quell_host::findings::{Finding, Fix, FixText, LackingCpus, Severity};
 use quell_linux::visible::{agree, counted, noun};
@@ -112,8 +113,7 @@ impl fmt::Display for Report<'_> {
 #[must_use]
 pub(crate) fn lacking_cpus(LackingCpus { cpus, queues, workers }: &LackingCpus) -> String {
     format!(
-        "warning: {} for {} and {}: the mode costs more than it gives, and is undone if a thread gets less than a quarter of \
-         a CPU\n",
+        "warning: {} for {} and {}: {SHARED_CPUS}\n",
         counted(*cpus, "CPU"),
         counted(*queues, "polling thread"),
         counted(*workers, "worker")

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use quell_change::journal::{Journal, Purpose};
 use quell_linux::proc::ProcRoot;
+use quell_test_support::lab::TestLab;
 use quell_test_support::small_disk::SmallDisk;
 use quell_test_support::{Lacks, skip};
 
@@ -57,6 +58,52 @@ fn revert_after_the_keeper_was_killed_reports_restored_settings() {
     let said = stage.says(0, &["revert"]);
     assert!(said.contains("detached memcached") && !said.contains("not restored"), "{said}");
     stage.assert_back();
+}
+
+#[test]
+fn revert_by_name_leaves_the_others_and_a_dry_run_changes_nothing() {
+    let Some(stage) = Stage::enter("cli-rev-n") else { return };
+    let profile = stage.dir.path().join("deferral.toml");
+    let text = "[device.lab]\nname = \"server0\"\n[device.lab.queues.all]\nmode = \"defer200\"\n";
+    std::fs::write(&profile, text).unwrap();
+    stage.says(0, &["apply", "--netns", &stage.lab.server_name, profile.to_str().unwrap()]);
+    stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
+    let attached = format!("attach-{}", stage.pid());
+    let set = stage.lab.napi();
+    let planned = stage.says(0, &["revert", "--dry-run"]);
+    assert!(
+        planned.contains(&format!("({attached}): ")) && planned.contains("deferral.toml in namespace"),
+        "{planned}"
+    );
+    let planned = stage.says(0, &["revert", "--dry-run", &attached]);
+    assert!(planned.contains(" to undo") && !planned.contains("deferral.toml"), "{planned}");
+    let refused = stage.says(1, &["revert", &attached, "memcached"]);
+    assert!(refused.contains("named memcached") && refused.contains(&format!("  {attached}: attach")), "{refused}");
+    assert_eq!(stage.lab.napi(), set, "neither changes anything");
+    assert!(stage.says(0, &["revert", "deferral"]).contains("deferral.toml in namespace"));
+    let status = stage.says(0, &["status"]);
+    assert!(status.contains(&format!("({attached})")) && !status.starts_with("profile"), "{status}");
+    assert!(stage.is_set());
+    assert!(stage.says(0, &["revert", &attached]).contains("detached memcached"));
+    stage.assert_back();
+}
+
+#[test]
+fn after_the_namespace_of_a_profile_was_deleted_nothing_is_left_to_undo() {
+    let Some(stage) = Stage::enter("cli-rev-gone") else { return };
+    let Some(other) = TestLab::raise_beside_others("cli-rev-gone2", 1) else { return };
+    let profile = stage.dir.path().join("deferral.toml");
+    let text = "[device.lab]\nname = \"server0\"\n[device.lab.queues.all]\nmode = \"defer200\"\n";
+    std::fs::write(&profile, text).unwrap();
+    stage.says(0, &["apply", "--netns", &other.server_name, profile.to_str().unwrap()]);
+    drop(other);
+    // The kernel deletes a namespace in the background.
+    let status = || String::from_utf8(stage.quell(&["status"]).output().unwrap().stdout).unwrap();
+    wait_until(|| status().contains("nothing is left to undo"), "status does not say so");
+    let planned = stage.says(0, &["revert", "--dry-run", "deferral"]);
+    assert!(planned.contains("nothing is left to undo"), "{planned}");
+    assert!(stage.says(0, &["revert", "deferral"]).contains("nothing was left to undo"));
+    assert!(stage.says(0, &["status"]).contains("nothing is applied"));
 }
 
 #[test]
