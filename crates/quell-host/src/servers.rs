@@ -70,7 +70,7 @@ pub struct HostServer {
     pub modes: Vec<DeliveryMode>,
     /// CPUs that it used between the snapshots; absent with one snapshot.
     pub cpus: Option<f64>,
-    /// Local address of most of its connections from queues; without one, address on which it listens, if it is one.
+    /// Local address of most of its connections from queues; without one, an address on which it listens, also a wildcard.
     pub address: Option<SocketAddr>,
     /// Number of kinds of serious findings about it.
     pub serious: usize,
@@ -364,7 +364,7 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
 }
 
 /// Local address of most TCP connections of a program that came from a queue; before the first one, that of a listening
-/// socket, if clients can use it.
+/// socket, which can be a wildcard.
 fn address(query: &SnapshotQuery<'_>, processes: &[&Process]) -> Option<SocketAddr> {
     let mut listening = BTreeSet::new();
     let mut connections: BTreeMap<SocketAddr, usize> = BTreeMap::new();
@@ -380,7 +380,8 @@ fn address(query: &SnapshotQuery<'_>, processes: &[&Process]) -> Option<SocketAd
     let is_accepted = |local: &SocketAddr| listening.iter().any(|listener| listener.port() == local.port());
     let accepted = connections.into_iter().filter(|(local, _)| is_accepted(local));
     let used = accepted.max_by_key(|(_, connections)| *connections).map(|(local, _)| local);
-    used.or_else(|| listening.iter().find(|it| !it.ip().is_unspecified() && !it.ip().is_loopback()).copied())
+    let reachable = listening.iter().filter(|listener| !listener.ip().is_loopback());
+    used.or_else(|| reachable.min_by_key(|listener| listener.ip().is_unspecified()).copied())
 }
 
 /// How a program waits none of whose epolls has received from a queue.

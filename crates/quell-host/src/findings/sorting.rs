@@ -113,8 +113,10 @@ pub(super) fn to_steer(query: &SnapshotQuery<'_>, worker: &Process) -> ModeComma
 /// Number of epolls among which a program spreads its connections: those that have some, and those of its other processes
 /// that accept them.
 fn epolls_with_connections(query: &SnapshotQuery<'_>, process: &Process) -> usize {
-    let server = server_of(query, process).pid;
-    let its: Vec<_> = query.epolls().filter(|epoll| server_of(query, epoll.process).pid == server).collect();
+    let its_pids: BTreeSet<Pid> =
+        with_the_same_listeners(query, server_of(query, process)).map(|one| one.pid).collect();
+    let is_its = |epoll: &&EpollContext<'_>| epoll.process.pid == process.pid || its_pids.contains(&epoll.process.pid);
+    let its: Vec<_> = query.epolls().filter(is_its).collect();
     let receiving = its.iter().filter(|epoll| !epoll.by_napi.is_empty());
     let receiving: BTreeSet<Pid> = receiving.map(|epoll| epoll.process.pid).collect();
     let is_worker = |epoll: &&&EpollContext<'_>| match receiving.contains(&epoll.process.pid) {
@@ -197,14 +199,17 @@ pub(crate) fn lacking(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, queue
 
 /// The process that opened the listening sockets of a worker: the first one that holds them.
 pub(super) fn server_of<'a>(query: &SnapshotQuery<'a>, worker: &'a Process) -> &'a Process {
-    let listening = |process: &'a Process| -> BTreeSet<u64> {
-        let held = process.files.known().into_iter().flat_map(|files| &files.sockets);
-        let sockets = held.filter_map(|held| query.socket(held.inode));
-        sockets.filter(|socket| listens(socket)).map(|socket| socket.inode).collect()
-    };
-    let of_worker = listening(worker);
-    let holders = query.now.processes.iter().filter(|process| !listening(process).is_disjoint(&of_worker));
+    let holders = with_the_same_listeners(query, worker);
     holders.min_by_key(|process| (process.start_time_ticks, process.pid)).unwrap_or(worker)
+}
+
+/// Processes that hold a listening socket of this one, which is among them if it has any.
+fn with_the_same_listeners<'a>(query: &SnapshotQuery<'a>, process: &Process) -> impl Iterator<Item = &'a Process> {
+    let held_by = |process: &'a Process| process.files.known().into_iter().flat_map(|files| &files.sockets);
+    let held = process.files.known().into_iter().flat_map(|files| &files.sockets);
+    let sockets = held.filter_map(|held| query.socket(held.inode)).filter(|socket| listens(socket));
+    let listening: BTreeSet<u64> = sockets.map(|socket| socket.inode).collect();
+    query.now.processes.iter().filter(move |other| held_by(other).any(|held| listening.contains(&held.inode)))
 }
 
 /// Advice about connections that the program opened, as a proxy does: a filter selects the worker of accepted ones only.

@@ -329,16 +329,22 @@ const HTTPS: [u16; 2] = [443, 8443];
 
 /// A command that measures latency of the server, if its protocol is known. The reader replaces CLIENT.
 fn judge(server: &HostServer) -> Option<String> {
-    load(server, "--rate 1K --warm-up 0.1 --seconds 1 --figures")
+    let has_address = server.address.is_some_and(|address| !address.ip().is_unspecified());
+    has_address.then(|| load(server, "--rate 1K --warm-up 0.1 --seconds 1 --figures"))?
 }
 
-/// A command that sends requests to the server, if its protocol is known.
+/// A command that sends requests to the server, if its protocol is known. The reader replaces CLIENT, and ADDRESS if the
+/// server listens on all.
 fn load(server: &HostServer, options: &str) -> Option<String> {
     let address = server.address.filter(|it| !HTTPS.contains(&it.port()))?;
     let reads_only = match &*server.name {
         name if KEY_VALUE.contains(&name) => " --no-preload --get-share 1",
         name if HTTP.contains(&name) => "",
         _ => return None,
+    };
+    let address = match address.ip().is_unspecified() {
+        true => format!("ADDRESS:{}", address.port()),
+        false => address.to_string(),
     };
     Some(format!("ssh CLIENT quell load {address}{reads_only} {options}"))
 }
@@ -875,6 +881,9 @@ mod tests {
             "{known}"
         );
         assert!(known.ends_with(": ssh CLIENT quell load 10.0.0.1:80 --seconds 10\n"), "{known}");
+        let on_all = HostServer { address: Some(([0, 0, 0, 0], 80).into()), ..of("nginx", None) };
+        assert_eq!((command(&on_all, Fixes::Above), judge(&on_all)), (load(&on_all, "--seconds 10"), None));
+        assert!(concluded(on_all).contains("quell load ADDRESS:80 "));
         let unknown = concluded(of("server", None));
         assert!(!unknown.contains("known without") && unknown.trim_end().ends_with("then run this again"), "{unknown}");
     }
