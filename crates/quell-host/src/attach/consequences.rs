@@ -1,7 +1,7 @@
 //! Predicts the findings that an attachment would cause. It applies the plan to a copy of the snapshot, runs all rules,
 //! and drops findings that exist already. Every host rule is therefore also a check of plans. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use quell_linux::{NapiId, Pid};
 use quell_mode::EpollParams;
@@ -26,16 +26,35 @@ pub fn consequences_observed(
     plan: &AttachPlan,
     behavior: Option<&Behavior>,
 ) -> Vec<Finding> {
-    let napis: BTreeSet<NapiId> = plan.queues().map(|step| step.napi).collect();
     let epolls = epolls_of(snapshot, plan);
-    let is_of_plan = |node: &Node| match node {
-        Node::Napi { id, .. } => napis.contains(id),
+    let mut findings = added(snapshot, &after(snapshot, plan, &epolls), before, behavior);
+    findings.retain(|finding| is_of(finding, &[plan], &epolls));
+    findings
+}
+
+/// Findings under a plan that are not there under another one: `snapshot` can have settings of either.
+#[must_use]
+pub fn consequences_beside(
+    snapshot: &Snapshot,
+    other: &AttachPlan,
+    plan: &AttachPlan,
+    behavior: Option<&Behavior>,
+) -> Vec<Finding> {
+    let [of_other, epolls] = [other, plan].map(|plan| epolls_of(snapshot, plan));
+    let [under_other, under] = [(other, &of_other), (plan, &epolls)].map(|(plan, set)| after(snapshot, plan, set));
+    let mut findings = added(&under_other, &under, None, behavior);
+    findings.retain(|finding| is_of(finding, &[other, plan], &epolls));
+    findings
+}
+
+/// Whether a finding is about a queue of these plans, or about one of these epolls.
+fn is_of(finding: &Finding, plans: &[&AttachPlan], epolls: &BTreeMap<(Pid, i32), EpollParams>) -> bool {
+    let has = |napi: NapiId| plans.iter().flat_map(|plan| plan.queues()).any(|step| step.napi == napi);
+    finding.nodes.iter().any(|node| match node {
+        Node::Napi { id, .. } => has(*id),
         Node::Epoll { pid, fd } => epolls.contains_key(&(*pid, *fd)),
         _ => false,
-    };
-    let mut findings = added(snapshot, &after(snapshot, plan, &epolls), before, behavior);
-    findings.retain(|finding| finding.nodes.iter().any(is_of_plan));
-    findings
+    })
 }
 
 /// The parameters that the plan sets, by each descriptor of an epoll.

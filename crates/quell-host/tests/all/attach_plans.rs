@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::snapshots::{self, before, healthy, set, snapshot};
 use quell_host::attach::affected_processes::{LongestWait, Until};
-use quell_host::attach::consequences::consequences;
+use quell_host::attach::consequences::{consequences, consequences_beside};
 use quell_host::attach::plan::Limitation;
 use quell_host::attach::poller::with_safe_timer;
 use quell_host::attach::unassigned_epolls::UnassignedFiles;
@@ -449,8 +449,14 @@ fn existing_findings_are_not_attributed_to_the_plan() {
     let mut mixed = healthy();
     set(&mut mixed, "/sockets/1/napi", json!(8_194));
     let host = snapshot(&mixed);
-    let plan = plan(&host, None, &targets(), &request("suspend20"));
-    assert!(consequences(&host, None, &plan).iter().all(|finding| finding.id != "epoll-mixes-napis"));
+    let plan = |mode: &str| plan(&host, None, &targets(), &request(mode));
+    assert!(consequences(&host, None, &plan("suspend20")).iter().all(|finding| finding.id != "epoll-mixes-napis"));
+    let beside = |other: &str| {
+        let findings = consequences_beside(&host, &plan(other), &plan("suspend20"), None);
+        findings.iter().any(|finding| finding.id == "epoll-mixes-napis")
+    };
+    assert!(beside("base"), "a comparison of modes does not depend on the one that is set");
+    assert!(!beside("suspend20"));
 }
 
 /// The timer of `userbusy`. The host was observed for 2 s; its rings have 2,048 entries.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use quell_change::journal::Purpose;
 use quell_experiment::{ExperimentDesign, SliceFlag, SliceStage, Treatment};
-use quell_host::attach::consequences::consequences_observed;
+use quell_host::attach::consequences::{consequences_beside, consequences_observed};
 use quell_host::attach::measured::{MeasuredAttachments, measured_attachments};
 use quell_host::attach::placement::{Groups, Wanted, decide, mark_attached_filters};
 use quell_host::attach::plan::AttachObstacle;
@@ -20,7 +20,7 @@ use quell_host::steer::SteerRequest;
 use quell_host::switching::{BegunSwitching, SwitchError, refuse_queues_of_others};
 use quell_linux::Pid;
 use quell_linux::proc::ProcRoot;
-use quell_mode::{DeliveryMode, Threaded};
+use quell_mode::{DeliveryMode, ModeKind, Threaded};
 use quell_result::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
 use quell_result::facts::{PRESENT, ProblemFacts, ProgramsFacts};
 use quell_result::figures::Work;
@@ -503,8 +503,15 @@ impl Measurement<'_> {
         let (pids, planned) = (self.spec.targets.pids(), planned.collect::<Vec<_>>());
         let polls = planned.iter().any(|(_, plan)| plan.polls_queues());
         let behavior = polls.then(|| behavior::observe(&preview.snapshot, &pids, true));
+        // The settings of attachments can cause the same findings already.
+        let is_base = |(mode, _): &&(&DeliveryMode, &AttachPlan)| mode.kind() == ModeKind::Base;
+        let base = planned.iter().find(is_base).map(|(_, plan)| *plan).filter(|_| self.attached.mode.is_some());
         let of_mode = |(mode, plan): (&DeliveryMode, &AttachPlan)| {
-            let mut findings = consequences_observed(&preview.snapshot, None, plan, behavior.as_ref());
+            let (snapshot, behavior) = (&preview.snapshot, behavior.as_ref());
+            let mut findings = match base {
+                Some(base) => consequences_beside(snapshot, base, plan, behavior),
+                None => consequences_observed(snapshot, None, plan, behavior),
+            };
             if self.spec.placement.steer.is_some() || self.attached.steers {
                 are_steered(&mut findings, &pids);
             }
