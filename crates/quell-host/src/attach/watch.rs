@@ -54,7 +54,8 @@ impl AttachmentWatch {
         let mut watch = Self::default();
         watch.effects.pays = reported.map(|payoff| discriminant(&payoff.pays));
         let is_unknown = |pays: &DoesItPay| matches!(pays, DoesItPay::CannotTell | DoesItPay::NotInEffect { .. });
-        watch.effects.is_reported = reported.is_some_and(|payoff| !is_unknown(&payoff.pays));
+        // Without an answer, nobody wanted to know.
+        watch.effects.is_reported = reported.is_none_or(|payoff| !is_unknown(&payoff.pays));
         watch
     }
 
@@ -68,7 +69,8 @@ impl AttachmentWatch {
     pub fn look(&mut self, attachment: &Attachment, snapshot: Option<&Snapshot>) -> Result<WatchEvents, SamplerError> {
         let queues: Vec<QueueStep> = attachment.queues().cloned().collect();
         if queues.is_empty() || attachment.is_measured() {
-            let EffectWatch { pays, is_reported, .. } = self.effects;
+            let EffectWatch { pays, is_reported, ref last, .. } = self.effects;
+            let is_reported = is_reported || !last.0.is_empty();
             *self = Self { effects: EffectWatch { pays, is_reported, ..EffectWatch::default() }, ..Self::default() };
             return Ok(WatchEvents::default());
         }
@@ -263,6 +265,7 @@ mod tests {
         assert!(is_reported(DoesItPay::MeasureToKnow));
         assert!(!is_reported(DoesItPay::CannotTell));
         assert!(!is_reported(DoesItPay::NotInEffect { on_unset_epolls: false }));
-        assert!(!AttachmentWatch::after(None).effects.is_reported);
+        assert!(AttachmentWatch::after(None).effects.is_reported, "--seconds 0");
+        assert!(!AttachmentWatch::default().effects.is_reported, "`quell run`");
     }
 }
