@@ -80,7 +80,9 @@ impl AttachedMode {
     pub fn recorded(history: &History) -> Option<Self> {
         let purpose = &history.begin.purpose;
         let launched = matches!(purpose, Purpose::Launch { .. });
-        Some(Self { mode: purpose.mode()?, launched, steers: history.steers(), pins: history.pins() })
+        let steers = history.steers();
+        // Workers of a filter are pinned when they have the connections of one queue, which can be later.
+        Some(Self { mode: purpose.mode()?, launched, steers, pins: steers || history.pins() })
     }
 }
 

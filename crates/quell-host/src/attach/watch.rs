@@ -164,7 +164,8 @@ impl EffectWatch {
             return Ok((Vec::new(), None));
         }
         let launched = attachment.is_launched();
-        let attached = AttachedMode { mode: request.mode, launched, steers: attachment.steers(), pins: false };
+        let steers = attachment.steers();
+        let attached = AttachedMode { mode: request.mode, launched, steers, pins: steers };
         let (mut changes, mut judged) = (Vec::new(), Vec::new());
         for seen in counting.next(programs, polls) {
             if is_measured_now(attachment) {

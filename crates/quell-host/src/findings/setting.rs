@@ -52,8 +52,7 @@ impl Setting {
     fn set_at(&self, change: &Change, now: &Snapshot) -> Option<u64> {
         match (self, change) {
             (Self::Napi { id, present, wanted }, Change::NapiSettings(change)) => {
-                let is_it = change.napi_id == id.get() || successor(change, now).is_some_and(|napi| napi.id == *id);
-                (is_it && has_set(change, present, wanted)).then_some(change.set_at_boot_ns)
+                (is_of(change, *id, now) && has_set(change, present, wanted)).then_some(change.set_at_boot_ns)
             }
             (Self::Host { object, present, .. }, Change::ThreadAffinity(change)) => {
                 (*object == SettingObject::Thread(change.tid) && *present == change.new.to_string()).then_some(0)
@@ -68,6 +67,12 @@ impl Setting {
             }
             _ => None,
         }
+    }
+
+    /// Whether the queue no longer has values that this change has set.
+    fn is_lost(&self, change: &Change, now: &Snapshot) -> bool {
+        let (Self::Napi { id, present, .. }, Change::NapiSettings(change)) = (self, change) else { return false };
+        is_of(change, *id, now) && NapiAttribute::ALL.iter().any(|attribute| has_lost(change, present, *attribute))
     }
 
     /// The wanted value, as a profile has it.
@@ -94,7 +99,18 @@ fn has_set(change: &NapiSettingsChange, present: &PartialNapiSettings, wanted: &
     NapiAttribute::ALL.iter().filter(is_meant).any(is_set)
 }
 
-/// Instance of the queue of a change, which may have replaced the recorded one.
+fn has_lost(change: &NapiSettingsChange, present: &PartialNapiSettings, attribute: NapiAttribute) -> bool {
+    let mut set =
+        std::iter::once(&change.new).chain(&change.alternatives).filter_map(|set| set.get(attribute)).peekable();
+    let present = present.get(attribute);
+    present.is_some() && set.peek().is_some() && set.all(|set| Some(set) != present)
+}
+
+/// Whether a NAPI instance is that of a change, or the one of its queue that has replaced it.
+fn is_of(change: &NapiSettingsChange, id: NapiId, now: &Snapshot) -> bool {
+    change.napi_id == id.get() || successor(change, now).is_some_and(|napi| napi.id == id)
+}
+
 fn successor<'a>(change: &NapiSettingsChange, now: &'a Snapshot) -> Option<&'a SnapshotNapi> {
     let is_its = |it: &&NetworkNamespace| it.cookie.known() == Some(&change.namespace_cookie);
     let namespace = now.namespaces.iter().find(is_its)?.inode;
@@ -183,12 +199,16 @@ fn fix_of_owner(owner: &History, settings: &[&Setting], now: &Snapshot, all: &[&
             let runs = |pid: Pid| now.processes.iter().any(|process| process.pid == pid);
             let mut programs = owner.targets.iter().map(|target| target.pid);
             let program = programs.clone().find(|pid| runs(*pid)).or_else(|| programs.next())?;
-            let mode = settings.first().and_then(|setting| corrected(&attached.mode, setting));
+            let is_lost = |setting: &&Setting| owner.pending().any(|(_, entry)| setting.is_lost(&entry.change, now));
+            let (first, mode) = match settings.iter().any(|setting| is_lost(&setting)) {
+                true => ("set it, and the queue has lost values of the mode", Some(attached.mode)),
+                false => ("sets it", settings.first().and_then(|setting| corrected(&attached.mode, setting))),
+            };
             let (steers, pins) = mode.map_or((false, false), |_| (attached.steers, attached.pins));
             let again = if attached.launched { "; start the program again" } else { "" };
             let command = ModeCommand::of_pids(Some(mode.unwrap_or_default()), [&program]);
             Some(Fix::Mode {
-                first: format!("{purpose} sets it{again}:"),
+                first: format!("{purpose} {first}{again}:"),
                 command: command.placed(steers, pins).if_attached(&attached),
                 otherwise: None,
             })
