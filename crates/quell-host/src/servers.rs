@@ -156,6 +156,8 @@ pub struct Known<'a> {
     pub origins: &'a BTreeMap<Pid, ProcessOrigin>,
     /// Modes of attached processes.
     pub attached: &'a BTreeMap<Pid, AttachedMode>,
+    /// Processes whose settings an experiment switches, with the PID of its command.
+    pub experiments: &'a BTreeMap<Pid, Pid>,
     /// Settings of attached processes without their attachments, as far as they are known.
     pub below: &'a BTreeMap<Pid, DeliveryMode>,
     /// Answers of measurements for a process with this PID and name, the newest first.
@@ -320,14 +322,16 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         }
     };
     let no_queue = is_idle.then(|| no_queue_cause(query, &pids));
-    let next = match (to_fix, &attached) {
-        (Some(worst), _) => NextStep::Fix { finding: worst.id },
-        (None, Some(attached)) => of_attached(attached, payoff.as_ref(), can_steer, measured()),
-        (None, None) if is_idle => match &no_queue {
+    let experiment = pids.iter().find_map(|pid| known.experiments.get(pid));
+    let next = match (experiment, to_fix, &attached) {
+        (Some(pid), _, _) => NextStep::AwaitExperiment { pid: *pid },
+        (None, Some(worst), _) => NextStep::Fix { finding: worst.id },
+        (None, None, Some(attached)) => of_attached(attached, payoff.as_ref(), can_steer, measured()),
+        (None, None, None) if is_idle => match &no_queue {
             Some(NoQueueCause::GroOff { .. }) => NextStep::Fix { finding: GRO_OFF_ID },
             _ => NextStep::AwaitClients,
         },
-        (None, None) => of_unattached(present, can_steer, measured()),
+        (None, None, None) => of_unattached(present, can_steer, measured()),
     };
     let its_fix =
         |id| about.iter().find(|finding| finding.id == id).and_then(|finding| Some(finding.fix.first()?.text()));

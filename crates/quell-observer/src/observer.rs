@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use quell_change::drift::condition;
 use quell_change::journal::Journal;
 use quell_host::attach::Targets;
-use quell_host::attach::attached::{AttachedMode, attachments};
+use quell_host::attach::attached::{AttachedMode, attachments, experiments};
 use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge, suspect};
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
 use quell_host::attach::payoff::ModePayoff;
@@ -264,6 +264,7 @@ impl Observer {
     ) -> Vec<ObservedProgram> {
         let by_napi: BTreeMap<NapiId, &ObservedQueue> = queues.iter().map(|queue| (queue.napi, queue)).collect();
         let modes = modes(&self.journal);
+        let experiments = experiments(&attachments(&self.journal).unwrap_or_default());
         let unpolled = if modes.is_empty() { BTreeMap::new() } else { unpolled_queues(&self.snapshot) };
         let index = self.snapshot.index();
         let napis = |process: &Process| -> Option<BTreeSet<NapiId>> {
@@ -323,7 +324,10 @@ impl Observer {
             let cpu_ns = cpu_ns(&dir, process.start_time_ticks);
             let ControlGroups { pod, container, unit } =
                 if cpu_ns.is_some() { groups } else { ControlGroups::default() };
-            let judged = mode.map(|it| (it.mode, judged(&it.mode, of_program, interval_ns, used, polling, &mut cause)));
+            let experiment = experiments.get(&process.pid);
+            let in_force = mode.filter(|_| experiment.is_none());
+            let judged =
+                in_force.map(|it| (it.mode, judged(&it.mode, of_program, interval_ns, used, polling, &mut cause)));
             let fix = mode.zip(unpolled.get(&process.pid));
             let fix = fix.map(|(mode, fix)| one_queue_if_attached(fix.clone(), mode));
             let payoff = judged.as_ref().filter(|(_, queues)| !queues.is_empty());
@@ -334,7 +338,11 @@ impl Observer {
                 });
                 ModePayoff::of(*mode, queues, fix.as_ref(), lacking)
             });
-            let effect = judged.and_then(|(_, queues)| worst(queues));
+            let paused = |by| format!("paused: an experiment (PID {by}) compares modes on it");
+            let effect = match experiment.filter(|_| mode.is_some()) {
+                Some(by) => Some(ModeVerdict::CannotTell(paused(by))),
+                None => judged.and_then(|(_, queues)| worst(queues)),
+            };
             Some(ObservedProgram {
                 pid: process.pid,
                 name: process.name.clone(),

@@ -93,6 +93,13 @@ pub fn attached_modes(attached: &[Attached]) -> BTreeMap<Pid, AttachedMode> {
     modes.flat_map(|(one, mode)| one.history.targets.iter().map(move |target| (target.pid, mode))).collect()
 }
 
+/// Programs whose settings an experiment switches at present, with the PID of its command.
+#[must_use]
+pub fn experiments(attached: &[Attached]) -> BTreeMap<Pid, Pid> {
+    let running = attached.iter().filter(|one| one.mode().is_none() && one.is_in_progress());
+    running.flat_map(|one| one.history.targets.iter().map(|target| (target.pid, one.owner().pid))).collect()
+}
+
 /// Attachments and experiments on programs that are not reverted, including those that are still being made.
 pub fn attachments(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
     Ok(in_use(journal)?.into_iter().filter(|attached| attached.purpose().is_of_programs()).collect())

@@ -1,5 +1,6 @@
 //! The next step of a server: by its problems, by what it has, and by earlier measurements. Pure.
 
+use quell_linux::Pid;
 use quell_mode::DeliveryMode;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -71,6 +72,11 @@ pub enum NextStep {
     },
     /// See whether its attached mode pays.
     Check,
+    /// Wait: an experiment switches its settings.
+    AwaitExperiment {
+        /// PID of its command.
+        pid: Pid,
+    },
     /// Wait: it has no connection through a queue at present.
     AwaitClients,
 }

@@ -22,6 +22,8 @@ struct Facts {
     /// The newest first.
     measured: Vec<EarlierAnswer>,
     packets_per_s: Option<u64>,
+    /// PID of the command whose experiment switches its settings.
+    experiment: Option<i32>,
     /// Mode of the settings below an attachment.
     below: Option<&'static str>,
 }
@@ -80,6 +82,7 @@ fn of(host: &Value, facts: &Facts) -> Vec<HostServer> {
         findings: &findings,
         origins: &facts.parents.iter().map(origin).collect(),
         attached: &facts.attached.iter().map(|&(one, mode)| (pid(one), mode)).collect(),
+        experiments: &facts.experiment.iter().map(|by| (pid(4242), pid(*by))).collect(),
         below: &facts.below.iter().map(|below| (pid(4242), below.parse().unwrap())).collect(),
         measured: &BTreeMap::from([((pid(4242), name), facts.measured.clone())]),
         polls: &facts.packets_per_s.map(polls).unwrap_or_default(),
@@ -178,6 +181,13 @@ fn the_next_step_is_to_fix_then_to_measure_then_to_attach() {
     let next = |packets_per_s| only(&floating, &Facts { attached: launched(), packets_per_s, ..Facts::default() }).next;
     assert_eq!(next(None), NextStep::Fix { finding: "floating-worker" });
     assert_eq!(next(Some(20_000)), NextStep::Check, "whether the mode pays is worth more than a warning");
+}
+
+#[test]
+fn a_server_that_an_experiment_measures_waits_for_its_end() {
+    let attached = vec![(4242, attached("suspend20", false))];
+    let server = only(&healthy(), &Facts { attached, experiment: Some(99), ..Facts::default() });
+    assert_eq!(server.next, NextStep::AwaitExperiment { pid: pid(99) });
 }
 
 #[test]

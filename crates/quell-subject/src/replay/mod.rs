@@ -83,12 +83,20 @@ impl ReplayRequest {
     /// # Errors
     /// When the design of a part is invalid, or something is missing.
     pub fn check_possible(&self, quell: &str) -> Result<CpuLayout, LabRunError> {
-        let parts = &self.replay.parts;
-        for part in parts {
-            let design = design(&part.modes, criteria(part.load.unwrap_or(OfferedLoad::Max)), self.timing, 1);
-            check_part(&design, parts.len() as u64, false)?;
-        }
+        self.check_designs()?;
         Ok(check_possible(&lab_spec(self, quell)?)?.1)
+    }
+
+    /// Checks whether each part has time for enough slices.
+    ///
+    /// # Errors
+    /// [`ComparisonError::Design`] or [`ComparisonError::ShortBudget`].
+    pub fn check_designs(&self) -> Result<(), ComparisonError> {
+        let parts = &self.replay.parts;
+        parts.iter().try_for_each(|part| {
+            let design = design(&part.modes, criteria(part.load.unwrap_or(OfferedLoad::Max)), self.timing, 1);
+            check_part(&design, parts.len() as u64, false)
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, value_parser};
 use quell_change::journal::{EndRecord, TargetProgram};
 use quell_host::attach::AttachedMode;
-use quell_host::attach::attached::{Attached, adapt, attached_modes, in_use};
+use quell_host::attach::attached::{Attached, adapt, attached_modes, experiments, in_use};
 use quell_host::attach::measured::settings_below;
 use quell_host::attach::placement::mark_attached_filters;
 use quell_host::behavior::{self, Behavior};
@@ -169,6 +169,7 @@ impl Diagnosis {
             findings: &report.findings,
             origins: &origins,
             attached,
+            experiments: &experiments(owners),
             below,
             measured,
             polls,

@@ -6,7 +6,7 @@ use quell_host::attach::{AttachedMode, ModeCommand, Selection};
 use quell_host::findings::{LackingCpus, STEERED};
 use quell_linux::Pid;
 use quell_linux::visible::{self, agree, counted};
-use quell_mode::{DeliveryMode, Threaded};
+use quell_mode::{DeliveryMode, ModeKind, Threaded};
 
 /// Programs as arguments of commands.
 #[derive(Debug, Clone)]
@@ -35,10 +35,21 @@ impl ProgramArguments {
         Self { judge, ..self }
     }
 
-    /// Command that measures them. `options` are those of modes and placement, each after a space.
-    pub(crate) fn measure(&self, options: &str) -> String {
+    /// Command that compares these modes on them, or default ones. Options of the placement come after a space. A mode that
+    /// was set at the start of the program needs a start for each slice.
+    pub(crate) fn measure(&self, modes: &[DeliveryMode], placement: &str) -> String {
         let judge = self.judge.as_ref().map(|judge| format!(" --latency \"{judge}\"")).unwrap_or_default();
-        format!("quell bench {}{options}{judge}", self.by_option)
+        let list = |modes: &[DeliveryMode]| match modes {
+            [] => String::new(),
+            modes => format!(" --modes {}", modes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")),
+        };
+        match self.attached.filter(|it| it.launched || matches!(it.mode.kind(), ModeKind::SockPoll { .. })) {
+            None => format!("quell bench {}{}{placement}{judge}", self.by_option, list(modes)),
+            Some(attached) => {
+                let first = if modes.is_empty() { &[DeliveryMode::default()] } else { modes };
+                format!("quell bench{}{placement}{judge} -- COMMAND", list(&[first, &[attached.mode]].concat()))
+            }
+        }
     }
 
     /// What that command compares, and what the reader has to replace.
@@ -149,8 +160,8 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
             });
             let figures = in_parentheses([known, &above.unwrap_or_default()]);
             let (beside, modes) = match *instead == DeliveryMode::default() {
-                true => (String::new(), " --modes base".to_owned()),
-                false => (format!(" beside {instead}, which polls less"), format!(" --modes base,{instead}")),
+                true => (String::new(), vec![*instead]),
+                false => (format!(" beside {instead}, which polls less"), vec![DeliveryMode::default(), *instead]),
             };
             let compares = programs.compares();
             (
@@ -158,19 +169,19 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
                     "{mode} polls more than interrupts would{figures}: CPU time that only lower latency repays; measure \
                      whether it does{beside}, or {undo}{compares}"
                 ),
-                Some(programs.measure(&modes)),
+                Some(programs.measure(&modes, "")),
             )
         }
         DoesItPay::ChangesNothing => (
             format!("{mode} changes nothing about polls: measure which mode is better{}", programs.compares()),
-            Some(programs.measure("")),
+            Some(programs.measure(&[], "")),
         ),
         DoesItPay::MeasureToKnow => {
             let cost = whole_cpus(mode, *queues).map(|cost| format!("; {cost}")).unwrap_or_default();
             let compares = programs.compares();
             (
                 format!("{mode} is in effect{figures}{cost}; only a measurement shows whether it pays{compares}"),
-                Some(programs.measure("")),
+                Some(programs.measure(&[], "")),
             )
         }
         DoesItPay::CannotTell => {
@@ -289,6 +300,21 @@ mod tests {
         assert!(not.contains("not in effect") && command.as_deref() == Some("quell detach 812 813"), "{not}");
         assert_eq!(said("suspend20", DoesItPay::CannotTell).1.as_deref(), Some("quell top 812 813"));
         assert_eq!(said("base", DoesItPay::ChangesNothing).1.as_deref(), Some("quell bench --pid 812,813"));
+    }
+
+    #[test]
+    fn a_mode_that_is_set_at_the_start_of_a_program_is_measured_with_starts() {
+        let pid = Pid::new(812).unwrap_or_else(|| unreachable!());
+        let measure = |mode: &str, launched: bool, others: &[DeliveryMode]| {
+            let mode = mode.parse().unwrap_or_else(|why| panic!("{why}"));
+            let attached = AttachedMode { mode, launched, ..AttachedMode::default() };
+            ProgramArguments::of_pids(&[pid]).attached(Some(attached)).measure(others, "")
+        };
+        assert_eq!(measure("suspend20", true, &[]), "quell bench --modes base,suspend20 -- COMMAND");
+        assert_eq!(measure("sockpoll50", false, &[]), "quell bench --modes base,sockpoll50 -- COMMAND");
+        let others = DeliveryMode::parse_list("base,suspend500").unwrap_or_else(|why| panic!("{why}"));
+        assert_eq!(measure("suspend20", true, &others), "quell bench --modes base,suspend500,suspend20 -- COMMAND");
+        assert_eq!(measure("suspend20", false, &[]), "quell bench --pid 812");
     }
 
     #[test]

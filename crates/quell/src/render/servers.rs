@@ -210,6 +210,7 @@ fn next(server: &HostServer, fixes: Fixes) -> String {
             format!("keep, {}{}", as_measured(measured), other.unwrap_or_default())
         }
         NextStep::Check => server.payoff.as_ref().map_or("check", payoff::in_short).to_owned(),
+        NextStep::AwaitExperiment { pid } => format!("wait: an experiment (PID {pid}) compares modes on it"),
         NextStep::AwaitClients => {
             let known = to_change(server).map(|_| format!(" (known now: {EPOLL_MIXES_NAPIS})"));
             format!("no connection through a queue{}: send requests, then again", known.unwrap_or_default())
@@ -269,7 +270,7 @@ fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
         NextStep::Fix { finding } => {
             let can_measure = *finding == EPOLL_MIXES_NAPIS && server.serious == 0 && !server.modes.is_empty();
             match &server.fix {
-                _ if can_measure => Some(arguments(server).measure(&options(server, false))),
+                _ if can_measure => Some(arguments(server).measure(&server.modes, "")),
                 Some(FixText::Command(command)) => Some(on_one_line(command)),
                 _ => None,
             }
@@ -277,7 +278,9 @@ fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
         NextStep::MeasureAgain { packets_per_s: 0, .. } | NextStep::AwaitClients => load(server, "--seconds 10"),
         NextStep::Measure { steered }
         | NextStep::MeasureAgain { steered, .. }
-        | NextStep::SettingsChanged { steered, .. } => Some(arguments(server).measure(&options(server, *steered))),
+        | NextStep::SettingsChanged { steered, .. } => {
+            Some(arguments(server).measure(&server.modes, placement_options(*steered, *steered)))
+        }
         NextStep::Decide { command, .. } => Some(visible::name(command).into_owned()),
         // Its plan shows whether the problem still exists.
         NextStep::Attach { mode, .. } | NextStep::Return { mode, .. } if server.attached.is_some() => {
@@ -299,22 +302,15 @@ fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
         NextStep::Keep { measured: EarlierMeasurement { problem: Some(_), result, .. }, open: None } => {
             Some(format!("quell results show {}", visible::name(result)))
         }
-        NextStep::Return { .. } | NextStep::Keep { .. } => None,
+        NextStep::Return { .. } | NextStep::Keep { .. } | NextStep::AwaitExperiment { .. } => None,
     }
-}
-
-/// Options of modes and placement of a measurement, each after a space.
-fn options(server: &HostServer, steered: bool) -> String {
-    let modes = server.modes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-    let modes = if modes.is_empty() { modes } else { format!(" --modes {modes}") };
-    modes + placement_options(steered, steered)
 }
 
 /// Command that measures a server again after its configuration has changed. Only nginx keeps its PID.
 fn measure_changed(server: &HostServer) -> Option<String> {
     match server.queue_per_epoll.as_ref()? {
         QueuePerEpoll::Configured { steered: true, .. } if server.name == "nginx" => {
-            Some(arguments(server).measure(placement_options(true, true)))
+            Some(arguments(server).measure(&[], placement_options(true, true)))
         }
         QueuePerEpoll::Configured { .. } => Some("quell".to_owned()),
         QueuePerEpoll::Steered | QueuePerEpoll::Impossible { .. } => None,
@@ -370,7 +366,7 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
         NextStep::Attach { .. } => 4,
         NextStep::Check => 5,
         NextStep::Keep { .. } => 6,
-        NextStep::AwaitClients => 8,
+        NextStep::AwaitExperiment { .. } | NextStep::AwaitClients => 8,
     };
     let first = servers.iter().min_by_key(|server| rank(server));
     if first.is_none() && !is_root {
@@ -457,6 +453,9 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
             let other = other.unwrap_or_default();
             format!("keep the settings of {name} {pid}: no mode was better, {}{other}", as_measured(measured))
         }
+        NextStep::AwaitExperiment { pid: by } => {
+            format!("an experiment (PID {by}) compares modes on {name} {pid}: wait for its end")
+        }
         NextStep::AwaitClients => {
             let known = to_change(first).map(|change| {
                 format!(
@@ -473,7 +472,11 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
     let changes_nothing = |next: &NextStep| {
         matches!(
             next,
-            NextStep::Fix { .. } | NextStep::Check | NextStep::Keep { open: None, .. } | NextStep::AwaitClients
+            NextStep::Fix { .. }
+                | NextStep::Check
+                | NextStep::Keep { open: None, .. }
+                | NextStep::AwaitExperiment { .. }
+                | NextStep::AwaitClients
         )
     };
     let root = if !changes_nothing(&first.next) && !is_root { " (as root)" } else { "" };

@@ -27,6 +27,8 @@ pub(super) fn budget(experiment: Option<Experiment>, place: Place, is_quick: boo
         (_, true) if place == Place::PublishedGuest => 40,
         (_, false) if place == Place::PublishedGuest => 120,
         (Some(Experiment::C), true) => 11,
+        // It has eleven modes.
+        (Some(Experiment::A), true) => 70,
         (Some(Experiment::C), false) => 60,
         (_, true) => 40,
         (_, false) => 120,
@@ -196,6 +198,19 @@ mod tests {
     fn a_budget_on_the_command_line_is_that_of_all_parts() {
         assert_eq!(of_part(TIMING, true, 6).budget_ms, 10_000);
         assert_eq!(of_part(TIMING, false, 6).budget_ms, 60_000);
+    }
+
+    #[test]
+    fn the_built_in_budget_of_each_part_has_time_for_enough_slices() {
+        for experiment in [Experiment::A, Experiment::B, Experiment::D] {
+            for is_quick in [true, false] {
+                let budget = budget(Some(experiment), Place::Published, is_quick);
+                let timing = Timing { budget_ms: budget.as_millis() as u64, ..TIMING };
+                let replay = Replay::of(experiment).unwrap().unwrap();
+                let checked = ReplayRequest { replay, timing, insist: false }.check_designs();
+                assert!(checked.is_ok(), "{experiment} {is_quick}: {checked:?}");
+            }
+        }
     }
 
     #[test]
