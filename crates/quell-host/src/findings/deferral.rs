@@ -56,7 +56,7 @@ static HALF: Rule = Rule {
           packets.",
     source: "net/core/dev.c, napi_complete_done; Documentation/networking/napi.rst",
     explanation: "Detected if exactly one of defer-hard-irqs and gro-flush-timeout is 0 on a queue without suspension. \
-                  Fix: set the other, or clear both.",
+                  Fix: clear both, or set the other if deferral is wanted.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -77,13 +77,14 @@ fn half(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             nodes: vec![query.napi_node(napi.id)],
             observed: format!("defer-hard-irqs {count}, gro-flush-timeout {timeout_ns} ns"),
             fix: vec![
-                Fix::napi_set(query, device, napi, &[missing]),
+                // Whether complete deferral is wanted, only a measurement shows.
                 Fix::napi_set(
                     query,
                     device,
                     napi,
                     &[(NapiAttribute::DeferHardIrqs, 0), (NapiAttribute::GroFlushTimeout, 0)],
                 ),
+                Fix::napi_set(query, device, napi, &[missing]),
             ],
         })
     };

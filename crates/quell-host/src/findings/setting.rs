@@ -167,7 +167,7 @@ pub fn are_owned(findings: &mut [Finding], now: &Snapshot, owners: &[&History]) 
             let new = owner.and_then(|place| {
                 let its = fixes.iter().zip(&by_owner).filter(|(_, other)| **other == Some(place));
                 let settings: Vec<&Setting> = its.filter_map(|(fix, _)| fix.setting()).collect();
-                fix_of_owner(owners[place], &settings, now, &owners)
+                fix_of_owner(owners[place], &settings, now)
             });
             let fix = new.unwrap_or_else(|| fix.clone());
             // One command undoes all settings of an owner.
@@ -179,18 +179,17 @@ pub fn are_owned(findings: &mut [Finding], now: &Snapshot, owners: &[&History]) 
 }
 
 /// How to undo or correct the owner of these settings; absent if the owner has no command for it.
-fn fix_of_owner(owner: &History, settings: &[&Setting], now: &Snapshot, all: &[&History]) -> Option<Fix> {
+fn fix_of_owner(owner: &History, settings: &[&Setting], now: &Snapshot) -> Option<Fix> {
     let purpose = &owner.begin.purpose;
     match purpose {
         Purpose::Profile { name, netns, .. } => {
             let wanted: Vec<String> = settings.iter().map(|setting| setting.wanted()).collect();
             let netns = netns.as_ref().map(|netns| format!(" --netns {}", quoted(netns))).unwrap_or_default();
             let files: String = name.split(", ").map(|file| format!(" {}", quoted(file))).collect();
-            let has_programs = all.iter().any(|other| other.begin.purpose.is_of_programs());
-            let also = if has_programs { " and ends all attachments" } else { "" };
+            let revert = format!("quell revert {}", quoted(name));
             Some(Fix::advice(format!(
-                "profile {name} sets it: correct it there ({}), then `quell revert && quell apply{netns}{files}`; \
-                 `quell revert` undoes the profile{also}",
+                "profile {name} sets it: correct it there ({}), then `{revert} && quell apply{netns}{files}`; `{revert}` \
+                 undoes the profile",
                 wanted.join(", or "),
             )))
         }

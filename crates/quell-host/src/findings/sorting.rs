@@ -45,7 +45,9 @@ impl QueuePerEpoll {
     fn of_worker(query: &SnapshotQuery<'_>, process: &Process) -> Self {
         let (queues, epolls) = (queues_of_device(query, process), epolls_with_connections(query, process));
         if process.name == "memcached" {
-            let change = format!("start memcached with `-t {queues} -N {queues}`, one thread per queue");
+            let change = format!(
+                "start memcached with `-t {queues} -N {queues}`, one thread per queue (let its clients reconnect if it has these)"
+            );
             return Self::Configured { change, steered: false };
         }
         if has_reuseport_group(query, process) {

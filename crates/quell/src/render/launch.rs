@@ -172,7 +172,7 @@ pub(crate) fn shared_queues(mode: &DeliveryMode, queues: usize, steers: bool) ->
     (mode.epoll().is_some_and(|epoll| epoll.prefer_busy_poll) && queues > 1 && !steers).then(|| {
         format!(
             "shared      an epoll polls one of the {queues} queues, but can get connections of all (epoll-mixes-napis): \
-             use --steer, a program that sorts them itself (memcached -N {queues}), or a device with one queue\n"
+             use --steer or a device with one queue, if the program does not sort them itself (memcached -N {queues})\n"
         )
     })
 }

@@ -172,10 +172,15 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
                 Some(programs.measure(&modes, "")),
             )
         }
-        DoesItPay::ChangesNothing => (
-            format!("{mode} changes nothing about polls: measure which mode is better{}", programs.compares()),
-            Some(programs.measure(&[], "")),
-        ),
+        DoesItPay::ChangesNothing => {
+            let steers = programs.attached.is_some_and(|attached| attached.steers);
+            let first = if steers { "let connections from before the filter reconnect, then " } else { "" };
+            let compares = programs.compares();
+            (
+                format!("{mode} changes nothing about polls: {first}measure which mode is better{compares}"),
+                Some(programs.measure(&[], "")),
+            )
+        }
         DoesItPay::MeasureToKnow => {
             let cost = whole_cpus(mode, *queues).map(|cost| format!("; {cost}")).unwrap_or_default();
             let compares = programs.compares();
