@@ -130,10 +130,8 @@ impl Targets {
         }
     }
 
-    /// Returns the still running processes of `known`, and their descendants.
-    pub(crate) fn still_living<'a>(
-        known: impl Iterator<Item = &'a TargetProgram>,
-    ) -> Result<Vec<TargetProgram>, TargetError> {
+    /// Returns the still running processes of `known`, and their descendants, with their present names.
+    pub fn still_living<'a>(known: impl Iterator<Item = &'a TargetProgram>) -> Result<Vec<TargetProgram>, TargetError> {
         let seen = Self::find(Selection::Processes(Vec::new()))?.see()?;
         let living = known.filter_map(|target| {
             seen.get(&target.pid).filter(|seen| seen.start_time_ticks == target.start_time_ticks).map(|_| target.pid)

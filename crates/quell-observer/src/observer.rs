@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use quell_change::drift::condition;
 use quell_change::journal::Journal;
 use quell_host::attach::Targets;
 use quell_host::attach::attached::{AttachedMode, attachments};
@@ -24,11 +23,12 @@ use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError, Unsampled}
 use tracing::{info, warn};
 
 use crate::drops::{self, DeviceCounters};
-use crate::skipped::skipped;
+use crate::skipped::{ModeCondition, conditions};
 use crate::xdp;
 use quell_result::Document as _;
 use quell_result::top::{
-    IntervalReport, ObservedEpolls, ObservedIdleState, ObservedProgram, ObservedQueue, SkipReason, SkippedPart,
+    IntervalReport, ObservedEpolls, ObservedIdleState, ObservedProgram, ObservedQueue, RootProgram, SkipReason,
+    SkippedPart,
 };
 
 /// A snapshot is taken after this many times the CPU time of the previous one: at most 0.5 % of one CPU.
@@ -49,14 +49,7 @@ struct Readings {
 }
 
 /// Process ID and start time.
-type ProgramKey = (Pid, u64);
-
-#[derive(Debug, Clone)]
-struct ModeCondition {
-    /// Number of drifted settings of its attachment. Absent if they cannot be read.
-    drifted: Option<usize>,
-    skipped: Vec<SkippedPart>,
-}
+pub(crate) type ProgramKey = (Pid, u64);
 
 #[derive(Debug)]
 pub struct Observer {
@@ -263,7 +256,12 @@ impl Observer {
         causes: &mut BTreeMap<(Pid, NapiId), NoPollCause>,
     ) -> Vec<ObservedProgram> {
         let by_napi: BTreeMap<NapiId, &ObservedQueue> = queues.iter().map(|queue| (queue.napi, queue)).collect();
-        let modes = modes(&self.journal);
+        let mut modes = modes(&self.journal);
+        // Processes of a reload have the mode of the process that they descend from, until it is detached.
+        for (program, condition) in self.conditions.iter().filter(|(_, condition)| condition.started_since) {
+            let mode = modes.get(&condition.root_key()).copied();
+            mode.map(|mode| modes.entry(*program).or_insert(mode));
+        }
         let unpolled = if modes.is_empty() { BTreeMap::new() } else { unpolled_queues(&self.snapshot) };
         let index = self.snapshot.index();
         let napis = |process: &Process| -> Option<BTreeSet<NapiId>> {
@@ -332,9 +330,14 @@ impl Observer {
                     let attached = modes.keys().map(|(pid, _)| *pid).collect();
                     cpus_lacking_for_pollers(&self.snapshot, &attached, queues.len())
                 });
-                ModePayoff::of(*mode, queues, fix.as_ref(), lacking)
+                let lacks_mode = condition.is_some_and(ModeCondition::lacks_mode);
+                ModePayoff::of(*mode, queues, fix.as_ref(), lacking).on_unset_epolls(lacks_mode)
             });
             let effect = judged.and_then(|(_, queues)| worst(queues));
+            let effect = match condition {
+                Some(condition) => condition.effect(effect),
+                None => effect,
+            };
             Some(ObservedProgram {
                 pid: process.pid,
                 name: process.name.clone(),
@@ -349,6 +352,8 @@ impl Observer {
                 drifted: condition.and_then(|condition| condition.drifted),
                 skipped: condition.map(|condition| condition.skipped.clone()),
                 mode: mode.map(|it| it.mode.to_string()),
+                root: condition
+                    .map(|condition| RootProgram { pid: condition.root.pid, name: condition.root.name.clone() }),
                 epolls: epolls(process),
                 xdp: xdp::losses(process, &self.snapshot, self.before.as_ref()),
                 napis: napis.into_iter().collect(),
@@ -447,22 +452,6 @@ fn modes(journal: &Journal) -> BTreeMap<ProgramKey, AttachedMode> {
         targets.filter_map(move |target| Some(((target.pid, target.start_time_ticks), mode?)))
     });
     of_attachment.collect()
-}
-
-fn conditions(journal: &Journal, snapshot: &Snapshot) -> BTreeMap<ProgramKey, ModeCondition> {
-    let mut conditions = BTreeMap::new();
-    for attached in attachments(journal).unwrap_or_default() {
-        let drifted = condition(&attached.path, &attached.history).ok().map(|condition| condition.drifted.len());
-        let Some(mode) = attached.purpose().mode() else { continue };
-        let parts = skipped(snapshot, &attached, mode);
-        for target in &attached.history.targets {
-            let concerns = |pid: Option<Pid>| pid.is_none_or(|pid| pid == target.pid);
-            let its = parts.iter().filter(|(pid, _)| concerns(*pid));
-            let skipped = its.map(|(_, part)| part.clone()).collect();
-            conditions.insert((target.pid, target.start_time_ticks), ModeCondition { drifted, skipped });
-        }
-    }
-    conditions
 }
 
 /// Whether every program that uses an instance of the snapshot is in it.
