@@ -579,6 +579,7 @@ fn span(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use quell_result::Document as _;
+    use quell_result::top::SkipReason;
 
     use super::*;
 
@@ -664,6 +665,17 @@ mod tests {
         let text = applied.to_string();
         assert!(text.contains("nginx 44: started since, without the mode"), "{text}");
         assert!(text.ends_with("quell attach suspend20 42 --steer --pin --follow --take-over --yes\n"), "{text}");
+        let mut observed = report(None, None);
+        let new = &mut observed.programs[0];
+        (new.pid, new.skipped) =
+            (Pid::new(44).unwrap(), Some(vec![SkippedPart { napi: None, reason: SkipReason::EpollNotSet }]));
+        let mut status = StatusReport::new(vec![applied], Vec::new(), &[], Vec::new(), Vec::new());
+        status.applied[0].judge(&Ok(observed.clone()));
+        let said = status.advice().unwrap();
+        assert!(said.starts_with("1 process of attached programs was started since and lacks the mode"), "{said}");
+        observed.programs[0].skipped = Some(Vec::new());
+        status.applied[0].judge(&Ok(observed));
+        assert_eq!(status.advice(), None, "it shares the epolls of its parent");
     }
 
     #[test]
