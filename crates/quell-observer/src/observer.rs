@@ -81,14 +81,14 @@ impl Observer {
     /// attachments in `journal`. With `programs`, the scope has their processes of the moment. Fails if no snapshot can be
     /// taken. Polls that cannot be sampled are not an error: reports contain the reason.
     pub fn begin(mut scope: SnapshotScope, mut programs: Option<Targets>, journal: Journal) -> Result<Self, TakeError> {
-        let (snapshot, pause) = take(&mut scope, programs.as_mut(), &journal)?;
+        let (snapshot, conditions, pause) = take(&mut scope, programs.as_mut(), &journal)?;
         let now = Instant::now();
         let mut this = Self {
             scope,
             programs,
             sampler: attach(),
             unsampled: BTreeMap::new(),
-            conditions: conditions(&journal, &snapshot),
+            conditions,
             journal,
             snapshot,
             before: None,
@@ -113,10 +113,10 @@ impl Observer {
         let earlier = std::mem::replace(&mut self.read, read);
         self.read_at = now;
         if now >= self.next_snapshot {
-            let (snapshot, pause) = take(&mut self.scope, self.programs.as_mut(), &self.journal)?;
+            let (snapshot, conditions, pause) = take(&mut self.scope, self.programs.as_mut(), &self.journal)?;
             self.before = Some(std::mem::replace(&mut self.snapshot, snapshot));
             self.packets_before = std::mem::replace(&mut self.packets, packets(&self.read.counters));
-            self.conditions = conditions(&self.journal, &self.snapshot);
+            self.conditions = conditions;
             self.causes.clear();
             self.next_snapshot = now + pause + self.retry();
         }
@@ -363,11 +363,12 @@ impl Observer {
     }
 }
 
+/// Takes a snapshot. Returns the pause until the next one, for its CPU time.
 fn take(
     scope: &mut SnapshotScope,
     programs: Option<&mut Targets>,
     journal: &Journal,
-) -> Result<(Snapshot, Duration), TakeError> {
+) -> Result<(Snapshot, BTreeMap<ProgramKey, ModeCondition>, Duration), TakeError> {
     let before_ns = clock::process_cpu_ns();
     if let Some(programs) = programs {
         // Without processes the scope keeps those that have exited, so that the snapshot fails.
@@ -376,7 +377,8 @@ fn take(
         scope.pids = if pids.is_empty() { std::mem::take(&mut scope.pids) } else { pids };
     }
     let (snapshot, _) = snapshot::take(&with_attachments(scope.clone(), journal))?;
-    Ok((snapshot, pause_since(before_ns)))
+    let conditions = conditions(journal, &snapshot);
+    Ok((snapshot, conditions, pause_since(before_ns)))
 }
 
 fn pause_since(before_ns: u64) -> Duration {
