@@ -73,10 +73,10 @@ impl Selection {
     /// # Errors
     /// When no process, or several unrelated processes, have the name.
     pub fn named(name: &str) -> Result<Self, TargetError> {
-        let nobody = Targets::find(Self::Processes(Vec::new()))?;
-        let seen = nobody.see()?;
+        let proc = ProcRoot::default();
+        let seen = see(&proc)?;
         let is_named = |(pid, of): &(&Pid, &Seen)| {
-            let executable = || nobody.proc.process(**pid).executable_path().ok()?.file_name().map(|file| file == name);
+            let executable = || proc.process(**pid).executable_path().ok()?.file_name().map(|file| file == name);
             of.name == name || has_long_name(&of.name, name) || executable().unwrap_or(false)
         };
         let this = Pid::of_this_process();
@@ -109,7 +109,7 @@ impl Targets {
         let proc = ProcRoot::default();
         let boot_id = proc.boot_id()?;
         let mut targets = Self { selection, proc, boot_id, living: BTreeMap::new(), parents: Vec::new() };
-        let seen = targets.see()?;
+        let seen = see(&targets.proc)?;
         let roots = match &targets.selection {
             Selection::Processes(pids) => match pids.iter().find(|pid| !seen.contains_key(pid)) {
                 Some(missing) => return Err(TargetError::NoSuchProcess(*missing)),
@@ -130,11 +130,9 @@ impl Targets {
         }
     }
 
-    /// Returns the still running processes of `known`, and their descendants.
-    pub(crate) fn still_living<'a>(
-        known: impl Iterator<Item = &'a TargetProgram>,
-    ) -> Result<Vec<TargetProgram>, TargetError> {
-        let seen = Self::find(Selection::Processes(Vec::new()))?.see()?;
+    /// Returns the still running processes of `known`, and their descendants, with their present names.
+    pub fn still_living<'a>(known: impl Iterator<Item = &'a TargetProgram>) -> Result<Vec<TargetProgram>, TargetError> {
+        let seen = see(&ProcRoot::default())?;
         let living = known.filter_map(|target| {
             seen.get(&target.pid).filter(|seen| seen.start_time_ticks == target.start_time_ticks).map(|_| target.pid)
         });
@@ -142,7 +140,7 @@ impl Targets {
     }
 
     pub fn refresh(&mut self) -> Result<Turnover, TargetError> {
-        let seen = self.see()?;
+        let seen = see(&self.proc)?;
         let is_same = |target: &&TargetProgram| {
             seen.get(&target.pid).is_some_and(|now| now.start_time_ticks == target.start_time_ticks)
         };
@@ -205,16 +203,16 @@ impl Targets {
     pub fn identity(&self, pid: Pid, start_time_ticks: u64) -> ProcessIdentity {
         ProcessIdentity { pid, starttime: Ticks(start_time_ticks), boot_id: self.boot_id }
     }
+}
 
-    fn see(&self) -> Result<BTreeMap<Pid, Seen>, TargetError> {
-        let look = |pid: Pid| {
-            // Exited processes and zombies do not count.
-            let stat = self.proc.process(pid).stat().ok().filter(|stat| !stat.process_has_ended())?;
-            let name = stat.name();
-            Some((pid, Seen { parent: stat.ppid, start_time_ticks: stat.starttime.0, name }))
-        };
-        Ok(self.proc.pids()?.into_iter().filter_map(look).collect())
-    }
+/// All running processes. Exited ones and zombies do not count.
+fn see(proc: &ProcRoot) -> Result<BTreeMap<Pid, Seen>, ProcError> {
+    let look = |pid: Pid| {
+        let stat = proc.process(pid).stat().ok().filter(|stat| !stat.process_has_ended())?;
+        let name = stat.name();
+        Some((pid, Seen { parent: stat.ppid, start_time_ticks: stat.starttime.0, name }))
+    };
+    Ok(proc.pids()?.into_iter().filter_map(look).collect())
 }
 
 /// Those of `living` that are the parent of one of them, or have no parent among them.

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use quell_change::drift::condition;
 use quell_change::journal::Journal;
 use quell_host::attach::Targets;
 use quell_host::attach::attached::{AttachedMode, attachments, experiments};
@@ -24,11 +23,12 @@ use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError, Unsampled}
 use tracing::{info, warn};
 
 use crate::drops::{self, DeviceCounters};
-use crate::skipped::skipped;
+use crate::skipped::{ModeCondition, conditions};
 use crate::xdp;
 use quell_result::Document as _;
 use quell_result::top::{
-    IntervalReport, ObservedEpolls, ObservedIdleState, ObservedProgram, ObservedQueue, SkipReason, SkippedPart,
+    IntervalReport, ObservedEpolls, ObservedIdleState, ObservedProgram, ObservedQueue, RootProgram, SkipReason,
+    SkippedPart,
 };
 
 /// A snapshot is taken after this many times the CPU time of the previous one: at most 0.5 % of one CPU.
@@ -49,14 +49,7 @@ struct Readings {
 }
 
 /// Process ID and start time.
-type ProgramKey = (Pid, u64);
-
-#[derive(Debug, Clone)]
-struct ModeCondition {
-    /// Number of drifted settings of its attachment. Absent if they cannot be read.
-    drifted: Option<usize>,
-    skipped: Vec<SkippedPart>,
-}
+pub(crate) type ProgramKey = (Pid, u64);
 
 #[derive(Debug)]
 pub struct Observer {
@@ -88,14 +81,14 @@ impl Observer {
     /// attachments in `journal`. With `programs`, the scope has their processes of the moment. Fails if no snapshot can be
     /// taken. Polls that cannot be sampled are not an error: reports contain the reason.
     pub fn begin(mut scope: SnapshotScope, mut programs: Option<Targets>, journal: Journal) -> Result<Self, TakeError> {
-        let (snapshot, pause) = take(&mut scope, programs.as_mut(), &journal)?;
+        let (snapshot, conditions, pause) = take(&mut scope, programs.as_mut(), &journal)?;
         let now = Instant::now();
         let mut this = Self {
             scope,
             programs,
             sampler: attach(),
             unsampled: BTreeMap::new(),
-            conditions: conditions(&journal, &snapshot),
+            conditions,
             journal,
             snapshot,
             before: None,
@@ -120,10 +113,10 @@ impl Observer {
         let earlier = std::mem::replace(&mut self.read, read);
         self.read_at = now;
         if now >= self.next_snapshot {
-            let (snapshot, pause) = take(&mut self.scope, self.programs.as_mut(), &self.journal)?;
+            let (snapshot, conditions, pause) = take(&mut self.scope, self.programs.as_mut(), &self.journal)?;
             self.before = Some(std::mem::replace(&mut self.snapshot, snapshot));
             self.packets_before = std::mem::replace(&mut self.packets, packets(&self.read.counters));
-            self.conditions = conditions(&self.journal, &self.snapshot);
+            self.conditions = conditions;
             self.causes.clear();
             self.next_snapshot = now + pause + self.retry();
         }
@@ -263,8 +256,13 @@ impl Observer {
         causes: &mut BTreeMap<(Pid, NapiId), NoPollCause>,
     ) -> Vec<ObservedProgram> {
         let by_napi: BTreeMap<NapiId, &ObservedQueue> = queues.iter().map(|queue| (queue.napi, queue)).collect();
-        let modes = modes(&self.journal);
         let experiments = experiments(&attachments(&self.journal).unwrap_or_default());
+        let mut modes = modes(&self.journal);
+        // Processes of a reload have the mode of the process that they descend from, until it is detached.
+        for (program, condition) in self.conditions.iter().filter(|(_, condition)| condition.started_since) {
+            let mode = modes.get(&condition.root_key()).copied();
+            mode.map(|mode| modes.entry(*program).or_insert(mode));
+        }
         let unpolled = if modes.is_empty() { BTreeMap::new() } else { unpolled_queues(&self.snapshot) };
         let index = self.snapshot.index();
         let napis = |process: &Process| -> Option<BTreeSet<NapiId>> {
@@ -336,12 +334,15 @@ impl Observer {
                     let attached = modes.keys().map(|(pid, _)| *pid).collect();
                     cpus_lacking_for_pollers(&self.snapshot, &attached, queues.len())
                 });
-                ModePayoff::of(*mode, queues, fix.as_ref(), lacking)
+                let lacks_mode = condition.is_some_and(ModeCondition::lacks_mode);
+                ModePayoff::of(*mode, queues, fix.as_ref(), lacking).on_unset_epolls(lacks_mode)
             });
             let paused = |by| format!("paused: an experiment (PID {by}) compares modes on it");
-            let effect = match experiment.filter(|_| mode.is_some()) {
-                Some(by) => Some(ModeVerdict::CannotTell(paused(by))),
-                None => judged.and_then(|(_, queues)| worst(queues)),
+            let effect = judged.and_then(|(_, queues)| worst(queues));
+            let effect = match (experiment.filter(|_| mode.is_some()), condition) {
+                (Some(by), _) => Some(ModeVerdict::CannotTell(paused(by))),
+                (None, Some(condition)) => condition.effect(effect),
+                (None, None) => effect,
             };
             Some(ObservedProgram {
                 pid: process.pid,
@@ -357,6 +358,8 @@ impl Observer {
                 drifted: condition.and_then(|condition| condition.drifted),
                 skipped: condition.map(|condition| condition.skipped.clone()),
                 mode: mode.map(|it| it.mode.to_string()),
+                root: condition
+                    .map(|condition| RootProgram { pid: condition.root.pid, name: condition.root.name.clone() }),
                 epolls: epolls(process),
                 xdp: xdp::losses(process, &self.snapshot, self.before.as_ref()),
                 napis: napis.into_iter().collect(),
@@ -366,11 +369,12 @@ impl Observer {
     }
 }
 
+/// Takes a snapshot. Returns the pause until the next one, for its CPU time.
 fn take(
     scope: &mut SnapshotScope,
     programs: Option<&mut Targets>,
     journal: &Journal,
-) -> Result<(Snapshot, Duration), TakeError> {
+) -> Result<(Snapshot, BTreeMap<ProgramKey, ModeCondition>, Duration), TakeError> {
     let before_ns = clock::process_cpu_ns();
     if let Some(programs) = programs {
         // Without processes the scope keeps those that have exited, so that the snapshot fails.
@@ -379,7 +383,8 @@ fn take(
         scope.pids = if pids.is_empty() { std::mem::take(&mut scope.pids) } else { pids };
     }
     let (snapshot, _) = snapshot::take(&with_attachments(scope.clone(), journal))?;
-    Ok((snapshot, pause_since(before_ns)))
+    let conditions = conditions(journal, &snapshot);
+    Ok((snapshot, conditions, pause_since(before_ns)))
 }
 
 fn pause_since(before_ns: u64) -> Duration {
@@ -455,22 +460,6 @@ fn modes(journal: &Journal) -> BTreeMap<ProgramKey, AttachedMode> {
         targets.filter_map(move |target| Some(((target.pid, target.start_time_ticks), mode?)))
     });
     of_attachment.collect()
-}
-
-fn conditions(journal: &Journal, snapshot: &Snapshot) -> BTreeMap<ProgramKey, ModeCondition> {
-    let mut conditions = BTreeMap::new();
-    for attached in attachments(journal).unwrap_or_default() {
-        let drifted = condition(&attached.path, &attached.history).ok().map(|condition| condition.drifted.len());
-        let Some(mode) = attached.purpose().mode() else { continue };
-        let parts = skipped(snapshot, &attached, mode);
-        for target in &attached.history.targets {
-            let concerns = |pid: Option<Pid>| pid.is_none_or(|pid| pid == target.pid);
-            let its = parts.iter().filter(|(pid, _)| concerns(*pid));
-            let skipped = its.map(|(_, part)| part.clone()).collect();
-            conditions.insert((target.pid, target.start_time_ticks), ModeCondition { drifted, skipped });
-        }
-    }
-    conditions
 }
 
 /// Whether every program that uses an instance of the snapshot is in it.

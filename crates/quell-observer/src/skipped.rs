@@ -1,22 +1,87 @@
-//! Parts of a mode that are not applied to its programs: those that a plan of the attachment would set now, and those
-//! that it cannot set.
+//! Conditions of the modes of programs. Parts of a mode that are not applied are those that a plan of the attachment would
+//! set now, and those that it cannot set.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quell_change::change::Change;
-use quell_host::attach::attached::Attached;
+use quell_change::drift::condition;
+use quell_change::journal::{Journal, TargetProgram};
+use quell_host::attach::attached::{Attached, attachments, root, started_since};
+use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::plan::{AttachRequest, AttachStep, EpollsSetBy, Limitation, plan};
 use quell_host::snapshot::Snapshot;
 use quell_linux::Pid;
+use quell_linux::proc::ProcRoot;
 use quell_mode::DeliveryMode;
 
+use crate::observer::ProgramKey;
 use quell_result::top::{SkipReason, SkippedPart};
+
+#[derive(Debug, Clone)]
+pub(crate) struct ModeCondition {
+    /// Number of drifted settings of its attachment. Absent if they cannot be read.
+    pub(crate) drifted: Option<usize>,
+    pub(crate) skipped: Vec<SkippedPart>,
+    /// The attached process that it descends from, or itself.
+    pub(crate) root: TargetProgram,
+    /// Whether the process was started after the attachment, which does not follow it.
+    pub(crate) started_since: bool,
+}
+
+impl ModeCondition {
+    pub(crate) fn root_key(&self) -> ProgramKey {
+        (self.root.pid, self.root.start_time_ticks)
+    }
+
+    /// Whether it is a process that a reload or restart started, without the mode.
+    pub(crate) fn lacks_mode(&self) -> bool {
+        self.started_since && self.skipped.iter().any(|part| part.reason.is_unset())
+    }
+
+    /// Verdict on the process with that on its queues. These may be idle, or polled by others.
+    pub(crate) fn effect(&self, on_queues: Option<ModeVerdict>) -> Option<ModeVerdict> {
+        match on_queues {
+            Some(ModeVerdict::NotInEffect(_)) => on_queues,
+            _ if !self.lacks_mode() => on_queues,
+            _ => Some(ModeVerdict::NotInEffect("started after the attachment, without the mode".to_owned())),
+        }
+    }
+}
+
+/// Conditions of attached programs, and of the processes that these have started since.
+pub(crate) fn conditions(journal: &Journal, snapshot: &Snapshot) -> BTreeMap<ProgramKey, ModeCondition> {
+    let attached = attachments(journal).unwrap_or_default();
+    attached.iter().flat_map(|one| conditions_of(one, snapshot, &started_since(&one.history.targets))).collect()
+}
+
+fn conditions_of(
+    attached: &Attached,
+    snapshot: &Snapshot,
+    new: &[TargetProgram],
+) -> BTreeMap<ProgramKey, ModeCondition> {
+    let Some(mode) = attached.purpose().mode() else { return BTreeMap::new() };
+    let targets = &attached.history.targets;
+    let drifted = condition(&attached.path, &attached.history).ok().map(|condition| condition.drifted.len());
+    let parts = skipped(snapshot, attached, new, mode);
+    let parent_of = |pid| ProcRoot::default().process(pid).stat().ok()?.ppid;
+    let of = |program: &TargetProgram, started_since| {
+        let its = parts.iter().filter(|(pid, _)| pid.is_none_or(|pid| pid == program.pid));
+        let skipped = its.map(|(_, part)| part.clone()).collect();
+        let root = root(program, targets, parent_of).clone();
+        ((program.pid, program.start_time_ticks), ModeCondition { drifted, skipped, root, started_since })
+    };
+    targets.iter().map(|target| of(target, false)).chain(new.iter().map(|program| of(program, true))).collect()
+}
 
 /// Plans the mode of an attachment once more. Nothing is changed. Settings that the attachment has set and others have
 /// changed are drifted, not skipped. A part without a process concerns all of them.
-pub(crate) fn skipped(snapshot: &Snapshot, attached: &Attached, mode: DeliveryMode) -> Vec<(Option<Pid>, SkippedPart)> {
-    let pids = attached.history.targets.iter().map(|target| target.pid);
-    let pids: BTreeSet<Pid> = pids.collect();
+fn skipped(
+    snapshot: &Snapshot,
+    attached: &Attached,
+    new: &[TargetProgram],
+    mode: DeliveryMode,
+) -> Vec<(Option<Pid>, SkippedPart)> {
+    let pids: BTreeSet<Pid> = attached.history.targets.iter().chain(new).map(|target| target.pid).collect();
     let plan = plan(snapshot, None, &pids, &AttachRequest { mode, epolls: EpollsSetBy::Attachment });
     let recorded: BTreeSet<u32> = (attached.history.pending())
         .filter_map(|(_, entry)| match &entry.change {
@@ -56,37 +121,66 @@ pub(crate) fn skipped(snapshot: &Snapshot, attached: &Attached, mode: DeliveryMo
 
 #[cfg(test)]
 mod tests {
-    use quell_change::journal::{Journal, Purpose, TargetProgram};
+    use quell_change::journal::Purpose;
     use quell_change::transaction::Transaction;
-    use quell_host::attach::attached::attachments;
-    use quell_host::snapshot::Reading;
+    use quell_host::snapshot::{Process, Reading, SnapshotEpoll};
+    use quell_mode::EpollParams;
 
     use super::*;
 
-    #[test]
-    fn a_process_without_an_epoll_lacks_one_and_its_siblings_do_not() {
-        let mut snapshot = Snapshot::parse(include_bytes!("../../quell-host/tests/fixtures/healthy.json")).unwrap();
-        let with_epolls = snapshot.processes[0].pid;
-        let mut without = snapshot.processes[0].clone();
-        without.pid = Pid::new(with_epolls.get() + 1).unwrap();
-        let Reading::Known(files) = &mut without.files else { panic!("unknown") };
-        files.epolls.clear();
-        snapshot.processes.push(without);
+    fn target(process: &Process) -> TargetProgram {
+        TargetProgram { pid: process.pid, start_time_ticks: process.start_time_ticks, name: process.name.clone() }
+    }
 
+    /// A host with a copy of its program, and an attachment to nobody.
+    fn host() -> (Snapshot, Attached) {
+        let mut snapshot = Snapshot::parse(include_bytes!("../../quell-host/tests/fixtures/healthy.json")).unwrap();
+        let mut copy = snapshot.processes[0].clone();
+        copy.pid = Pid::new(copy.pid.get() + 1).unwrap();
+        snapshot.processes.push(copy);
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
-        let _transaction =
-            Transaction::begin(&journal, "attach-1", Purpose::Attachment { mode: "suspend20".parse().unwrap() })
-                .unwrap();
-        let mut attached = attachments(&journal).unwrap().remove(0);
-        let target = |process: &quell_host::snapshot::Process| TargetProgram {
-            pid: process.pid,
-            start_time_ticks: process.start_time_ticks,
-            name: process.name.clone(),
-        };
+        let purpose = Purpose::Attachment { mode: "suspend20".parse().unwrap() };
+        let _transaction = Transaction::begin(&journal, "attach-1", purpose).unwrap();
+        (snapshot, attachments(&journal).unwrap().remove(0))
+    }
+
+    fn epolls(process: &mut Process) -> &mut Vec<SnapshotEpoll> {
+        let Reading::Known(files) = &mut process.files else { panic!("unknown") };
+        &mut files.epolls
+    }
+
+    #[test]
+    fn a_process_without_an_epoll_lacks_one_and_its_siblings_do_not() {
+        let (mut snapshot, mut attached) = host();
+        epolls(&mut snapshot.processes[1]).clear();
         attached.history.targets = snapshot.processes.iter().map(target).collect();
-        let parts = skipped(&snapshot, &attached, "suspend20".parse().unwrap());
+        let parts = skipped(&snapshot, &attached, &[], "suspend20".parse().unwrap());
         let lack: Vec<_> = parts.iter().filter(|(_, part)| part.reason == SkipReason::NoEpoll).collect();
-        assert!(matches!(lack[..], [(Some(pid), _)] if pid.get() == with_epolls.get() + 1), "{parts:?}");
+        assert!(matches!(lack[..], [(Some(pid), _)] if *pid == snapshot.processes[1].pid), "{parts:?}");
+    }
+
+    #[test]
+    fn a_process_that_was_started_since_is_without_the_mode_if_its_epolls_are() {
+        let (mut snapshot, mut attached) = host();
+        attached.history.targets = vec![target(&snapshot.processes[0])];
+        let new = target(&snapshot.processes[1]);
+        let key = (new.pid, new.start_time_ticks);
+        let effect = |snapshot: &Snapshot, by_queues| {
+            let conditions = conditions_of(&attached, snapshot, std::slice::from_ref(&new));
+            assert!(conditions.values().filter(|of| !of.started_since).all(|of| !of.lacks_mode()), "{conditions:?}");
+            conditions[&key].effect(by_queues)
+        };
+        for epoll in epolls(&mut snapshot.processes[1]) {
+            epoll.params = Reading::Known(EpollParams::default());
+        }
+        let is_without = |effect| matches!(effect, Some(ModeVerdict::NotInEffect(_)));
+        assert!(is_without(effect(&snapshot, None)), "without traffic, too");
+        assert!(is_without(effect(&snapshot, Some(ModeVerdict::InEffect("polls of others".to_owned())))));
+        let set = "suspend20".parse::<DeliveryMode>().unwrap().epoll().unwrap();
+        for epoll in epolls(&mut snapshot.processes[1]) {
+            epoll.params = Reading::Known(set);
+        }
+        assert_eq!(effect(&snapshot, None), None, "it shares the epolls of its parent");
     }
 }

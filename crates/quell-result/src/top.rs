@@ -143,8 +143,11 @@ pub struct ObservedProgram {
     pub cpu_ns: Option<u64>,
     /// Mode that `quell attach` or `quell run` applied; null without one, and if the journals cannot be read.
     pub mode: Option<String>,
-    /// Whether that mode is in effect on the program's queues: "not in effect" if it is not on one of them. Null without
-    /// a mode or without samples.
+    /// The attached process that it descends from, or itself: one for all workers of a server. Null without a mode.
+    #[serde(default)]
+    pub root: Option<RootProgram>,
+    /// Whether that mode is in effect on the program's queues: "not in effect" if it is not on one of them, or if the
+    /// process started after the attachment and its epolls or sockets lack the mode. Null without a mode or without samples.
     pub effect: Option<ModeVerdict>,
     /// Whether that mode pays, over the same queues; null likewise.
     #[serde(default)]
@@ -154,6 +157,14 @@ pub struct ObservedProgram {
     pub drifted: Option<usize>,
     /// Parts of that mode that are not applied, at the latest snapshot. Null without a mode.
     pub skipped: Option<Vec<SkippedPart>>,
+}
+
+/// First process of a program that a mode was applied to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct RootProgram {
+    pub pid: Pid,
+    pub name: String,
 }
 
 /// Epolls of a program that have the same parameters.
@@ -216,6 +227,12 @@ pub enum SkipReason {
 }
 
 impl SkipReason {
+    /// Whether an epoll or sockets of the process itself lack the mode.
+    #[must_use]
+    pub fn is_unset(self) -> bool {
+        matches!(self, Self::EpollNotSet | Self::PollingNotSet)
+    }
+
     /// The reason as a word of JSON and of labels.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -150,6 +150,32 @@ pub fn adapt(findings: &mut [Finding], now: &Snapshot, owners: &[Attached], atta
     are_owned(findings, now, &owners.iter().map(|owner| &owner.history).collect::<Vec<_>>());
 }
 
+/// Processes that these programs have started since, such as the workers of a reload. Those with another name are other
+/// programs.
+#[must_use]
+pub fn started_since(programs: &[TargetProgram]) -> Vec<TargetProgram> {
+    new_ones(programs, Targets::still_living(programs.iter()).unwrap_or_default())
+}
+
+/// Those of `family`, which has the present names, that are not in `programs` but are called as one of these.
+fn new_ones(programs: &[TargetProgram], family: Vec<TargetProgram>) -> Vec<TargetProgram> {
+    let is_known = |one: &TargetProgram| programs.iter().any(|program| program.is_same_process(one));
+    let (known, new): (Vec<_>, Vec<_>) = family.into_iter().partition(is_known);
+    new.into_iter().filter(|one| known.iter().any(|program| program.name == one.name)).collect()
+}
+
+/// The farthest ancestor of a process among `programs`, or itself.
+pub fn root<'a>(
+    program: &'a TargetProgram,
+    programs: &'a [TargetProgram],
+    parent_of: impl Fn(Pid) -> Option<Pid>,
+) -> &'a TargetProgram {
+    // No chain of ancestors is longer than the number of processes; processes change during the walk.
+    const ANCESTORS_MAX: usize = 1000;
+    let ancestors = std::iter::successors(parent_of(program.pid), |pid| parent_of(*pid)).take(ANCESTORS_MAX);
+    ancestors.filter_map(|pid| programs.iter().find(|other| other.pid == pid)).last().unwrap_or(program)
+}
+
 /// Checks that none of the programs is attached, takes part in an experiment, or belongs to a lab that measures it.
 pub fn refuse_what_is_attached(journal: &Journal, targets: &Targets) -> Result<(), AttachError> {
     for attached in in_use(journal)? {
@@ -159,4 +185,32 @@ pub fn refuse_what_is_attached(journal: &Journal, targets: &Targets) -> Result<(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(pid: i32, name: &str) -> TargetProgram {
+        TargetProgram { pid: Pid::new(pid).unwrap(), start_time_ticks: 7, name: name.to_owned() }
+    }
+
+    #[test]
+    fn new_processes_have_the_present_name_of_an_attached_one() {
+        let attached = [program(42, "nginx"), program(43, "starts")];
+        let family = ["nginx", "serves", "nginx", "serves", "logger"].into_iter().zip(42..);
+        let family: Vec<_> = family.map(|(name, pid)| program(pid, name)).collect();
+        assert_eq!(new_ones(&attached, family.clone()), [program(44, "nginx"), program(45, "serves")]);
+        let replaced = [TargetProgram { start_time_ticks: 1, ..program(44, "nginx") }, program(42, "nginx")];
+        assert_eq!(new_ones(&replaced, family), [program(44, "nginx")], "another process had its PID");
+    }
+
+    #[test]
+    fn the_root_of_a_worker_is_the_farthest_attached_ancestor() {
+        let attached = [program(42, "nginx"), program(44, "nginx")];
+        let parent_of = |pid: Pid| Pid::new(pid.get() - 1);
+        assert_eq!(root(&program(46, "nginx"), &attached, parent_of).pid.get(), 42);
+        assert_eq!(root(&attached[0], &attached, parent_of).pid.get(), 42);
+        assert_eq!(root(&program(9, "redis"), &attached, parent_of).pid.get(), 9);
+    }
 }

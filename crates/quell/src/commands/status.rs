@@ -65,7 +65,8 @@ fn observed(pids: Vec<Pid>) -> Result<IntervalReport, String> {
 /// effect.
 ///
 /// # Errors
-/// With [`Exit::VerifyFailed`] if a setting has drifted, or a mode was reverted.
+/// With [`Exit::VerifyFailed`] if a setting has drifted, a process that was started since lacks the mode, or a mode was
+/// reverted.
 pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
     let mut applied = applied()?.iter().map(describe).collect::<Result<Vec<_>, _>>()?;
     let in_progress = attachments_and_begun_profiles(&journal()).map_err(Failure::refused)?;
@@ -81,7 +82,7 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
         applied.update_programs(running);
         applied.find_started_since(parent_of);
     }
-    let pids: Vec<Pid> = applied.iter().flat_map(AppliedReport::attached_pids).collect();
+    let pids: Vec<Pid> = applied.iter().flat_map(AppliedReport::observed_pids).collect();
     if !pids.is_empty() {
         let observed = observed(pids);
         applied.iter_mut().for_each(|applied| applied.judge(&observed));

@@ -9,14 +9,13 @@ use quell_change::drift::Condition;
 use quell_change::journal::{EndRecord, History, Purpose, StallRecord, TargetProgram};
 use quell_change::persistent::{self, Persistent};
 use quell_change::recovery::waiting_settings;
-use quell_host::attach::attached::{Attached, AttachedMode};
+use quell_host::attach::attached::{Attached, AttachedMode, started_since};
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::payoff::ModePayoff;
-use quell_host::attach::{Selection, Targets};
 use quell_linux::visible::{self, agree, counted};
 use quell_linux::{CpuList, Pid};
 use quell_result::store::utc;
-use quell_result::top::{IntervalReport, ObservedProgram};
+use quell_result::top::{IntervalReport, ObservedProgram, SkippedPart};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -97,7 +96,8 @@ pub(crate) struct AppliedReport {
     gone: usize,
     drifted: Vec<Drift>,
     programs: Vec<TargetProgram>,
-    /// Processes of the same name that they have started since, and that do not have the mode.
+    /// Processes of the same name that they have started since, and whose epolls or sockets do not have the mode, as far
+    /// as these can be read.
     started_since: Vec<TargetProgram>,
     /// The programs that are not children of others, for commands.
     #[serde(skip)]
@@ -219,10 +219,12 @@ impl AppliedReport {
         }
         let is_child = |pid: &Pid| parent_of(*pid).is_some_and(|parent| pids.contains(&parent));
         self.parents = pids.iter().copied().filter(|pid| !is_child(pid)).collect();
-        let Ok(family) = Targets::find(Selection::Processes(pids.clone())) else { return };
-        let is_same = |one: &&TargetProgram| self.programs.iter().any(|program| program.name == one.name);
-        let is_new = |one: &&TargetProgram| !pids.contains(&one.pid);
-        self.started_since = family.living().filter(is_new).filter(is_same).cloned().collect();
+        self.started_since = started_since(&self.programs);
+    }
+
+    /// Processes to observe: attached ones, and those that they have started since.
+    pub(crate) fn observed_pids(&self) -> impl Iterator<Item = Pid> {
+        self.attached_pids().chain(self.started_since.iter().map(|program| program.pid))
     }
 
     /// Whether all settings vanished with their device or network namespace.
@@ -248,6 +250,11 @@ impl AppliedReport {
     }
 
     pub(crate) fn judge(&mut self, observed: &Result<IntervalReport, String>) {
+        let is_set = |skipped: &Vec<SkippedPart>| !skipped.iter().any(|part| part.reason.is_unset());
+        let lacks_mode = |program: &TargetProgram| {
+            !observed_program(program.pid, observed).and_then(|one| one.skipped.as_ref()).is_some_and(is_set)
+        };
+        self.started_since.retain(lacks_mode);
         let pids: Vec<Pid> = self.attached_pids().collect();
         let programs = self.programs.iter().filter(|program| pids.contains(&program.pid));
         let effect = |program: &TargetProgram| ProgramEffect {
@@ -344,6 +351,12 @@ impl StatusReport {
             let has = agree(&count, "has", "have");
             (count > 0).then(|| format!("{} of {what} {has} drifted; to reapply: {to_do}", settings(count)))
         };
+        let unset: usize = self.applied.iter().map(|applied| applied.started_since.len()).sum();
+        let unset = (unset > 0).then(|| {
+            let (was, lacks) = (agree(&unset, "was", "were"), agree(&unset, "lacks", "lack"));
+            let processes = counted(unset, "process");
+            format!("{processes} of attached programs {was} started since and {lacks} the mode; `--follow` sets it")
+        });
         let gone: usize = self.applied.iter().map(|applied| applied.gone).sum();
         let names =
             self.applied.iter().filter(|applied| applied.gone > 0).map(|applied| format!(" {}", applied.journal_name));
@@ -368,6 +381,7 @@ impl StatusReport {
             unusable,
             reverted,
             advice(of_profiles, "profiles", "`quell apply --reassert`"),
+            unset,
             advice(of_attached, "attachments", "`quell detach`, then `quell attach`"),
             advice(of_launched, "launched programs", "restart the program with `quell run`"),
             gone,
@@ -565,6 +579,7 @@ fn span(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use quell_result::Document as _;
+    use quell_result::top::SkipReason;
 
     use super::*;
 
@@ -582,6 +597,7 @@ mod tests {
             cpu_ns_per_packet: None,
             cpu_ns: None,
             mode: Some("suspend20".to_owned()),
+            root: None,
             effect,
             payoff: None,
             drifted: None,
@@ -649,6 +665,17 @@ mod tests {
         let text = applied.to_string();
         assert!(text.contains("nginx 44: started since, without the mode"), "{text}");
         assert!(text.ends_with("quell attach suspend20 42 --steer --pin --follow --take-over --yes\n"), "{text}");
+        let mut observed = report(None, None);
+        let new = &mut observed.programs[0];
+        (new.pid, new.skipped) =
+            (Pid::new(44).unwrap(), Some(vec![SkippedPart { napi: None, reason: SkipReason::EpollNotSet }]));
+        let mut status = StatusReport::new(vec![applied], Vec::new(), &[], Vec::new(), Vec::new());
+        status.applied[0].judge(&Ok(observed.clone()));
+        let said = status.advice().unwrap();
+        assert!(said.starts_with("1 process of attached programs was started since and lacks the mode"), "{said}");
+        observed.programs[0].skipped = Some(Vec::new());
+        status.applied[0].judge(&Ok(observed));
+        assert_eq!(status.advice(), None, "it shares the epolls of its parent");
     }
 
     #[test]

@@ -104,6 +104,13 @@ fn program_labels(program: &ObservedProgram) -> Labels {
     labels
 }
 
+/// Labels of the mode of a program, and of the process for which all its workers have one alert.
+fn mode_labels(program: &ObservedProgram) -> Option<Labels> {
+    let labels = with(program_labels(program), "mode", program.mode.clone()?);
+    let (pid, name) = program.root.as_ref().map_or((program.pid, &program.name), |root| (root.pid, &root.name));
+    Some(with(with(labels, "root_pid", pid.to_string()), "root_comm", name))
+}
+
 fn with(mut labels: Labels, name: &'static str, value: impl Into<String>) -> Labels {
     labels.push((name, value.into()));
     labels
@@ -310,8 +317,8 @@ fn programs(programs: &[ObservedProgram]) -> [Metric; 8] {
         },
         gauge(
             "program_mode_info",
-            "Mode that was applied to the program",
-            samples(&|program| Some((with(program_labels(program), "mode", program.mode.clone()?), 1.0))),
+            "Mode that was applied to the program, and the attached process that it descends from",
+            samples(&|program| Some((mode_labels(program)?, 1.0))),
         ),
         gauge(
             "program_mode_in_effect",
@@ -373,7 +380,7 @@ mod tests {
     use quell_host::attach::payoff::ModePayoff;
     use quell_linux::{NapiId, Pid};
     use quell_mode::DeliveryMode;
-    use quell_result::top::SkipReason;
+    use quell_result::top::{RootProgram, SkipReason};
 
     use super::super::totals::tests::report;
     use super::*;
@@ -392,6 +399,7 @@ mod tests {
             cpu_ns_per_packet: None,
             cpu_ns: Some(1_230_000_000),
             mode: Some("suspend200".to_owned()),
+            root: Some(RootProgram { pid: Pid::from_kernel(40).unwrap(), name: "memcached".to_owned() }),
             effect: Some(ModeVerdict::NotInEffect("no busy poll".to_owned())),
             payoff: Some(ModePayoff {
                 cpu_wait_share: None,
@@ -488,6 +496,8 @@ mod tests {
         assert_eq!(value("quell_program_skipped_parts{", "reason=\"queue-not-set\"}"), "2.0");
         assert_eq!(value("quell_program_skipped_parts{", "reason=\"not-suspended\"}"), "1.0");
         assert_eq!(value("quell_program_drifted_settings{", ""), "2.0");
+        let labels = "mode=\"suspend200\",root_pid=\"40\",root_comm=\"memcached\"}";
+        assert_eq!(value("quell_program_mode_info{pid=\"42\",", labels), "1.0");
         assert_eq!(value("quell_program_mode_pays{", "verdict=\"costs-cpu-time\"}"), "1.0");
         assert_eq!(value("quell_program_mode_pays{", "verdict=\"not-in-effect\"}"), "0.0");
         assert_eq!(value("quell_program_xdp_dropped_total{", ""), "7");

@@ -345,6 +345,7 @@ mod tests {
             cpu_ns: None,
             skipped: None,
             mode: Some("suspend20".to_owned()),
+            root: None,
             effect: Some(ModeVerdict::CannotTell("only 7 packets".to_owned())),
             payoff: None,
         };

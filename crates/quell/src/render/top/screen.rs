@@ -540,6 +540,7 @@ mod tests {
             cpu_ns: None,
             skipped: None,
             mode: Some("suspend200".to_owned()),
+            root: None,
             effect: Some(effect),
             payoff: None,
         };

@@ -166,3 +166,42 @@ fn a_follower_replaces_the_filter_after_a_reload_with_more_workers() {
     assert!(lab.journals().is_empty(), "{:?}", lab.journals());
     server.stop();
 }
+
+#[test]
+fn without_a_follower_status_and_exporter_say_that_the_workers_of_a_reload_lack_the_mode() {
+    let program = Program::NginxReuseport;
+    let Some(lab) = ServersLab::raise(QUEUES) else { return };
+    if let Some(why) = program.missing() {
+        return skip(Lacks::Server("nginx"), &why);
+    }
+    let server = lab.serve(program, QUEUES, Launch::Plain).unwrap();
+    let pid = server.pid().to_string();
+    lab.quell(&["attach", MODE, &pid, "--yes", "--seconds", "0"]).succeeded().unwrap();
+    let before = lab.quell(&["status"]);
+    assert!(before.code == Some(0) && !before.stdout.contains("started since"), "{before:?}");
+
+    PidFd::open(server.pid()).unwrap().signal(Signal::HUP).unwrap();
+    let status = wait_until(|| {
+        let status = lab.quell(&["status"]);
+        match status.stdout.matches(": started since, without the mode").count() == QUEUES as usize {
+            true => Ok(status),
+            false => Err(format!("{status:?}")),
+        }
+    });
+    assert_eq!(status.code, Some(3), "{status:?}");
+    let directory = lab.dir().display().to_string();
+    let exporter = lab.start_quell(&["export", "-i", "0.2", "--textfile", &directory, &pid]);
+    let text = wait_until(|| std::fs::read_to_string(lab.dir().join("quell.prom")).map_err(|error| error.to_string()));
+    let lines =
+        |start: &str, end: &str| text.lines().filter(|line| line.starts_with(start) && line.ends_with(end)).count();
+    assert_eq!(lines("quell_program_mode_in_effect{", " 0.0"), QUEUES as usize, "{text}");
+    assert_eq!(lines("quell_program_skipped_parts{", "reason=\"epoll-not-set\"} 1.0"), QUEUES as usize, "{text}");
+    let of_root = format!("root_pid=\"{pid}\",root_comm=\"nginx\"}} 1.0");
+    assert_eq!(lines("quell_program_mode_info{", &of_root), 1 + QUEUES as usize, "{text}");
+    exporter.0.pidfd().signal(Signal::TERM).unwrap();
+    exporter.end().succeeded().unwrap();
+
+    lab.quell(&["detach", &pid]).succeeded().unwrap();
+    assert!(lab.journals().is_empty(), "{:?}", lab.journals());
+    server.stop();
+}
