@@ -83,6 +83,8 @@ pub struct SwitchedEpoll {
     pub sockets: usize,
     pub napis: Vec<NapiId>,
     pub watched: Vec<SocketId>,
+    /// Further descriptors of the epoll.
+    pub duplicates: Vec<EpollPlace>,
     pub old: EpollParams,
     pub params: Vec<EpollParams>,
 }
@@ -292,6 +294,7 @@ fn epolls(plans: &[AttachPlan]) -> Vec<SwitchedEpoll> {
             sockets: step.sockets,
             napis: step.napis.clone(),
             watched: step.watched.clone(),
+            duplicates: step.duplicates.clone(),
             old: step.old,
             params: Vec::new(),
         });
@@ -317,6 +320,7 @@ impl SwitchedEpoll {
             process: targets.identity(self.pid, self.start_time_ticks),
             fd: self.fd,
             watched: self.watched.clone(),
+            duplicates: self.duplicates.clone(),
             old: self.old,
             values: self.params.iter().chain([&self.old]).copied().collect(),
         }

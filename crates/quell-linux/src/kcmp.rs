@@ -1,6 +1,7 @@
 //! Compares open files with `kcmp(2)` (`kernel/kcmp.c`, Linux 4.13, `CONFIG_KCMP`): whether two descriptors refer to
 //! one file, and whether an epoll watches a file. Inodes do not identify epolls, because all epolls share one inode.
 
+use std::cmp::Ordering;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -56,22 +57,28 @@ pub fn is_registered(epoll: FdOf, (tfd, number): (i32, u32), file: FdOf) -> io::
             &raw const slot,
         )
     };
-    same(compared)
+    order(compared).map(Ordering::is_eq)
 }
 
 pub fn is_same_file(one: FdOf, other: FdOf) -> io::Result<bool> {
+    compare_files(one, other).map(Ordering::is_eq)
+}
+
+/// Order of two open files, which is the same for all processes until the next boot. Descriptors of one file are equal.
+pub fn compare_files(one: FdOf, other: FdOf) -> io::Result<Ordering> {
     let index = |fd: FdOf| libc::c_ulong::from(fd.1.unsigned_abs());
     // SAFETY: `KCMP_FILE` takes only numbers.
     let compared =
         unsafe { libc::syscall(libc::SYS_kcmp, one.0.get(), other.0.get(), KCMP_FILE, index(one), index(other)) };
-    same(compared)
+    order(compared)
 }
 
-/// The answer of `kcmp(2)`, which orders different files.
-fn same(compared: libc::c_long) -> io::Result<bool> {
+/// The answer of `kcmp(2)`.
+fn order(compared: libc::c_long) -> io::Result<Ordering> {
     match compared {
-        0 => Ok(true),
-        1.. => Ok(false),
+        0 => Ok(Ordering::Equal),
+        1 => Ok(Ordering::Less),
+        2.. => Ok(Ordering::Greater),
         _ => Err(io::Error::last_os_error()),
     }
 }

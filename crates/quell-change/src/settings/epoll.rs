@@ -34,6 +34,9 @@ pub struct EpollParameters {
     /// File descriptor in that process. Descriptors are reused, so undo checks the parameters too: no program sets
     /// these exact values by chance.
     pub fd: i32,
+    /// Further descriptors of the epoll. One of them restores it if the first one was closed or its process has exited.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub duplicates: Vec<EpollPlace>,
     /// Parameters before the change of the time `since_boot_ns`.
     pub old: EpollParams,
     pub new: EpollParams,
@@ -46,7 +49,9 @@ pub struct EpollParameters {
     pub since_boot_ns: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A descriptor of an epoll.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct EpollPlace {
     pub pid: Pid,
     pub start_time_ticks: u64,
@@ -71,7 +76,17 @@ impl EpollParameters {
         let old = before.unwrap_or_default();
         let new = values.first().copied().unwrap_or(old);
         let alternatives = values.get(1..).unwrap_or_default().to_vec();
-        Self { pid, start_time_ticks, fd, old, new, alternatives, set_at_boot_ns: at, since_boot_ns: since }
+        let duplicates = Vec::new();
+        Self { pid, start_time_ticks, fd, duplicates, old, new, alternatives, set_at_boot_ns: at, since_boot_ns: since }
+    }
+
+    pub(crate) fn with_duplicates(self, duplicates: &[EpollPlace]) -> Self {
+        Self { duplicates: duplicates.to_vec(), ..self }
+    }
+
+    /// Whether this is one of the epoll's recorded descriptors.
+    pub fn is_at(&self, place: EpollPlace) -> bool {
+        self.place() == place || self.duplicates.contains(&place)
     }
 
     pub fn place(&self) -> EpollPlace {
@@ -98,7 +113,8 @@ impl Kind for EpollParameters {
     }
 
     fn compare(&self, present: &Present<'_>) -> Result<Comparison, CompareError> {
-        let Some(now) = now(present.proc, self)? else { return Ok(Comparison::Same) };
+        let boot_id = present.proc.boot_id().map_err(SettingsError::from)?;
+        let Some(now) = now(present.proc, self.place(), boot_id)? else { return Ok(Comparison::Same) };
         let own = self.claim(true);
         if own.values.contains(&now) || owners(self.place(), present.epolls).cover(&own, &now) {
             return Ok(Comparison::Same);
@@ -140,8 +156,8 @@ pub(crate) fn undo_epolls(
     changes.chunk_by(of_one_process).flat_map(undo).collect()
 }
 
-/// The change, with the process and descriptor of another owner if its own process has exited and that one has the
-/// same epoll.
+/// The change, at the descriptor that restores the epoll: its own one, a duplicate, or that of another owner of the same
+/// epoll if the own process has exited.
 fn place_now(
     change: &EpollParameters,
     owned: &[Owned<EpollParameters>],
@@ -151,6 +167,9 @@ fn place_now(
     let runs = |change: &EpollParameters| {
         identity(change.pid, change.start_time_ticks, boot_id).is_running(proc).unwrap_or(true)
     };
+    let place = in_force_at(change, |place| now(proc, place, boot_id).ok().flatten());
+    let change =
+        &EpollParameters { pid: place.pid, start_time_ticks: place.start_time_ticks, fd: place.fd, ..change.clone() };
     if runs(change) {
         return change.clone();
     }
@@ -158,6 +177,19 @@ fn place_now(
     let holder = owned.iter().map(|owned| &owned.change).find(has_it).unwrap_or(change);
     let EpollParameters { pid, start_time_ticks, fd, .. } = *holder;
     EpollParameters { pid, start_time_ticks, fd, ..change.clone() }
+}
+
+/// Descriptor of the epoll at which a value of the change is in force. Otherwise one that is open; otherwise the first.
+fn in_force_at(change: &EpollParameters, now: impl Fn(EpollPlace) -> Option<EpollParams>) -> EpollPlace {
+    let first = change.place();
+    if change.duplicates.is_empty() {
+        return first;
+    }
+    let values = change.claim(true).values;
+    let places = std::iter::once(&first).chain(&change.duplicates);
+    let open: Vec<(EpollPlace, EpollParams)> = places.filter_map(|&place| Some((place, now(place)?))).collect();
+    let in_force = open.iter().find(|(_, now)| values.contains(now)).or(open.first());
+    in_force.map_or(first, |&(place, _)| place)
 }
 
 /// Number of epolls that are changed before their queues are freed again. A change takes microseconds, so a queue that
@@ -170,6 +202,8 @@ pub struct EpollToSet {
     pub fd: i32,
     /// Sockets that the epoll watched in a snapshot. If an epoll watches none of them, the descriptor was reused.
     pub watched: Vec<SocketId>,
+    /// Further descriptors of the epoll.
+    pub duplicates: Vec<EpollPlace>,
     pub new: EpollParams,
 }
 
@@ -209,7 +243,7 @@ pub(crate) fn without(
     now: EpollParams,
     owned: &[Owned<EpollParameters>],
 ) -> EpollParams {
-    let mut of_it: Vec<&Owned<EpollParameters>> = owned.iter().filter(|owned| owned.change.place() == place).collect();
+    let mut of_it: Vec<&Owned<EpollParameters>> = owned.iter().filter(|owned| owned.change.is_at(place)).collect();
     of_it.sort_by_key(|owned| owned.change.set_at_boot_ns);
     let mut now = now;
     while let Some(newest) = of_it.iter().rposition(|owned| owned.has_one_of(ended)) {
@@ -318,10 +352,10 @@ fn resumers(proc: &ProcRoot, pid: Pid) -> Result<Vec<Resumer>, SettingsError> {
     Ok(Resumer::of_program(proc, pid, &others))
 }
 
-/// Current parameters of the epoll of a change; `None` if the epoll was closed or its process has exited.
-pub(crate) fn now(proc: &ProcRoot, change: &EpollParameters) -> Result<Option<EpollParams>, SettingsError> {
-    let process = identity(change.pid, change.start_time_ticks, proc.boot_id()?);
-    match Program::open(proc, process, false).and_then(|program| program.get(change.fd, &[])) {
+/// Current parameters of an epoll; `None` if the epoll was closed or its process has exited.
+fn now(proc: &ProcRoot, place: EpollPlace, boot_id: BootId) -> Result<Option<EpollParams>, SettingsError> {
+    let process = identity(place.pid, place.start_time_ticks, boot_id);
+    match Program::open(proc, process, false).and_then(|program| program.get(place.fd, &[])) {
         Ok(values) => Ok(Some(values)),
         Err(error) if error.is_absent() => Ok(None),
         Err(error) => Err(error),
@@ -485,6 +519,41 @@ mod tests {
         let undoings: Vec<UndoOutcome> = undoings.into_iter().map(Result::unwrap).collect();
         assert_eq!(undoings, [UndoOutcome::Undone, UndoOutcome::AlreadyGone, UndoOutcome::AlreadyGone]);
         assert_eq!(epoll_params::get(&one).unwrap(), EpollParams::default());
+    }
+
+    /// As in a prefork server, whose children inherit the epolls.
+    #[test]
+    fn an_epoll_is_restored_at_the_descriptor_at_which_a_value_of_the_change_is_in_force() {
+        let place = |pid, fd| EpollPlace::new(Pid::new(pid).unwrap(), 1, fd);
+        let claim = Claims::default().take(1, Some(&EpollParams::default()), vec![PREFERS]);
+        let alone = EpollParameters::new(place(10, 4), claim);
+        let shared = alone.clone().with_duplicates(&[place(11, 4), place(12, 4)]);
+        let other = EpollParams { busy_poll_usecs: 9, ..PREFERS };
+        let at = |values: [Option<EpollParams>; 3]| {
+            let now = |place: EpollPlace| values[usize::try_from(place.pid.get() - 10).unwrap()];
+            (in_force_at(&alone, now).pid.get(), in_force_at(&shared, now).pid.get())
+        };
+        assert_eq!(at([Some(PREFERS); 3]), (10, 10));
+        assert_eq!(at([None, None, Some(PREFERS)]), (10, 12), "the others have exited or closed it");
+        assert_eq!(at([Some(other), Some(PREFERS), None]), (10, 11), "the first number is another epoll now");
+        assert_eq!(at([None, Some(other), Some(other)]), (10, 11), "another program has set it");
+        assert_eq!(at([None; 3]), (10, 10));
+    }
+
+    #[test]
+    fn a_duplicate_restores_an_epoll_whose_first_descriptor_is_closed() {
+        let (proc, epoll) = (ProcRoot::default(), Epoll::new(1).unwrap());
+        // Parameters of no other test of this process.
+        let set = EpollParams { busy_poll_budget: 9, ..PREFERS };
+        if let Err(error) = epoll_params::set(&epoll, set) {
+            return skip(Lacks::KernelFeature, &error);
+        }
+        let first = EpollParameters { new: set, ..change_of(i32::MAX) };
+        let duplicate = EpollPlace { fd: epoll.as_fd().as_raw_fd(), ..first.place() };
+        let change = first.with_duplicates(&[duplicate]);
+        let outcomes = undo_epolls(&[(&change, true)], &[], proc.boot_id().unwrap(), &proc);
+        assert!(matches!(outcomes[..], [Ok(UndoOutcome::Undone)]), "{outcomes:?}");
+        assert_eq!(epoll_params::get(&epoll).unwrap(), EpollParams::default());
     }
 
     #[test]

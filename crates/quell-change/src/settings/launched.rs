@@ -42,6 +42,7 @@ impl Kind for LaunchedEpolls {
                 pid: target.pid,
                 start_time_ticks: target.start_time_ticks,
                 fd: fd.number,
+                duplicates: Vec::new(),
                 old: EpollParams::default(),
                 new: self.new,
                 alternatives: Vec::new(),

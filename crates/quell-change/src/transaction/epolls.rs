@@ -26,7 +26,7 @@ impl Transaction {
     /// Sets the busy-poll parameters of the epoll `fd` of `process` without leaving a suspended queue stalled, and
     /// verifies them. Returns false if the epoll already has them; see [`Self::set_napi`].
     pub fn set_epoll(&mut self, process: ProcessIdentity, fd: i32, wanted: EpollParams) -> Result<bool, ChangeError> {
-        let wanted = EpollToSet { process, fd, watched: Vec::new(), new: wanted };
+        let wanted = EpollToSet { process, fd, watched: Vec::new(), duplicates: Vec::new(), new: wanted };
         let mut outcomes = self.set_epolls(&[wanted], &mut |_, _| ControlFlow::Continue(()))?;
         Ok(outcomes.pop().unwrap_or(Ok(false))?)
     }
@@ -150,6 +150,7 @@ impl EpollToSet {
         let place = EpollPlace::of(self.process, self.fd);
         let owners = epoll::owners(place, owned);
         let is_needed = now != self.new || !owners.is_empty();
-        is_needed.then(|| EpollParameters::new(place, owners.take(at, Some(&now), vec![self.new])))
+        let claim = || owners.take(at, Some(&now), vec![self.new]);
+        is_needed.then(|| EpollParameters::new(place, claim()).with_duplicates(&self.duplicates))
     }
 }

@@ -172,7 +172,7 @@ impl Transaction {
     pub fn newer_owner_has_set_epoll(&self, place: EpollPlace, now: EpollParams) -> Result<bool, JournalError> {
         for change in self.pending() {
             if let Change::EpollParameters(own) = change
-                && own.place() == place
+                && own.is_at(place)
             {
                 let owners = epoll::owners(place, &self.others().of_epolls(self.history())?);
                 return Ok(owners.cover(&own.claim(true), &now));

@@ -32,6 +32,8 @@ pub struct EpollValues {
     pub process: ProcessIdentity,
     pub fd: i32,
     pub watched: Vec<SocketId>,
+    /// Further descriptors of the epoll.
+    pub duplicates: Vec<EpollPlace>,
     pub old: EpollParams,
     /// Parameters, including `old`.
     pub values: Vec<EpollParams>,
@@ -67,7 +69,7 @@ impl Transaction {
         changes.extend((first..).zip(epolls).map(|(at, epoll)| {
             let place = EpollPlace::of(epoll.process, epoll.fd);
             let claim = epoll::owners(place, &owned).take(at, Some(&epoll.old), epoll.values.clone());
-            Change::EpollParameters(EpollParameters::new(place, claim))
+            Change::EpollParameters(EpollParameters::new(place, claim).with_duplicates(&epoll.duplicates))
         }));
         Ok(self.record_made(changes)?)
     }

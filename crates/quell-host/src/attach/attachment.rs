@@ -29,7 +29,7 @@ use super::ledger::{Due, Ledger};
 use super::owners::newer_owner_has_set;
 use super::pass::{Pass, describe_step};
 use super::placement::{PlacedPrograms, look_at_programs};
-use super::plan::{AttachPlan, AttachRequest, AttachStep, EpollStep, QueueStep, plan};
+use super::plan::{AttachPlan, AttachRequest, AttachStep, QueueStep, plan};
 use super::poller;
 use super::poller::watch::PollerWatch;
 use super::stall_log::StallLog;
@@ -428,9 +428,10 @@ impl Attachment {
     }
 
     fn epoll_to_set(&self, step: &AttachStep) -> Option<EpollToSet> {
-        let AttachStep::Epoll(EpollStep { pid, start_time_ticks, fd, watched, new, .. }) = step else { return None };
-        let process = self.targets.identity(*pid, *start_time_ticks);
-        Some(EpollToSet { process, fd: *fd, watched: watched.clone(), new: *new })
+        let AttachStep::Epoll(step) = step else { return None };
+        let process = self.targets.identity(step.pid, step.start_time_ticks);
+        let (watched, duplicates) = (step.watched.clone(), step.duplicates.clone());
+        Some(EpollToSet { process, fd: step.fd, watched, duplicates, new: step.new })
     }
 
     /// Carries out one step. Returns whether it changed anything.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use quell_change::change::Change;
 use quell_change::journal::{History, Journal, Persistence, Purpose, TargetProgram};
 use quell_change::persistent::{Guardian, PersistError, signal_guardian};
+use quell_change::settings::epoll::EpollPlace;
 use quell_change::target::Targets;
 use quell_change::transaction::Transaction;
 use quell_linux::pidfd::Signal;
@@ -99,8 +100,7 @@ pub fn recall_values_before(plan: &mut AttachPlan, history: &History) {
                     step.old = change.old;
                 }
                 (AttachStep::Epoll(step), Change::EpollParameters(change))
-                    if (change.pid, change.start_time_ticks, change.fd)
-                        == (step.pid, step.start_time_ticks, step.fd) =>
+                    if change.is_at(EpollPlace::new(step.pid, step.start_time_ticks, step.fd)) =>
                 {
                     step.old = change.old;
                 }

@@ -189,7 +189,7 @@ mod tests {
     }
 
     fn epoll(start_time_ticks: u64, old: EpollParams) -> AttachStep {
-        let (process, watched, napis) = ("server".to_owned(), Vec::new(), Vec::new());
+        let (process, watched, duplicates, napis) = ("server".to_owned(), Vec::new(), Vec::new(), Vec::new());
         AttachStep::Epoll(EpollStep {
             pid: pid(),
             start_time_ticks,
@@ -197,6 +197,7 @@ mod tests {
             fd: 5,
             sockets: 1,
             watched,
+            duplicates,
             napis,
             old,
             new: PREFERS,

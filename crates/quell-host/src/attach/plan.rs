@@ -1,9 +1,10 @@
 //! Decides the changes of an attachment from a snapshot and a mode: queues and epolls that get values, objects that are
 //! left alone, parts that are not possible from outside, and other affected processes. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use quell_change::settings::epoll::EpollPlace;
 use quell_change::settings::socket::SocketId;
 use quell_linux::netdev::NapiThreading;
 use quell_linux::{NapiId, Pid};
@@ -21,7 +22,7 @@ use super::pollers::{self, RingStep, SocketsStep, of_xdp_sockets, without_napi};
 use super::receivers::{WAITS_IN_RECV, will_poll, without_blocking_receive, without_epoll};
 use super::unassigned_epolls::{self, UnassignedEpoll};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
-use crate::snapshot::{Device, Files, Process, Reading, Snapshot, SnapshotNapi, UnknownReason, WatchedFile};
+use crate::snapshot::{Device, Files, HeldEpoll, Process, Reading, Snapshot, SnapshotNapi, UnknownReason, WatchedFile};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum EpollsSetBy {
@@ -93,6 +94,9 @@ pub struct EpollStep {
     /// The oldest sockets of the epoll. They identify it when the parameters are set.
     #[serde(skip)]
     pub watched: Vec<SocketId>,
+    /// Further descriptors of the epoll, which processes inherit by fork(2). It is set and restored once.
+    #[serde(skip)]
+    pub duplicates: Vec<EpollPlace>,
     pub napis: Vec<NapiId>,
     pub old: EpollParams,
     pub new: EpollParams,
@@ -125,7 +129,8 @@ pub fn plan(
     let mut plan = AttachPlan::default();
     plan.refuse_modes_that_need_a_launch(&request.mode);
     let processes = snapshot.processes.iter().filter(|process| targets.contains(&process.pid));
-    processes.for_each(|process| plan.add_process(&query, process, request));
+    let descriptors = descriptors(&query, targets);
+    processes.for_each(|process| plan.add_process(&query, process, &descriptors, request));
     for pid in snapshot.hidden_processes.iter().filter(|pid| targets.contains(pid)) {
         let why = "access to its files was denied; needs CAP_SYS_PTRACE".to_owned();
         plan.impossible.push(AttachObstacle { what: format!("inspect process {pid}"), reason: why });
@@ -149,6 +154,20 @@ pub fn plan(
     plan.affected_processes = affected_processes(&query, targets, &plan);
     plan.hidden.clone_from(&snapshot.hidden_processes);
     plan
+}
+
+/// Descriptors of each epoll, those of the targets first. A program that forks shares its epolls with its children.
+fn descriptors(query: &SnapshotQuery<'_>, targets: &BTreeSet<Pid>) -> BTreeMap<HeldEpoll, Vec<EpollPlace>> {
+    let mut descriptors: BTreeMap<HeldEpoll, Vec<EpollPlace>> = BTreeMap::new();
+    for epoll in &query.epolls_by_descriptor {
+        descriptors.entry(epoll.key()).or_default().push(place_of(epoll));
+    }
+    descriptors.values_mut().for_each(|places| places.sort_by_key(|place| !targets.contains(&place.pid)));
+    descriptors
+}
+
+fn place_of(epoll: &EpollContext<'_>) -> EpollPlace {
+    EpollPlace::new(epoll.process.pid, epoll.process.start_time_ticks, epoll.epoll.fd)
 }
 
 /// Whether the mode busy polls in `epoll_wait`.
@@ -293,7 +312,13 @@ impl AttachPlan {
         self.impossible.push(AttachObstacle { what: what.to_owned(), reason: why.to_owned() });
     }
 
-    fn add_process(&mut self, query: &SnapshotQuery<'_>, process: &Process, request: &AttachRequest) {
+    fn add_process(
+        &mut self,
+        query: &SnapshotQuery<'_>,
+        process: &Process,
+        descriptors: &BTreeMap<HeldEpoll, Vec<EpollPlace>>,
+        request: &AttachRequest,
+    ) {
         let pid = process.pid;
         let files = match &process.files {
             Reading::Known(files) => files,
@@ -318,15 +343,19 @@ impl AttachPlan {
                 self.impossible.push(AttachObstacle { what, reason: reading.unknown.message.clone() });
                 continue;
             }
+            let places = descriptors.get(&epoll.key()).map_or(&[][..], Vec::as_slice);
+            let duplicates = places.split_first().filter(|(first, _)| **first == place_of(epoll));
             // Connections inherit the setting of their listening socket.
-            if !sockets_poll {
+            if !sockets_poll && duplicates.is_some() {
                 self.unassigned_epolls.extend(unassigned_epolls::look_at(query, epoll));
             }
             // An epoll without network sockets is left alone.
             if sockets > 0 {
                 with_sockets += 1;
                 watched += sockets;
-                self.add_epoll(epoll, sockets, request);
+                if let Some((_, duplicates)) = duplicates {
+                    self.add_epoll(epoll, duplicates, sockets, request);
+                }
             }
         }
         if sockets_poll && watched > 0 {
@@ -439,7 +468,13 @@ impl AttachPlan {
         queues
     }
 
-    fn add_epoll(&mut self, epoll: &EpollContext<'_>, sockets: usize, request: &AttachRequest) {
+    fn add_epoll(
+        &mut self,
+        epoll: &EpollContext<'_>,
+        duplicates: &[EpollPlace],
+        sockets: usize,
+        request: &AttachRequest,
+    ) {
         let (pid, fd) = (epoll.process.pid, epoll.epoll.fd);
         let Some(new) = request.mode.epoll().filter(|_| request.epolls == EpollsSetBy::Attachment) else { return };
         match &epoll.epoll.params {
@@ -450,6 +485,7 @@ impl AttachPlan {
                 fd,
                 sockets,
                 watched: oldest_sockets(epoll),
+                duplicates: duplicates.to_vec(),
                 napis: epoll.by_napi.keys().copied().collect(),
                 old: *params,
                 new,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::snapshots::{self, before, healthy, set, snapshot};
 use quell_host::attach::affected_processes::{LongestWait, Until};
 use quell_host::attach::consequences::{consequences, consequences_beside};
-use quell_host::attach::plan::Limitation;
+use quell_host::attach::plan::{EpollStep, Limitation};
 use quell_host::attach::poller::with_safe_timer;
 use quell_host::attach::unassigned_epolls::UnassignedFiles;
 use quell_host::attach::{AttachPlan, AttachRequest, AttachStep, EpollsSetBy, plan};
@@ -87,6 +87,46 @@ fn an_epoll_without_network_sockets_is_left_alone() {
         plan.unassigned_epolls
     );
     assert!(plan.epolls().all(|step| step.fd != 8));
+}
+
+/// The program with a child, which has inherited the epolls by fork(2).
+fn with_child() -> Value {
+    let mut host = untouched();
+    let mut child = host["processes"][0].clone();
+    child["pid"] = json!(MEMCACHED + 1);
+    child["threads"] = json!([]);
+    for epoll in child["files"]["epolls"].as_array_mut().unwrap() {
+        epoll["same-as"] = json!({"pid": MEMCACHED, "fd": epoll["fd"]});
+    }
+    set(&mut host, "/processes/-", child);
+    host
+}
+
+#[test]
+fn an_epoll_that_several_processes_share_is_set_once() {
+    let (alone, host) = (plan_of(&untouched(), "suspend20"), snapshot(&with_child()));
+    let (parent, child) = (MEMCACHED, MEMCACHED + 1);
+    let of = |pids: &[i32]| {
+        let targets = pids.iter().filter_map(|&pid| Pid::new(pid)).collect();
+        plan(&host, None, &targets, &request("suspend20"))
+    };
+    let places = |plan: &AttachPlan| {
+        let place = |step: &EpollStep| {
+            let duplicates: Vec<(i32, i32)> = step.duplicates.iter().map(|place| (place.pid.get(), place.fd)).collect();
+            (step.pid.get(), step.fd, duplicates)
+        };
+        plan.epolls().map(place).collect::<Vec<_>>()
+    };
+    let shared = |first, other| -> Vec<_> {
+        places(&alone).into_iter().map(|(_, fd, _)| (first, fd, vec![(other, fd)])).collect()
+    };
+    let both = of(&[parent, child]);
+    assert_eq!(places(&both), shared(parent, child));
+    assert_eq!(
+        (both.unassigned_epolls, both.limitations),
+        (alone.unassigned_epolls.clone(), alone.limitations.clone())
+    );
+    assert_eq!(places(&of(&[child])), shared(child, parent), "through a descriptor of a target");
 }
 
 /// Later packets give an outer epoll no queue, and a thread that sleeps in it does not poll that of the inner one.

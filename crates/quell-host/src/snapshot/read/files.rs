@@ -1,10 +1,11 @@
 //! Inspects files of other processes through duplicates: parameters of epolls, their watched files, and the readiness
 //! of those. Does not affect the processes, because it never waits on a duplicate.
 
-use std::collections::HashMap;
+use std::cmp::Ordering;
+use std::io;
 
 use quell_linux::epoll_params::{self, EpollParams};
-use quell_linux::kcmp::is_same_file;
+use quell_linux::kcmp::compare_files;
 use quell_linux::pidfd::{PidFd, PidFdError};
 use quell_linux::proc::{EpollInfo, FdKind, ProcRoot};
 
@@ -30,21 +31,41 @@ pub(super) fn look_at_watched(processes: &mut [OpenProcess], sockets: &SocketTab
     mark_shared_epolls(processes);
 }
 
-/// Marks descriptors of one epoll, which watch the same files. Without `kcmp(2)` they look like several epolls.
+/// Marks descriptors of one epoll. Without `kcmp(2)` they look like several epolls.
 fn mark_shared_epolls(processes: &mut [OpenProcess]) {
-    let mut first: HashMap<Vec<(i32, u32)>, Vec<HeldEpoll>> = HashMap::new();
-    for process in processes {
-        let pid = process.pid;
-        for epoll in &mut process.epolls {
-            let targets: Vec<_> = epoll.targets.known_elements().map(|target| (target.fd, target.events)).collect();
-            let (held, alike) = (HeldEpoll { pid, fd: epoll.fd }, first.entry(targets).or_default());
-            let is_it = |other: &&HeldEpoll| is_same_file((other.pid, other.fd), (pid, epoll.fd)).unwrap_or(false);
-            epoll.same_as = alike.iter().find(is_it).copied();
-            if epoll.same_as.is_none() {
-                alike.push(held);
+    let epolls = processes.iter_mut().flat_map(|process| process.epolls.iter_mut().map(|epoll| (process.pid, epoll)));
+    let (held, same_as): (Vec<_>, Vec<_>) =
+        epolls.map(|(pid, epoll)| (HeldEpoll { pid, fd: epoll.fd }, &mut epoll.same_as)).unzip();
+    let order = |one: HeldEpoll, other: HeldEpoll| compare_files((one.pid, one.fd), (other.pid, other.fd));
+    same_as.into_iter().zip(earlier_of(&held, order)).for_each(|(same_as, earlier)| *same_as = earlier);
+}
+
+/// Earlier descriptor of the same file, for each descriptor; `None` for the first one, and if it cannot be compared.
+/// The order of files saves comparing each with each other one.
+fn earlier_of(
+    held: &[HeldEpoll],
+    order: impl Fn(HeldEpoll, HeldEpoll) -> io::Result<Ordering>,
+) -> Vec<Option<HeldEpoll>> {
+    let mut firsts: Vec<HeldEpoll> = Vec::new();
+    let earlier = |&held: &HeldEpoll| {
+        let mut failed = false;
+        let compare = |first: &HeldEpoll| {
+            order(*first, held).unwrap_or_else(|_| {
+                failed = true;
+                Ordering::Less
+            })
+        };
+        match firsts.binary_search_by(compare) {
+            Ok(first) => Some(firsts[first]),
+            Err(at) => {
+                if !failed {
+                    firsts.insert(at, held);
+                }
+                None
             }
         }
-    }
+    };
+    held.iter().map(earlier).collect()
 }
 
 fn epolls(
@@ -86,5 +107,25 @@ fn params(files: &OpenFiles<'_>, fd: i32) -> Reading<EpollParams> {
     match files.duplicate(fd) {
         Reading::Known(epoll) => epoll_params::get(epoll).outcome(),
         Reading::Unknown(unknown) => Reading::Unknown(unknown),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quell_linux::Pid;
+
+    #[test]
+    fn descriptors_of_one_epoll_in_several_processes_name_the_first_one() {
+        // Files by process, in which the descriptor 4 of three processes is one file, and 5 is a duplicate of it.
+        let files = [(10, 4, 70), (10, 6, 20), (11, 4, 70), (11, 7, 90), (12, 4, 70), (12, 5, 70), (13, 4, 30)];
+        let held = |pid, fd| HeldEpoll { pid: Pid::new(pid).unwrap(), fd };
+        let of = |held: HeldEpoll| files.iter().find(|file| (file.0, file.1) == (held.pid.get(), held.fd)).unwrap().2;
+        let all: Vec<HeldEpoll> = files.iter().map(|&(pid, fd, _)| held(pid, fd)).collect();
+        let first = Some(held(10, 4));
+        let earlier = earlier_of(&all, |one, other| Ok(of(one).cmp(&of(other))));
+        assert_eq!(earlier, [None, None, first, None, first, first, None]);
+        let unsupported = earlier_of(&all, |_, _| Err(io::ErrorKind::Unsupported.into()));
+        assert_eq!(unsupported, [None; 7]);
     }
 }
