@@ -41,6 +41,7 @@ pub mod plan;
 pub mod poller;
 mod pollers;
 pub(crate) mod receivers;
+mod shared_epolls;
 pub mod stall;
 pub mod stall_guard;
 pub mod stall_log;

@@ -1,7 +1,7 @@
 //! Decides the changes of an attachment from a snapshot and a mode: queues and epolls that get values, objects that are
 //! left alone, parts that are not possible from outside, and other affected processes. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 
 use quell_change::settings::epoll::EpollPlace;
@@ -20,9 +20,10 @@ pub use super::limitation::Limitation;
 use super::no_queue::{NoQueueCause, SEND_REQUESTS, no_queue_cause};
 use super::pollers::{self, RingStep, SocketsStep, of_xdp_sockets, without_napi};
 use super::receivers::{WAITS_IN_RECV, will_poll, without_blocking_receive, without_epoll};
+use super::shared_epolls::EpollPlaces;
 use super::unassigned_epolls::{self, UnassignedEpoll};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
-use crate::snapshot::{Device, Files, HeldEpoll, Process, Reading, Snapshot, SnapshotNapi, UnknownReason, WatchedFile};
+use crate::snapshot::{Device, Files, Process, Reading, Snapshot, SnapshotNapi, UnknownReason, WatchedFile};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum EpollsSetBy {
@@ -129,8 +130,8 @@ pub fn plan(
     let mut plan = AttachPlan::default();
     plan.refuse_modes_that_need_a_launch(&request.mode);
     let processes = snapshot.processes.iter().filter(|process| targets.contains(&process.pid));
-    let descriptors = descriptors(&query, targets);
-    processes.for_each(|process| plan.add_process(&query, process, &descriptors, request));
+    let places = EpollPlaces::new(&query, targets);
+    processes.for_each(|process| plan.add_process(&query, process, &places, request));
     for pid in snapshot.hidden_processes.iter().filter(|pid| targets.contains(pid)) {
         let why = "access to its files was denied; needs CAP_SYS_PTRACE".to_owned();
         plan.impossible.push(AttachObstacle { what: format!("inspect process {pid}"), reason: why });
@@ -154,20 +155,6 @@ pub fn plan(
     plan.affected_processes = affected_processes(&query, targets, &plan);
     plan.hidden.clone_from(&snapshot.hidden_processes);
     plan
-}
-
-/// Descriptors of each epoll, those of the targets first. A program that forks shares its epolls with its children.
-fn descriptors(query: &SnapshotQuery<'_>, targets: &BTreeSet<Pid>) -> BTreeMap<HeldEpoll, Vec<EpollPlace>> {
-    let mut descriptors: BTreeMap<HeldEpoll, Vec<EpollPlace>> = BTreeMap::new();
-    for epoll in &query.epolls_by_descriptor {
-        descriptors.entry(epoll.key()).or_default().push(place_of(epoll));
-    }
-    descriptors.values_mut().for_each(|places| places.sort_by_key(|place| !targets.contains(&place.pid)));
-    descriptors
-}
-
-fn place_of(epoll: &EpollContext<'_>) -> EpollPlace {
-    EpollPlace::new(epoll.process.pid, epoll.process.start_time_ticks, epoll.epoll.fd)
 }
 
 /// Whether the mode busy polls in `epoll_wait`.
@@ -316,7 +303,7 @@ impl AttachPlan {
         &mut self,
         query: &SnapshotQuery<'_>,
         process: &Process,
-        descriptors: &BTreeMap<HeldEpoll, Vec<EpollPlace>>,
+        places: &EpollPlaces,
         request: &AttachRequest,
     ) {
         let pid = process.pid;
@@ -343,8 +330,7 @@ impl AttachPlan {
                 self.impossible.push(AttachObstacle { what, reason: reading.unknown.message.clone() });
                 continue;
             }
-            let places = descriptors.get(&epoll.key()).map_or(&[][..], Vec::as_slice);
-            let duplicates = places.split_first().filter(|(first, _)| **first == place_of(epoll));
+            let duplicates = places.duplicates_of(epoll);
             // Connections inherit the setting of their listening socket.
             if !sockets_poll && duplicates.is_some() {
                 self.unassigned_epolls.extend(unassigned_epolls::look_at(query, epoll));
@@ -353,7 +339,7 @@ impl AttachPlan {
             if sockets > 0 {
                 with_sockets += 1;
                 watched += sockets;
-                if let Some((_, duplicates)) = duplicates {
+                if let Some(duplicates) = duplicates {
                     self.add_epoll(epoll, duplicates, sockets, request);
                 }
             }
@@ -565,6 +551,12 @@ impl QueueStep {
 }
 
 impl EpollStep {
+    /// Other processes that have the epoll.
+    #[must_use]
+    pub fn shared_with(&self) -> BTreeSet<Pid> {
+        self.duplicates.iter().map(|place| place.pid).filter(|pid| *pid != self.pid).collect()
+    }
+
     /// Whether the epoll has these parameters already.
     #[must_use]
     pub fn is_there(&self) -> bool {

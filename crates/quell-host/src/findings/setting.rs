@@ -199,7 +199,7 @@ fn fix_of_owner(owner: &History, settings: &[&Setting], now: &Snapshot) -> Optio
             let mut programs = owner.targets.iter().map(|target| target.pid);
             let program = programs.clone().find(|pid| runs(*pid)).or_else(|| programs.next())?;
             let is_lost = |setting: &&Setting| owner.pending().any(|(_, entry)| setting.is_lost(&entry.change, now));
-            let (first, mode) = match settings.iter().any(|setting| is_lost(&setting)) {
+            let (first, mode) = match settings.iter().any(is_lost) {
                 true => ("set it, and the queue has lost values of the mode", Some(attached.mode)),
                 false => ("sets it", settings.first().and_then(|setting| corrected(&attached.mode, setting))),
             };

@@ -189,7 +189,8 @@ fn epoll_lines(plan: &AttachPlan) -> Vec<String> {
     let mut groups: Vec<Vec<&EpollStep>> = Vec::new();
     for step in plan.epolls() {
         let alike = |first: &EpollStep| {
-            (first.pid, first.old, first.new, first.napis.len()) == (step.pid, step.old, step.new, step.napis.len())
+            let change = |step: &EpollStep| (step.pid, step.old, step.new, step.napis.len(), step.shared_with());
+            change(first) == change(step)
         };
         match groups.iter_mut().find(|group| alike(group[0])) {
             Some(group) => group.push(step),
@@ -214,8 +215,12 @@ fn epoll_line(group: &[&EpollStep]) -> String {
         true => format!("{} (unchanged)", first.new.short()),
         false => format!("{} → {}", first.old.short(), first.new.short()),
     };
+    let shared = match first.shared_with().len() {
+        0 => String::new(),
+        others => format!(", shared with {}", counted(others, "other process")),
+    };
     let (process, pid) = (&first.process, first.pid);
-    format!("{process} {pid}  {epolls} {fds}  busy poll {change}  {}, {queues}", counted(sockets, "socket"))
+    format!("{process} {pid}  {epolls} {fds}  busy poll {change}  {}, {queues}{shared}", counted(sockets, "socket"))
 }
 
 fn sockets_line(step: &SocketsStep) -> String {
@@ -372,10 +377,13 @@ fn render_time(ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quell_change::settings::epoll::EpollPlace;
+    use quell_host::attach::AttachStep;
     use quell_host::attach::no_queue::NoQueueCause;
     use quell_host::attach::plan::AttachObstacle;
     use quell_host::attach::unassigned_epolls::{UnassignedEpoll, UnassignedFiles};
     use quell_linux::{NapiId, Pid};
+    use quell_mode::EpollParams;
 
     fn report<'a>(plan: &'a AttachPlan, follows: &str) -> Report<'a> {
         Report {
@@ -391,6 +399,30 @@ mod tests {
             effect: None,
             payoff: None,
         }
+    }
+
+    #[test]
+    fn an_epoll_that_other_processes_share_has_a_line_of_its_own() {
+        let place = |pid, fd| EpollPlace::new(Pid::new(pid).unwrap(), 1, fd);
+        let step = |fd, duplicates| {
+            AttachStep::Epoll(EpollStep {
+                pid: Pid::new(10).unwrap(),
+                start_time_ticks: 1,
+                process: "server".to_owned(),
+                fd,
+                sockets: 1,
+                watched: Vec::new(),
+                duplicates,
+                napis: Vec::new(),
+                old: EpollParams::default(),
+                new: EpollParams::default(),
+            })
+        };
+        let steps = vec![step(4, vec![place(10, 5), place(11, 4), place(12, 4)]), step(6, vec![place(10, 7)])];
+        let lines = epoll_lines(&AttachPlan { steps, ..AttachPlan::default() });
+        let start = "server 10  epoll";
+        let rest = "busy poll 0/0/0 (unchanged)  1 socket, no queue yet";
+        assert_eq!(lines, [format!("{start} 4  {rest}, shared with 2 other processes"), format!("{start} 6  {rest}")]);
     }
 
     #[test]
