@@ -1,6 +1,7 @@
 //! A veth lab of two namespaces whose server side has NAPI instances. A test program in it can keep its queue suspended
 //! for as long as a test needs.
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::ops::ControlFlow;
 use std::os::fd::AsRawFd as _;
@@ -77,15 +78,16 @@ fn lacking_privileges() -> Option<String> {
     (!holds).then(|| "needs CAP_NET_ADMIN in the initial user namespace".to_owned())
 }
 
-/// Whether the network namespaces of all processes can be opened. In a container whose first process has more
-/// capabilities than the test, they cannot, and no object is known to be gone.
+/// Whether every process is in a network namespace of which one process can be opened. In a container whose first process
+/// has more capabilities than the test and a namespace of its own, it is not, and no object is known to be gone.
 pub fn every_namespace_is_in_sight() -> bool {
     let proc = ProcRoot::default();
-    let pids = proc.pids().unwrap();
-    pids.into_iter().all(|pid| {
-        let is_denied = Namespace::open_pid(proc.path(), pid).is_err_and(|error| error.is_denied());
-        !(is_denied && proc.path().join(pid.to_string()).exists())
-    })
+    let inode = |pid: &Pid| proc.process(*pid).net_dev_inode().ok();
+    let opens = |pid: &Pid| Namespace::open_pid(proc.path(), *pid).is_ok();
+    let (open, hidden): (Vec<Pid>, Vec<Pid>) = proc.pids().unwrap().into_iter().partition(opens);
+    let searched: BTreeSet<u64> = open.iter().filter_map(inode).collect();
+    let is_there = |pid: &&Pid| proc.path().join(pid.to_string()).exists();
+    hidden.iter().filter(is_there).all(|pid| inode(pid).is_some_and(|inode| searched.contains(&inode)))
 }
 
 pub fn go_on(_: usize, _: ChangeStage) -> ControlFlow<()> {

@@ -14,6 +14,7 @@ mod attach_sockets_on_the_kernel;
 mod attach_to_what_goes_away_on_the_kernel;
 mod causes;
 mod causes_on_the_kernel;
+mod finding_texts;
 mod findings;
 mod findings_on_the_kernel;
 mod owned_settings;
