@@ -4,7 +4,7 @@ use quell_experiment::{
     ContrastVerdict, Criterion, ExperimentDesign, ExperimentRecord, Goal, SliceFlag, SliceObservation, SliceRecord,
     StopReason, Treatment,
 };
-use quell_host::servers::EarlierVerdict;
+use quell_host::servers::{EarlierVerdict, OwnLoad};
 use quell_linux::Pid;
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
@@ -212,7 +212,7 @@ fn the_answer_for_a_program_is_that_of_each_load_with_its_packet_rate_and_proble
             one
         })
         .into();
-    result.subject = SubjectFacts::Programs(Box::new(programs));
+    result.subject = SubjectFacts::Programs(Box::new(programs.clone()));
     let answers = |result: &ExperimentResult| {
         let advice = Some(("measure longer".to_owned(), "quell bench --budget 4m".to_owned()));
         ResultDocument::Experiment(Box::new(result.clone())).answers_for_programs("bench-1", advice)
@@ -224,6 +224,10 @@ fn the_answer_for_a_program_is_that_of_each_load_with_its_packet_rate_and_proble
     assert_eq!(rates, [(Some(40_000), kept), (Some(400_000), EarlierVerdict::Better(mode("suspend20")))]);
     assert!(of_loads.iter().all(|one| one.compared == [mode("suspend20"), mode("base")]));
     assert!(of_loads.iter().all(|one| one.steered && one.measured.result == "bench-1"));
+    assert!(of_loads.iter().all(|one| one.measured.own_load.is_none()));
+    let judged = ProgramsFacts { latency: Some(vec!["wrk".to_owned()]), ..programs.clone() };
+    let judged = ExperimentResult { subject: SubjectFacts::Programs(Box::new(judged)), ..result.clone() };
+    assert!(answers(&judged).unwrap().1.iter().all(|one| one.measured.own_load == Some(OwnLoad::Judge)));
     let problems: Vec<_> = of_loads.iter().map(|one| one.measured.problem.as_deref()).collect();
     assert_eq!(problems, [Some("nested-epoll"), None], "suspend20 does not cause it");
     let mut wide = experiment(&[("suspend20", 10.0, 1.0)], 0.5);
@@ -449,8 +453,62 @@ fn verdicts_that_other_programs_prevent_do_not_ask_for_more_time() {
     for slice in &mut disturbed.experiments[0].record.slices {
         slice.observation.flags.insert(SliceFlag::ForeignCpu);
     }
-    let conclusion = disturbed.conclusion();
-    assert_eq!(conclusion, Some(unknown(WhyLonger::OtherPrograms { latency_helps: false })));
+    let because = |latency_helps| Some(unknown(WhyLonger::OtherPrograms { latency_helps }));
+    assert_eq!(disturbed.conclusion(), because(true));
+    let mut few = disturbed.clone();
+    few.experiments[0].record.slices.retain(|slice| slice.block < 3);
+    assert_eq!(few.conclusion(), because(true), "too few blocks");
+    for slice in &mut disturbed.experiments[0].record.slices {
+        slice.observation.flags.insert(SliceFlag::NoIdleCpu);
+    }
+    assert_eq!(disturbed.conclusion(), because(false), "latencies would be withheld, too");
+    // With NAPI threads, the CPU time of the server is known, and as noisy.
+    for slice in &mut disturbed.experiments[0].record.slices {
+        (slice.observation.flags, slice.observation.foreign_cpu) = (Default::default(), Some(0.7));
+    }
+    assert_eq!(disturbed.conclusion(), because(true));
+}
+
+#[test]
+fn a_change_that_rounds_to_0_percent_is_no_cost() {
+    let mut result = experiment(&[("suspend20", 7.0, 1.0)], 0.01);
+    result.experiments[0].record.design.criteria.push(Criterion::Metric { name: "w".to_owned(), goal: Goal::Highest });
+    let mut concluded = |ratio: f64| {
+        for slice in &mut result.experiments[0].record.slices {
+            let value = 1_000.0 * if slice.arm == 2 { ratio } else { 1.0 } + f64::from(slice.block % 3) / 100.0;
+            slice.observation = slice.observation.clone().with_metric("w", Some(value));
+        }
+        let verdict = result.experiments[0].analyse().contrasts.last().unwrap().verdict;
+        match result.conclusion() {
+            Some(Conclusion::Use { costs, .. }) => (verdict, costs.len()),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(concluded(0.99), (ContrastVerdict::Worse, 1));
+    assert!(matches!(concluded(0.9997), (ContrastVerdict::NoDifferenceLargerThan { .. }, 0)));
+}
+
+#[test]
+fn a_search_whose_goal_shows_other_programs_has_no_answer() {
+    let file = TuneFile::from_json(include_str!("../../../quell/tests/fixtures/tune.json")).unwrap();
+    let concluded = |flag, goal: &str, answer: &TuneAnswer| {
+        let mut file = file.clone();
+        let fresh = file.search.confirmations.iter_mut().flat_map(|one| &mut one.experiments);
+        let fresh = fresh.flat_map(|one| &mut one.slices).map(|slice| &mut slice.observation);
+        let all = file.search.slices.iter_mut().map(|slice| &mut slice.observation).chain(fresh);
+        for slice in all {
+            slice.flags.insert(flag);
+        }
+        (file.search.plan.goal, file.search.answer) = (goal.parse().unwrap(), answer.clone());
+        file.conclusion()
+    };
+    let withheld = unknown(WhyLonger::OtherPrograms { latency_helps: false });
+    for answer in [&file.search.answer, &TuneAnswer::NoSettingBetter] {
+        assert_eq!(concluded(SliceFlag::ForeignCpu, "least cpu", answer), withheld);
+        assert_eq!(concluded(SliceFlag::NoIdleCpu, "p99<=1.1x, least cpu", answer), withheld);
+        assert_ne!(concluded(SliceFlag::ForeignCpu, "least p99", answer), withheld);
+        assert_ne!(concluded(SliceFlag::NoIdleCpu, "least cpu", answer), withheld, "CPU time is that of threads");
+    }
 }
 
 #[test]
