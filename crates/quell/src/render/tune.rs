@@ -289,7 +289,9 @@ fn preferred(result: &TuneResult) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quell_experiment::SliceFlag;
     use quell_mode::DeliveryMode;
+    use quell_result::Document as _;
     use quell_tune::TuneEnd;
     use quell_tune::TuneSpace;
 
@@ -324,7 +326,6 @@ mod tests {
 
     #[test]
     fn a_search_that_other_programs_disturbed_has_no_answer_and_no_longer_budget() {
-        use quell_result::Document as _;
         let fixture = include_str!("../../tests/fixtures/tune.json");
         let mut file = TuneFile::from_json(fixture).unwrap_or_else(|why| panic!("{why}"));
         file.search.answer = TuneAnswer::NoSettingBetter;
@@ -332,7 +333,8 @@ mod tests {
         for slice in &mut file.search.slices {
             slice.observation.flags.extend([SliceFlag::ForeignCpu, SliceFlag::NoIdleCpu]);
         }
-        for slice in file.search.confirmations.iter_mut().flat_map(|of| &mut of.experiments).flat_map(|of| &mut of.slices)
+        for slice in
+            file.search.confirmations.iter_mut().flat_map(|of| &mut of.experiments).flat_map(|of| &mut of.slices)
         {
             slice.observation.flags.extend([SliceFlag::ForeignCpu, SliceFlag::NoIdleCpu]);
         }
