@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use next_step::{Answered, by_answers, of_attached, of_unattached};
 
-pub use earlier::{EarlierAnswer, EarlierMeasurement, EarlierVerdict, OpenQuestion};
+pub use earlier::{EarlierAnswer, EarlierMeasurement, EarlierVerdict, OpenQuestion, OwnLoad};
 pub use next_step::NextStep;
 
 use crate::attach::AttachedMode;
@@ -312,12 +312,14 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
             is_set || below.is_one_of(&answer.settings)
         });
         match (current.is_empty(), old.first()) {
-            (true, Some(EarlierAnswer { measured, settings, .. })) => Answered::Missing(NextStep::SettingsChanged {
-                steered: can_steer,
-                measured: measured.clone(),
-                then: settings.first().copied().unwrap_or_default(),
-                now: below.mode(),
-            }),
+            (true, Some(EarlierAnswer { measured, settings, .. })) => {
+                Answered::Missing(Box::new(NextStep::SettingsChanged {
+                    steered: can_steer,
+                    measured: measured.clone(),
+                    then: settings.first().copied().unwrap_or_default(),
+                    now: below.mode(),
+                }))
+            }
             _ => by_answers(current.into_iter(), load, mixing.as_ref(), can_steer),
         }
     };

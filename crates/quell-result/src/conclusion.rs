@@ -3,12 +3,12 @@
 
 use std::cmp::Reverse;
 
-use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, SwitchbackAnalysis, WhyUndecided};
+use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, Goal, SliceFlag, SwitchbackAnalysis, WhyUndecided};
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
-use quell_tune::{Confirmation, TuneAnswer, TuneEnd, TuneMetric, WhyNotChosen};
+use quell_tune::{Confirmation, TuneAnswer, TuneEnd, TuneMetric, TuneResult, WhyNotChosen};
 
-use crate::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
+use crate::experiment::{ExperimentResult, LoadExperiment, SubjectFacts, is_mostly};
 use crate::facts::SteeredFacts;
 use crate::figures;
 use crate::standing::{AtLoad, Standing, Worth, open_gains};
@@ -111,7 +111,7 @@ pub enum WhyLonger {
         /// Whether the clients sent as fast as the server answered, so that no other rate can be asked of them.
         closed_loop: bool,
     },
-    /// Other programs used most of the time of the server's CPUs, so CPU time or latency could not be compared.
+    /// Other programs used most of the time of the server's CPUs, so what was compared shows these programs.
     OtherPrograms {
         /// Whether latencies were not compared, and could be, because other programs do not distort them.
         latency_helps: bool,
@@ -295,8 +295,10 @@ impl ExperimentResult {
         };
         let all_are_worse = !standings.is_empty() && standings.iter().all(Standing::is_worse);
         let latency_withheld = !without_clients && self.experiments.iter().any(LoadExperiment::has_no_idle_cpu);
-        let others_are_worse =
-            || keep(WhyKeep::OthersAreWorse { modes: worse(), latency_withheld }, open_gains(names().zip(&standings)));
+        let others_are_worse = || {
+            let open = if latency_withheld { Vec::new() } else { open_gains(names().zip(&standings)) };
+            keep(WhyKeep::OthersAreWorse { modes: worse(), latency_withheld }, open)
+        };
         // Less CPU time is no reason for a mode whose latencies are unknown, although they were asked for.
         if latency_withheld {
             if all_are_worse {
@@ -337,21 +339,15 @@ impl ExperimentResult {
         if self.failure().is_some() || self.was_interrupted() {
             return Some(WhyLonger::Incomplete.without_figures());
         }
-        if analyses.iter().flat_map(|analysis| &analysis.controls).any(|control| !control.holds) {
-            return longer(WhyLonger::Unsteady);
-        }
-        if standings.iter().any(Standing::is_unsettled) {
-            if let Some(because) = self.too_little(&analyses) {
-                return longer(because);
+        let is_unsteady = analyses.iter().flat_map(|analysis| &analysis.controls).any(|control| !control.holds);
+        if is_unsteady || standings.iter().any(Standing::is_unsettled) {
+            // The cause of noise and of disturbed blocks, which more time does not remove.
+            if self.experiments.iter().any(LoadExperiment::has_other_programs) {
+                let latency_helps = without_clients && !self.experiments.iter().any(LoadExperiment::has_no_idle_cpu);
+                return Some(WhyLonger::OtherPrograms { latency_helps }.without_figures());
             }
-            let is_compared = |contrast: &ContrastResult| {
-                !matches!(contrast.verdict, ContrastVerdict::Undecided { reason: WhyUndecided::ForeignCpu })
-            };
-            let others_compared = analyses.iter().flat_map(|analysis| &analysis.contrasts).any(is_compared);
-            return match self.experiments.iter().any(LoadExperiment::has_foreign_cpu) {
-                true => Some(WhyLonger::OtherPrograms { latency_helps: !others_compared }.without_figures()),
-                false => longer(WhyLonger::TooWide),
-            };
+            let because = if is_unsteady { Some(WhyLonger::Unsteady) } else { self.too_little(&analyses) };
+            return longer(because.unwrap_or(WhyLonger::TooWide));
         }
         let busy = first.median(&design.reference.name, figures::BUSY);
         keep(WhyKeep::NothingToGain { margin: design.margin, busy }, Vec::new())
@@ -487,6 +483,9 @@ impl TuneFile {
         if self.subject.is_not_steered() {
             return WhyLonger::NotSteered.without_figures();
         }
+        if self.is_withheld() {
+            return WhyLonger::OtherPrograms { latency_helps: false }.without_figures();
+        }
         match &self.search.answer {
             TuneAnswer::Better { mode, .. } => confirmed(mode, false),
             TuneAnswer::HoldsLimits { mode, .. } => confirmed(mode, true),
@@ -512,6 +511,34 @@ impl TuneFile {
                 }
             }
         }
+    }
+
+    /// Whether the search has no answer, because other programs used most of the time of the server's CPUs, and a quantity
+    /// of the goal shows these programs.
+    #[must_use]
+    pub fn is_withheld(&self) -> bool {
+        let TuneResult { plan, slices, confirmations, answer, end, .. } = &self.search;
+        if *answer == TuneAnswer::None && *end != TuneEnd::BudgetSpent {
+            return false;
+        }
+        let fresh = confirmations.iter().flat_map(|one| &one.experiments).flat_map(|one| &one.slices);
+        let all = || {
+            let fresh = fresh.clone().map(|slice| &slice.observation);
+            slices.iter().map(|slice| &slice.observation).chain(fresh)
+        };
+        let [foreign, none_idle] = [SliceFlag::ForeignCpu, SliceFlag::NoIdleCpu]
+            .map(|flag| is_mostly(all(), |slice| slice.flags.contains(&flag)));
+        let metrics = plan.goal.limits.iter().map(|limit| &limit.metric).chain([&plan.goal.objective]);
+        metrics.into_iter().any(|metric| match metric {
+            TuneMetric::Cpu | TuneMetric::Busy => foreign,
+            TuneMetric::Recorded { name } if name.starts_with(figures::CPU) => foreign,
+            TuneMetric::Recorded { name } => {
+                let criterion = Criterion::Metric { name: name.clone(), goal: Goal::Lowest };
+                none_idle && figures::is_of_clients(&criterion)
+            }
+            TuneMetric::Latency { .. } | TuneMetric::Requests => none_idle,
+            TuneMetric::Errors | TuneMetric::Saturated => false,
+        })
     }
 
     /// The conclusion to keep the present mode, with the rival that looks best and that more time can decide.

@@ -1,6 +1,9 @@
 //! Result of a switchback experiment: design and slices. [`LoadExperiment::analyse`] derives the verdicts.
 
-use quell_experiment::{Criterion, ExperimentRecord, SliceFlag, StopReason, SwitchbackAnalysis, WhyUndecided};
+use quell_experiment::{
+    ContrastVerdict, Criterion, ExperimentRecord, SliceFlag, SliceObservation, StopReason, SwitchbackAnalysis,
+    WhyUndecided,
+};
 use quell_host::switching::ReportedSettings;
 use quell_linux::clock;
 use quell_linux::proc::ProcRoot;
@@ -14,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::Document;
 use crate::facts::{CommandFacts, GuestFacts, HostFacts, LabFacts, ModelFacts, ProgramsFacts, ServerFacts};
 use crate::figures;
+use crate::standing::is_no_change;
 
 /// Result file of an experiment: the subject, the design and all slices. The verdicts are computed from the slices.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -96,12 +100,17 @@ pub enum EndOfExperiment {
 
 impl<S> LoadExperiment<S> {
     /// Analyses the slices and decides the verdicts. Verdicts on the time of CPUs are withheld if it was mostly that of
-    /// other programs, and verdicts on what clients see if these left the server no idle CPU.
+    /// other programs, and verdicts on what clients see if these left the server no idle CPU. A change that rounds to 0 %
+    /// is no difference, however certain it is.
     #[must_use]
     pub fn analyse(&self) -> SwitchbackAnalysis {
         let mut analysis = quell_experiment::analyse(&self.record);
         let (foreign, none_idle) = (self.has_foreign_cpu(), self.has_no_idle_cpu());
         let is_cpu = |criterion: &Criterion| matches!(criterion, Criterion::Metric { name, .. } if name.starts_with(figures::CPU));
+        let no_difference = ContrastVerdict::NoDifferenceLargerThan { margin: self.record.design.margin };
+        for contrast in analysis.contrasts.iter_mut().filter(|contrast| is_no_change(contrast)) {
+            contrast.verdict = no_difference;
+        }
         let is_withheld = |of: &Criterion| foreign && is_cpu(of) || none_idle && figures::is_of_clients(of);
         for contrast in analysis.contrasts.iter_mut().filter(|contrast| is_withheld(&contrast.criterion)) {
             if contrast.estimate.is_some() {
@@ -114,18 +123,26 @@ impl<S> LoadExperiment<S> {
     /// Whether other programs used most of the busy time of the server's CPUs in most slices.
     #[must_use]
     pub fn has_foreign_cpu(&self) -> bool {
-        self.is_mostly(SliceFlag::ForeignCpu)
+        is_mostly(self.observations(), |slice| slice.flags.contains(&SliceFlag::ForeignCpu))
     }
 
     /// Whether other programs left the server no idle CPU in most slices.
     #[must_use]
     pub fn has_no_idle_cpu(&self) -> bool {
-        self.is_mostly(SliceFlag::NoIdleCpu)
+        is_mostly(self.observations(), |slice| slice.flags.contains(&SliceFlag::NoIdleCpu))
     }
 
-    fn is_mostly(&self, flag: SliceFlag) -> bool {
-        let slices = &self.record.slices;
-        slices.iter().filter(|slice| slice.observation.flags.contains(&flag)).count() * 2 > slices.len()
+    /// Whether other programs used most of the time of the server's CPUs in most slices, also if no verdict is withheld.
+    #[must_use]
+    pub(crate) fn has_other_programs(&self) -> bool {
+        let is_flagged = |of: &SliceObservation| {
+            of.flags.contains(&SliceFlag::ForeignCpu) || of.flags.contains(&SliceFlag::NoIdleCpu)
+        };
+        is_mostly(self.observations(), |of| is_flagged(of) || of.foreign_cpu.is_some_and(|share| share > 0.5))
+    }
+
+    fn observations(&self) -> impl Iterator<Item = &SliceObservation> {
+        self.record.slices.iter().map(|slice| &slice.observation)
     }
 
     /// The offered load, as a rate where it is known.
@@ -181,6 +198,15 @@ impl<S> LoadExperiment<S> {
         let arms = self.arms_of(treatment);
         median(arms.iter().flat_map(|arm| self.record.values(*arm, metric)).flatten().collect())
     }
+}
+
+/// Whether this holds for more than half of the slices.
+pub(crate) fn is_mostly<'a>(
+    slices: impl Iterator<Item = &'a SliceObservation>,
+    holds: impl Fn(&SliceObservation) -> bool,
+) -> bool {
+    let (count, of) = slices.fold((0, 0), |(count, of), slice| (count + usize::from(holds(slice)), of + 1));
+    count * 2 > of
 }
 
 pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {

@@ -1,6 +1,6 @@
 //! The answer of a result for the programs that it measured, at each load.
 
-use quell_host::servers::{EarlierAnswer, EarlierMeasurement, EarlierVerdict, NamedProcess, OpenQuestion};
+use quell_host::servers::{EarlierAnswer, EarlierMeasurement, EarlierVerdict, NamedProcess, OpenQuestion, OwnLoad};
 use quell_host::switching::ReportedSettings;
 use quell_linux::Pid;
 use quell_linux::kernel::Kernel;
@@ -31,6 +31,16 @@ impl TuneFile {
             (load.parse().ok(), median(rates))
         };
         self.search.plan.loads.iter().enumerate().map(rate).collect()
+    }
+}
+
+impl ProgramsFacts {
+    fn own_load(&self) -> Option<OwnLoad> {
+        match (self.latency.is_some() || self.beside.is_some(), self.load.is_some() || self.clients.is_some()) {
+            (_, true) => Some(OwnLoad::Generator),
+            (true, false) => Some(OwnLoad::Judge),
+            (false, false) => None,
+        }
     }
 }
 
@@ -79,9 +89,7 @@ impl ResultDocument {
         let compared: Vec<DeliveryMode> = compared;
         let settings = self.settings_of_answer(subject, programs);
         let open = match &conclusion {
-            Conclusion::Keep { budget_ms: Some(_), .. } => {
-                advice.clone().map(|(advice, command)| OpenQuestion { advice, command })
-            }
+            Conclusion::Keep { .. } => advice.clone().map(|(advice, command)| OpenQuestion { advice, command }),
             _ => None,
         };
         let at_load = |(load, packets_per_s): (Option<OfferedLoad>, Option<f64>)| {
@@ -107,6 +115,7 @@ impl ResultDocument {
                 result: name.to_owned(),
                 started_unix_s,
                 packets_per_s: packets_per_s.map(|rate| rate.round() as u64),
+                own_load: programs.own_load(),
                 problem: programs.problems.iter().find(is_relevant).map(|problem| problem.id.clone()),
             };
             let steered = programs.placement.as_ref().is_some_and(|it| !it.steered.is_empty());

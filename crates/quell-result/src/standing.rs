@@ -42,7 +42,7 @@ impl AtLoad {
             open: Vec::new(),
             is_unsettled: false,
         };
-        for contrast in contrasts {
+        for contrast in contrasts.filter(|contrast| !is_no_change(contrast)) {
             let changes = match contrast.verdict {
                 ContrastVerdict::Better => &mut at_load.better,
                 ContrastVerdict::Worse => &mut at_load.worse,
@@ -93,6 +93,15 @@ impl AtLoad {
     fn is_decided(&self) -> bool {
         !self.is_unsettled || !self.worse.is_empty()
     }
+}
+
+/// Change, as a share, below which it is 0 % in words.
+const NO_CHANGE: f64 = 0.000_5;
+
+/// Whether a contrast is decided by a change that rounds to 0 %.
+pub(crate) fn is_no_change(contrast: &ContrastResult) -> bool {
+    matches!(contrast.verdict, ContrastVerdict::Better | ContrastVerdict::Worse)
+        && contrast.estimate.is_some_and(|estimate| (estimate.ratio - 1.0).abs() < NO_CHANGE)
 }
 
 /// Whether the interval of a contrast contains a gain of more than the margin.

@@ -17,18 +17,33 @@ pub struct EarlierMeasurement {
     pub started_unix_s: u64,
     /// Packets per second from the queues of the program; absent if they were not counted.
     pub packets_per_s: Option<u64>,
+    /// Load that ended with the measurement, whose packets are counted, too; absent if there was live traffic only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub own_load: Option<OwnLoad>,
     /// Rule of a serious finding under the modes on which its answer rests; absent without one.
     pub problem: Option<String>,
 }
 
+/// Load of a measurement itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum OwnLoad {
+    /// Requests of a judge.
+    Judge,
+    /// `--load` or `--clients`.
+    Generator,
+}
+
 impl EarlierMeasurement {
     /// Whether its answer holds at this load, in packets per second: it was measured at a similar one, or one of the
-    /// two is unknown.
+    /// two is unknown. A measurement with a load of its own answers for lower ones, too: the live part of its load is
+    /// unknown.
     #[must_use]
     pub fn decides_at(&self, packets_per_s: Option<u64>) -> bool {
-        self.packets_per_s
-            .zip(packets_per_s)
-            .is_none_or(|(then, now)| then.max(now) <= then.min(now).saturating_mul(LOAD_FACTOR_MAX))
+        self.packets_per_s.zip(packets_per_s).is_none_or(|(then, now)| {
+            let is_at_most = |low: u64, high: u64| high <= low.saturating_mul(LOAD_FACTOR_MAX);
+            is_at_most(then, now) && (self.own_load.is_some() || is_at_most(now, then))
+        })
     }
 }
 

@@ -84,7 +84,7 @@ pub enum NextStep {
 /// What measurements say about a server, or that one is missing.
 pub(super) enum Answered<'a> {
     By(&'a EarlierAnswer),
-    Missing(NextStep),
+    Missing(Box<NextStep>),
 }
 
 /// The next step for an attached server without problems: by measurements, if they know a mode, else to check.
@@ -126,7 +126,7 @@ pub(super) fn of_attached(
 pub(super) fn of_unattached(present: Option<DeliveryMode>, can_steer: bool, answered: Answered<'_>) -> NextStep {
     let EarlierAnswer { measured, verdict, open, steered, .. } = match answered {
         Answered::By(answer) => answer.clone(),
-        Answered::Missing(step) => return step,
+        Answered::Missing(step) => return *step,
     };
     let (base, steered) = (DeliveryMode::default(), steered || can_steer);
     match verdict {
@@ -164,11 +164,11 @@ pub(super) fn by_answers<'a>(
     if let Some(answer) = at_this_load().find(|answer| answer.is_decided()).or_else(|| at_this_load().next()) {
         return Answered::By(answer);
     }
-    Answered::Missing(match (answers.first(), load) {
+    Answered::Missing(Box::new(match (answers.first(), load) {
         (Some(EarlierAnswer { measured, .. }), Some(packets_per_s)) => {
             NextStep::MeasureAgain { steered: can_steer, measured: measured.clone(), packets_per_s }
         }
         _ if matches!(mixing, Some(QueuePerEpoll::Configured { .. })) => NextStep::Fix { finding: EPOLL_MIXES_NAPIS },
         _ => NextStep::Measure { steered: can_steer },
-    })
+    }))
 }

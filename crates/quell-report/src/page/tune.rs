@@ -52,7 +52,10 @@ pub(crate) fn body(source: &ReportSource, file: &TuneFile, level: u8) -> Body {
         @if let Some(chart) = race_chart(search) {
             (parts::section(below, "The search", RACE, &html! {
                 (parts::charts([&chart]))
-                @for line in words::refuted(search).into_iter().chain(words::rivals(search)) { p { (shown(&line)) } }
+                @if !file.is_withheld() {
+                    @for line in words::refuted(search) { p { (shown(&line)) } }
+                    @for line in words::rivals(search) { p { (shown(&line)) } }
+                }
                 details { summary { "All arms as a table" } (parts::table(&arms(search), "arms")) }
             }))
         }

@@ -1,7 +1,7 @@
 //! What a result advises: the conclusion in words, and the next command.
 
 use quell_result::ResultDocument;
-use quell_result::conclusion::{Conclusion, WhyLonger};
+use quell_result::conclusion::{Conclusion, WhyKeep, WhyLonger};
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
 use quell_result::facts::ProgramsFacts;
 use quell_result::tune::TuneFile;
@@ -82,9 +82,11 @@ fn of(
         (Conclusion::MeasureLonger { budget_ms: Some(ms), .. } | Conclusion::Keep { budget_ms: Some(ms), .. }, _) => {
             advice(&said, Some(&again(Some(*ms))))
         }
-        (Conclusion::MeasureLonger { because: WhyLonger::OtherPrograms { .. }, .. }, _) => {
-            advice(&said, Some(&again(None)))
-        }
+        (
+            Conclusion::MeasureLonger { because: WhyLonger::OtherPrograms { .. }, .. }
+            | Conclusion::Keep { because: WhyKeep::OthersAreWorse { latency_withheld: true, .. }, .. },
+            _,
+        ) => advice(&said, Some(&again(None))),
         _ => advice(&said, None),
     }
 }
@@ -118,6 +120,17 @@ mod tests {
     fn recorded() -> ExperimentResult {
         let text = include_str!("../../../quell/tests/fixtures/result.json");
         serde_json::from_str(text).expect("the fixture is a result")
+    }
+
+    #[test]
+    fn a_mode_that_is_kept_without_latency_has_the_command_that_measures_it() {
+        let because = |latency_withheld| WhyKeep::OthersAreWorse { modes: Vec::new(), latency_withheld };
+        let command = |latency_withheld| {
+            let (mode, because) = (quell_mode::DeliveryMode::default(), because(latency_withheld));
+            let kept = Conclusion::Keep { mode, because, open: Vec::new(), budget_ms: None, without_clients: false };
+            of(&kept, &recorded().subject, |_| "quell bench".to_owned(), &[]).command
+        };
+        assert_eq!((command(true).as_deref(), command(false)), (Some("quell bench"), None));
     }
 
     #[test]

@@ -304,7 +304,10 @@ fn why_keep(because: &WhyKeep) -> String {
         }
         WhyKeep::OthersAreWorse { modes, latency_withheld } => {
             let withheld = match latency_withheld {
-                true => "; latency was not compared, because other programs used most of the server's CPUs",
+                true => {
+                    "; latency was not compared, because other programs used most of the server's CPUs: measure latency \
+                     when the CPUs are free"
+                }
                 false => "",
             };
             every_other_is_worse(modes) + withheld
@@ -335,10 +338,12 @@ fn every_other_is_worse(modes: &[WorseMode]) -> String {
     format!(", because every other mode is worse by {}", by.join(" or "))
 }
 
+pub const MOST_BY_OTHERS: &str = "other programs used most of the time of the server's CPUs";
+
 /// Verdicts of an experiment that are withheld because of other programs, with the reason. `None` without any.
 #[must_use]
 pub fn other_programs(experiment: &LoadExperiment) -> Option<String> {
-    let most = "other programs used most of the time of the server's CPUs";
+    let most = MOST_BY_OTHERS;
     match (experiment.has_foreign_cpu(), experiment.has_no_idle_cpu()) {
         (_, true) => {
             let waited = format!("{most}, and these were hardly ever idle: the server waited for a CPU");
@@ -585,7 +590,7 @@ mod tests {
         assert_eq!(
             why_keep(&WhyKeep::OthersAreWorse { modes, latency_withheld: true }),
             ", because every other mode is worse by cpu; latency was not compared, because other programs used most of \
-             the server's CPUs"
+             the server's CPUs: measure latency when the CPUs are free"
         );
     }
 

@@ -4,23 +4,21 @@ use quell_experiment::{
     ContrastVerdict, Criterion, ExperimentDesign, ExperimentRecord, Goal, SliceFlag, SliceObservation, SliceRecord,
     StopReason, Treatment,
 };
-use quell_host::servers::EarlierVerdict;
+use quell_host::servers::{EarlierVerdict, OwnLoad};
 use quell_linux::Pid;
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
+use quell_result::ResultDocument;
 use quell_result::conclusion::{
     Conclusion, LoadRange, LoadSplit, OpenGain, Quantity, QuantityChange, WhyKeep, WhyLonger, WorseMode,
 };
 use quell_result::experiment::{EndOfExperiment, ExperimentResult, LoadExperiment, SubjectFacts};
 use quell_result::facts::{ModelFacts, PlacementFacts, ProblemFacts, ProcessFacts, ProgramsFacts, SteeredFacts};
 use quell_result::figures::{BUSY, PACKETS, Work};
-use quell_result::tune::TuneFile;
-use quell_result::{Document as _, ResultDocument};
-use quell_tune::{Rival, TuneAnswer, TuneEnd, WhyNotChosen};
 
 const BLOCKS: u32 = 40;
 
-fn mode(text: &str) -> DeliveryMode {
+pub(crate) fn mode(text: &str) -> DeliveryMode {
     text.parse().unwrap()
 }
 
@@ -68,11 +66,11 @@ fn concluded(modes: &[(&str, f64, f64)], noise: f64) -> Conclusion {
     experiment(modes, noise).conclusion().unwrap()
 }
 
-fn unknown(because: WhyLonger) -> Conclusion {
+pub(crate) fn unknown(because: WhyLonger) -> Conclusion {
     Conclusion::MeasureLonger { because, worse: Vec::new(), open: Vec::new(), budget_ms: None }
 }
 
-fn used(conclusion: &Conclusion) -> Option<String> {
+pub(crate) fn used(conclusion: &Conclusion) -> Option<String> {
     match conclusion {
         Conclusion::Use { mode, .. } => Some(mode.to_string()),
         _ => None,
@@ -103,7 +101,7 @@ const LOW: OfferedLoad = OfferedLoad::Rate(20_000.0);
 const MIDDLE: OfferedLoad = OfferedLoad::Rate(50_000.0);
 const HIGH: OfferedLoad = OfferedLoad::Rate(200_000.0);
 
-fn split(conclusion: &Conclusion) -> Option<&LoadSplit> {
+pub(crate) fn split(conclusion: &Conclusion) -> Option<&LoadSplit> {
     let Conclusion::Use { split, .. } = conclusion else { panic!("{conclusion:?}") };
     split.as_ref()
 }
@@ -212,7 +210,7 @@ fn the_answer_for_a_program_is_that_of_each_load_with_its_packet_rate_and_proble
             one
         })
         .into();
-    result.subject = SubjectFacts::Programs(Box::new(programs));
+    result.subject = SubjectFacts::Programs(Box::new(programs.clone()));
     let answers = |result: &ExperimentResult| {
         let advice = Some(("measure longer".to_owned(), "quell bench --budget 4m".to_owned()));
         ResultDocument::Experiment(Box::new(result.clone())).answers_for_programs("bench-1", advice)
@@ -224,6 +222,10 @@ fn the_answer_for_a_program_is_that_of_each_load_with_its_packet_rate_and_proble
     assert_eq!(rates, [(Some(40_000), kept), (Some(400_000), EarlierVerdict::Better(mode("suspend20")))]);
     assert!(of_loads.iter().all(|one| one.compared == [mode("suspend20"), mode("base")]));
     assert!(of_loads.iter().all(|one| one.steered && one.measured.result == "bench-1"));
+    assert!(of_loads.iter().all(|one| one.measured.own_load.is_none()));
+    let judged = ProgramsFacts { latency: Some(vec!["wrk".to_owned()]), ..programs.clone() };
+    let judged = ExperimentResult { subject: SubjectFacts::Programs(Box::new(judged)), ..result.clone() };
+    assert!(answers(&judged).unwrap().1.iter().all(|one| one.measured.own_load == Some(OwnLoad::Judge)));
     let problems: Vec<_> = of_loads.iter().map(|one| one.measured.problem.as_deref()).collect();
     assert_eq!(problems, [Some("nested-epoll"), None], "suspend20 does not cause it");
     let mut wide = experiment(&[("suspend20", 10.0, 1.0)], 0.5);
@@ -449,8 +451,39 @@ fn verdicts_that_other_programs_prevent_do_not_ask_for_more_time() {
     for slice in &mut disturbed.experiments[0].record.slices {
         slice.observation.flags.insert(SliceFlag::ForeignCpu);
     }
-    let conclusion = disturbed.conclusion();
-    assert_eq!(conclusion, Some(unknown(WhyLonger::OtherPrograms { latency_helps: false })));
+    let because = |latency_helps| Some(unknown(WhyLonger::OtherPrograms { latency_helps }));
+    assert_eq!(disturbed.conclusion(), because(true));
+    let mut few = disturbed.clone();
+    few.experiments[0].record.slices.retain(|slice| slice.block < 3);
+    assert_eq!(few.conclusion(), because(true), "too few blocks");
+    for slice in &mut disturbed.experiments[0].record.slices {
+        slice.observation.flags.insert(SliceFlag::NoIdleCpu);
+    }
+    assert_eq!(disturbed.conclusion(), because(false), "latencies would be withheld, too");
+    // With NAPI threads, the CPU time of the server is known, and as noisy.
+    for slice in &mut disturbed.experiments[0].record.slices {
+        (slice.observation.flags, slice.observation.foreign_cpu) = (Default::default(), Some(0.7));
+    }
+    assert_eq!(disturbed.conclusion(), because(true));
+}
+
+#[test]
+fn a_change_that_rounds_to_0_percent_is_no_cost() {
+    let mut result = experiment(&[("suspend20", 7.0, 1.0)], 0.01);
+    result.experiments[0].record.design.criteria.push(Criterion::Metric { name: "w".to_owned(), goal: Goal::Highest });
+    let mut concluded = |ratio: f64| {
+        for slice in &mut result.experiments[0].record.slices {
+            let value = 1_000.0 * if slice.arm == 2 { ratio } else { 1.0 } + f64::from(slice.block % 3) / 100.0;
+            slice.observation = slice.observation.clone().with_metric("w", Some(value));
+        }
+        let verdict = result.experiments[0].analyse().contrasts.last().unwrap().verdict;
+        match result.conclusion() {
+            Some(Conclusion::Use { costs, .. }) => (verdict, costs.len()),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(concluded(0.99), (ContrastVerdict::Worse, 1));
+    assert!(matches!(concluded(0.9997), (ContrastVerdict::NoDifferenceLargerThan { .. }, 0)));
 }
 
 #[test]
@@ -514,37 +547,6 @@ fn an_experiment_that_failed_has_no_answer() {
     failed.experiments[0].end = EndOfExperiment::Failed("the program exited".to_owned());
     let conclusion = failed.conclusion().unwrap();
     assert_eq!(conclusion, unknown(WhyLonger::Incomplete));
-}
-
-#[test]
-fn a_search_concludes_its_answer() {
-    let mut file = TuneFile::from_json(include_str!("../../../quell/tests/fixtures/tune.json")).unwrap();
-    assert!(used(&file.conclusion()).is_some());
-    file.search.answer = TuneAnswer::NoSettingBetter;
-    assert!(matches!(file.conclusion(), Conclusion::Keep { because: WhyKeep::NotBeaten, budget_ms: None, .. }));
-    let rivals = file.search.rivals.clone();
-    let why = WhyNotChosen::Undecided { budget_ms: Some(100_000) };
-    file.search.rivals = vec![Rival { mode: mode("suspend40"), looks: 0.88, interval: None, why }];
-    let conclusion = file.conclusion();
-    let Conclusion::Keep { open, budget_ms: Some(100_000), .. } = &conclusion else { panic!("{conclusion:?}") };
-    assert!(open[0].best.as_ref().is_some_and(|best| best.mode == "suspend40"), "{open:?}");
-    file.search.rivals = rivals;
-    // The candidate was better at one load and worse at the other.
-    file.search.plan.loads = vec!["50%".to_owned(), "90%".to_owned()];
-    let mut worse = file.search.confirmations[0].analyses[0].clone();
-    worse.contrasts[0].verdict = ContrastVerdict::Worse;
-    file.search.confirmations[0].analyses.push(worse);
-    let conclusion = file.conclusion();
-    let split = split(&conclusion).unwrap();
-    let [half, most] = [50.0, 90.0].map(OfferedLoad::Percent);
-    assert_eq!((&split.pays, &split.costs), (&LoadRange::UpTo(half), &LoadRange::From(most)));
-    (file.search.answer, file.search.end) = (TuneAnswer::None, TuneEnd::BudgetSpent);
-    let budget = file.search.plan.budget_ms;
-    assert!(matches!(file.conclusion(), Conclusion::MeasureLonger { budget_ms: Some(ms), .. } if ms >= budget * 2));
-    file.search.plan.budget_ms = 480_000;
-    assert!(matches!(file.conclusion(), Conclusion::NotDecidable { within_ms: 480_000, .. }));
-    file.search.end = TuneEnd::NoModeLeft;
-    assert!(matches!(file.conclusion(), Conclusion::MeasureLonger { budget_ms: None, .. }));
 }
 
 #[test]

@@ -4,3 +4,4 @@
 
 mod conclusions;
 mod documents;
+mod searches;

@@ -8,7 +8,7 @@ use quell_host::attach::mode_command::placement_options;
 use quell_host::attach::payoff::DoesItPay;
 use quell_host::attach::{AttachedMode, ModeCommand};
 use quell_host::findings::{EPOLL_MIXES_NAPIS, FixText, QueuePerEpoll};
-use quell_host::servers::{EarlierMeasurement, HostServer, NextStep, ServerWait};
+use quell_host::servers::{EarlierMeasurement, HostServer, NextStep, OwnLoad, ServerWait};
 use quell_linux::proc::ProgramPlace;
 use quell_linux::visible::{self, counted};
 use quell_mode::DeliveryMode;
@@ -243,7 +243,12 @@ fn settings_changed(measured: &EarlierMeasurement, then: &DeliveryMode, now: Opt
 
 /// ` at 200,000 packets/s on 2026-11-25`.
 fn when(measured: &EarlierMeasurement) -> String {
-    let rate = measured.packets_per_s.map(|rate| format!(" at {} packets/s", short(rate as f64)));
+    let own = match measured.own_load {
+        Some(OwnLoad::Judge) => " with the judge",
+        Some(OwnLoad::Generator) => " with its own load",
+        None => "",
+    };
+    let rate = measured.packets_per_s.map(|rate| format!("{own} at {} packets/s", short(rate as f64)));
     let day = utc(measured.started_unix_s).and_then(|time| Some(format!(" on {}", time.split(' ').next()?)));
     rate.unwrap_or_default() + &day.unwrap_or_default()
 }
@@ -588,6 +593,7 @@ mod tests {
             result: "bench-20261125-180405".to_owned(),
             started_unix_s: 1_795_629_845,
             packets_per_s: Some(200_000),
+            own_load: None,
             problem: problem.map(str::to_owned),
         }
     }
@@ -597,6 +603,9 @@ mod tests {
         let of = |next| conclusion(&[server("nginx", next)], true, Fixes::Above, &Examined::Host).replace("\n  ", " ");
         let kept = of(NextStep::Keep { measured: measured(None), open: None });
         assert!(kept.contains("as measured at 200,000 packets/s on 2026-11-25 (bench-20261125-180405)"), "{kept}");
+        let judged = EarlierMeasurement { own_load: Some(OwnLoad::Judge), ..measured(None) };
+        let judged = of(NextStep::Keep { measured: judged, open: None });
+        assert!(judged.contains("as measured with the judge at 200,000 packets/s on 2026-11-25"), "{judged}");
         let ill = of(NextStep::Keep { measured: measured(Some("nested-epoll")), open: None });
         assert!(ill.contains("serious finding nested-epoll") && ill.contains("quell results show bench-"), "{ill}");
         let again =

@@ -147,12 +147,11 @@ pub(crate) fn render(file: &TuneFile, with_details: bool) -> String {
         Some(why) => format!("NOT A MEASUREMENT: {}\n", visible::name(why)),
         None => String::new(),
     };
-    out.push_str(&format!(
-        "{}\n{}{}\n",
-        experiment::subject(&file.subject, &file.host),
-        answer(result, left_alone),
-        others(&words::rivals(result))
-    ));
+    let answered = match file.is_withheld() {
+        true => format!("no answer: {}\n", words::MOST_BY_OTHERS),
+        false => answer(result, left_alone) + &others(&words::rivals(result)),
+    };
+    out.push_str(&format!("{}\n{answered}\n", experiment::subject(&file.subject, &file.host)));
     out.push_str(&format!(
         "goal: {}; {:.0} s of slices at {}; seed {}\n",
         visible::name(&plan.goal.to_string()),
@@ -290,7 +289,9 @@ fn preferred(result: &TuneResult) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quell_experiment::SliceFlag;
     use quell_mode::DeliveryMode;
+    use quell_result::Document as _;
     use quell_tune::TuneEnd;
     use quell_tune::TuneSpace;
 
@@ -321,6 +322,26 @@ mod tests {
             end: TuneEnd::Interrupted,
             spent_ms: 0.0,
         }
+    }
+
+    #[test]
+    fn a_search_that_other_programs_disturbed_has_no_answer_and_no_longer_budget() {
+        let fixture = include_str!("../../tests/fixtures/tune.json");
+        let mut file = TuneFile::from_json(fixture).unwrap_or_else(|why| panic!("{why}"));
+        file.search.answer = TuneAnswer::NoSettingBetter;
+        assert!(render(&file, false).contains("no setting"));
+        for slice in &mut file.search.slices {
+            slice.observation.flags.extend([SliceFlag::ForeignCpu, SliceFlag::NoIdleCpu]);
+        }
+        for slice in
+            file.search.confirmations.iter_mut().flat_map(|of| &mut of.experiments).flat_map(|of| &mut of.slices)
+        {
+            slice.observation.flags.extend([SliceFlag::ForeignCpu, SliceFlag::NoIdleCpu]);
+        }
+        let text = render(&file, false).replace("\n  ", " ");
+        assert!(text.contains("no answer: other programs used most of") && !text.contains("no setting"), "{text}");
+        assert!(text.contains("not decidable while other programs use most of"), "{text}");
+        assert!(!text.contains("probably decides it"), "{text}");
     }
 
     #[test]

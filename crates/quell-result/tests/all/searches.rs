@@ -1,0 +1,64 @@
+//! The conclusion of a search.
+
+use quell_experiment::{ContrastVerdict, SliceFlag};
+use quell_load::OfferedLoad;
+use quell_result::Document as _;
+use quell_result::conclusion::{Conclusion, LoadRange, WhyKeep, WhyLonger};
+use quell_result::tune::TuneFile;
+use quell_tune::{Rival, TuneAnswer, TuneEnd, WhyNotChosen};
+
+use crate::conclusions::{mode, split, unknown, used};
+
+#[test]
+fn a_search_concludes_its_answer() {
+    let mut file = TuneFile::from_json(include_str!("../../../quell/tests/fixtures/tune.json")).unwrap();
+    assert!(used(&file.conclusion()).is_some());
+    file.search.answer = TuneAnswer::NoSettingBetter;
+    assert!(matches!(file.conclusion(), Conclusion::Keep { because: WhyKeep::NotBeaten, budget_ms: None, .. }));
+    let rivals = file.search.rivals.clone();
+    let why = WhyNotChosen::Undecided { budget_ms: Some(100_000) };
+    file.search.rivals = vec![Rival { mode: mode("suspend40"), looks: 0.88, interval: None, why }];
+    let conclusion = file.conclusion();
+    let Conclusion::Keep { open, budget_ms: Some(100_000), .. } = &conclusion else { panic!("{conclusion:?}") };
+    assert!(open[0].best.as_ref().is_some_and(|best| best.mode == "suspend40"), "{open:?}");
+    file.search.rivals = rivals;
+    // The candidate was better at one load and worse at the other.
+    file.search.plan.loads = vec!["50%".to_owned(), "90%".to_owned()];
+    let mut worse = file.search.confirmations[0].analyses[0].clone();
+    worse.contrasts[0].verdict = ContrastVerdict::Worse;
+    file.search.confirmations[0].analyses.push(worse);
+    let conclusion = file.conclusion();
+    let split = split(&conclusion).unwrap();
+    let [half, most] = [50.0, 90.0].map(OfferedLoad::Percent);
+    assert_eq!((&split.pays, &split.costs), (&LoadRange::UpTo(half), &LoadRange::From(most)));
+    (file.search.answer, file.search.end) = (TuneAnswer::None, TuneEnd::BudgetSpent);
+    let budget = file.search.plan.budget_ms;
+    assert!(matches!(file.conclusion(), Conclusion::MeasureLonger { budget_ms: Some(ms), .. } if ms >= budget * 2));
+    file.search.plan.budget_ms = 480_000;
+    assert!(matches!(file.conclusion(), Conclusion::NotDecidable { within_ms: 480_000, .. }));
+    file.search.end = TuneEnd::NoModeLeft;
+    assert!(matches!(file.conclusion(), Conclusion::MeasureLonger { budget_ms: None, .. }));
+}
+
+#[test]
+fn a_search_whose_goal_shows_other_programs_has_no_answer() {
+    let file = TuneFile::from_json(include_str!("../../../quell/tests/fixtures/tune.json")).unwrap();
+    let concluded = |flag, goal: &str, answer: &TuneAnswer| {
+        let mut file = file.clone();
+        let fresh = file.search.confirmations.iter_mut().flat_map(|one| &mut one.experiments);
+        let fresh = fresh.flat_map(|one| &mut one.slices).map(|slice| &mut slice.observation);
+        let all = file.search.slices.iter_mut().map(|slice| &mut slice.observation).chain(fresh);
+        for slice in all {
+            slice.flags.insert(flag);
+        }
+        (file.search.plan.goal, file.search.answer) = (goal.parse().unwrap(), answer.clone());
+        file.conclusion()
+    };
+    let withheld = unknown(WhyLonger::OtherPrograms { latency_helps: false });
+    for answer in [&file.search.answer, &TuneAnswer::NoSettingBetter] {
+        assert_eq!(concluded(SliceFlag::ForeignCpu, "least cpu", answer), withheld);
+        assert_eq!(concluded(SliceFlag::NoIdleCpu, "p99<=1.1x, least cpu", answer), withheld);
+        assert_ne!(concluded(SliceFlag::ForeignCpu, "least p99", answer), withheld);
+        assert_ne!(concluded(SliceFlag::NoIdleCpu, "least cpu", answer), withheld, "CPU time is that of threads");
+    }
+}
