@@ -106,3 +106,22 @@ impl EarlierAnswer {
         matches!(self.verdict, EarlierVerdict::Undecided { unsteered: true, .. })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_was_measured_with_a_load_of_its_own_decides_at_lower_loads_too() {
+        let at = |own_load, now| {
+            let (result, started_unix_s, packets_per_s, problem) = ("bench-1".to_owned(), 7, Some(2_720), None);
+            let measured = EarlierMeasurement { result, started_unix_s, packets_per_s, own_load, problem };
+            measured.decides_at(Some(now))
+        };
+        for own in [OwnLoad::Judge, OwnLoad::Generator] {
+            assert!(at(Some(own), 620) && at(Some(own), 2_720), "the load of then is over");
+            assert!(!at(Some(own), 6_000), "a higher load");
+        }
+        assert!(!at(None, 620));
+    }
+}

@@ -7,8 +7,8 @@ use quell_host::attach::AttachedMode;
 use quell_host::attach::payoff::DoesItPay;
 use quell_host::findings::{Finding, FixText, QueuePerEpoll, examine};
 use quell_host::servers::{
-    EarlierAnswer, EarlierMeasurement, EarlierVerdict, HostServer, Known, NextStep, OpenQuestion, OwnLoad,
-    ProcessOrigin, ServerWait, servers, with_started_since,
+    EarlierAnswer, EarlierMeasurement, EarlierVerdict, HostServer, Known, NextStep, OpenQuestion, ProcessOrigin,
+    ServerWait, servers, with_started_since,
 };
 use quell_linux::{NapiId, Pid};
 use quell_mode::DeliveryMode;
@@ -511,22 +511,6 @@ fn an_answer_decides_at_the_load_at_which_it_was_measured_only() {
     assert!(matches!(next(both(), Some(80_000)), NextStep::Keep { .. }));
     assert!(matches!(next(vec![at(None, None)], Some(2_000)), NextStep::Keep { .. }), "an unknown load");
     assert!(matches!(next(vec![answer(None)], None), NextStep::Keep { .. }));
-}
-
-#[test]
-fn an_answer_that_was_measured_with_a_load_of_its_own_decides_at_lower_loads_too() {
-    let at = |own_load, now: u64| {
-        let mut answer = answer(None);
-        answer.measured.own_load = own_load;
-        let next =
-            only(&healthy(), &Facts { measured: vec![answer], packets_per_s: Some(now), ..Facts::default() }).next;
-        matches!(next, NextStep::Keep { .. })
-    };
-    for own in [OwnLoad::Judge, OwnLoad::Generator] {
-        assert!(at(Some(own), 20_000) && at(Some(own), 100_000), "the load of then is over");
-        assert!(!at(Some(own), 300_000), "a higher load");
-    }
-    assert!(!at(None, 20_000));
 }
 
 #[test]
