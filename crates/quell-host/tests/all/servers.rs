@@ -22,7 +22,6 @@ struct Facts {
     /// The newest first.
     measured: Vec<EarlierAnswer>,
     packets_per_s: Option<u64>,
-    /// PID of the command whose experiment switches its settings.
     experiment: Option<i32>,
     /// Mode of the settings below an attachment.
     below: Option<&'static str>,
@@ -167,6 +166,8 @@ fn the_next_step_is_to_fix_then_to_measure_then_to_attach() {
     let answered = |measured| Facts { measured: vec![measured], ..Facts::default() };
     let better = || answered(answer(Some("suspend50")));
     assert!(matches!(only(&ill, &better()).next, NextStep::Fix { .. }));
+    let measured_now = Facts { experiment: Some(99), ..better() };
+    assert_eq!(only(&ill, &measured_now).next, NextStep::AwaitExperiment { pid: pid(99) });
     let next = only(&healthy(), &better()).next;
     assert!(matches!(next, NextStep::Attach { mode, .. } if mode == "suspend50".parse().unwrap()), "{next:?}");
     assert!(matches!(only(&healthy(), &answered(answer(None))).next, NextStep::Keep { .. }));
@@ -182,13 +183,6 @@ fn the_next_step_is_to_fix_then_to_measure_then_to_attach() {
     let next = |packets_per_s| only(&floating, &Facts { attached: launched(), packets_per_s, ..Facts::default() }).next;
     assert_eq!(next(None), NextStep::Fix { finding: "floating-worker" });
     assert_eq!(next(Some(20_000)), NextStep::Check, "whether the mode pays is worth more than a warning");
-}
-
-#[test]
-fn a_server_that_an_experiment_measures_waits_for_its_end() {
-    let attached = vec![(4242, attached("suspend20", false))];
-    let server = only(&healthy(), &Facts { attached, experiment: Some(99), ..Facts::default() });
-    assert_eq!(server.next, NextStep::AwaitExperiment { pid: pid(99) });
 }
 
 #[test]
