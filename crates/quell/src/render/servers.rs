@@ -111,7 +111,8 @@ fn rows(servers: &[&HostServer], terminal: Terminal, fixes: Fixes) -> String {
 
 /// The step below its server. A command that does not fit beside its reason is on a line of its own.
 fn below(step: &str, terminal: Terminal) -> String {
-    match step.rsplit_once(": ").filter(|(_, command)| command.starts_with("quell ")) {
+    let is_command = |text: &str| ["quell ", "ssh "].iter().any(|program| text.starts_with(program));
+    match step.rsplit_once(": ").filter(|(_, command)| is_command(command)) {
         Some((reason, command)) if !terminal.fits(step.chars().count() + 4) => {
             format!("{}\n      {command}", terminal.fill(&format!("{reason}:"), "    ", "    "))
         }

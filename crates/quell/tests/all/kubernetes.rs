@@ -145,7 +145,7 @@ fn a_mode_is_attached_to_a_pod_by_its_control_group_with_the_capabilities_of_the
     let path = directory.path().to_str().unwrap();
     let mut exporter = node.quell("export", &["export", "--all", "-i", "0.2", "--textfile", path]).spawn().unwrap();
     let file = directory.path().join("quell.prom");
-    let labels = format!("pod_uid=\"{POD}\",container_id=\"0123456789ab\",mode=\"{MODE}\"}} 1");
+    let labels = format!("pod_uid=\"{POD}\",container_id=\"0123456789ab\",mode=\"{MODE}\",");
     let is_exported = || fs::read_to_string(&file).is_ok_and(|text| text.contains(&labels));
     wait_until(is_exported, "the pod is not in the metrics");
     exporter.kill().unwrap();

@@ -209,7 +209,7 @@ fn the_unit_of_the_exporter_has_the_capabilities_that_it_needs_and_no_others() {
     assert_eq!(ambient, unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")));
     stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
     let is_complete = |text: &str| {
-        let mode = format!("comm=\"memcached\",mode=\"{MODE}\"}} 1");
+        let mode = format!("comm=\"memcached\",mode=\"{MODE}\",");
         text.contains("quell_queue_packets_total{device=\"server0\"") && text.contains(&mode)
     };
     let text = exported(&stage, &bounds);
