@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use quell_change::journal::Journal;
 use quell_host::attach::Targets;
-use quell_host::attach::attached::{AttachedMode, attachments, experiments};
+use quell_host::attach::attached::{Attached, AttachedMode, attachments, experiments};
 use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge, suspect};
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
 use quell_host::attach::payoff::ModePayoff;
@@ -256,8 +256,8 @@ impl Observer {
         causes: &mut BTreeMap<(Pid, NapiId), NoPollCause>,
     ) -> Vec<ObservedProgram> {
         let by_napi: BTreeMap<NapiId, &ObservedQueue> = queues.iter().map(|queue| (queue.napi, queue)).collect();
-        let experiments = experiments(&attachments(&self.journal).unwrap_or_default());
-        let mut modes = modes(&self.journal);
+        let attached = attachments(&self.journal).unwrap_or_default();
+        let (experiments, mut modes) = (experiments(&attached), modes(&attached));
         // Processes of a reload have the mode of the process that they descend from, until it is detached.
         for (program, condition) in self.conditions.iter().filter(|(_, condition)| condition.started_since) {
             let mode = modes.get(&condition.root_key()).copied();
@@ -452,8 +452,7 @@ fn rx_queues(device: &Device, napi: NapiId) -> Vec<u32> {
     queues.filter(|queue| queue.napi.known().is_some_and(of_napi)).map(|queue| queue.id).collect()
 }
 
-fn modes(journal: &Journal) -> BTreeMap<ProgramKey, AttachedMode> {
-    let attached = attachments(journal).unwrap_or_default();
+fn modes(attached: &[Attached]) -> BTreeMap<ProgramKey, AttachedMode> {
     let of_attachment = attached.iter().flat_map(|attached| {
         let mode = attached.mode();
         let targets = attached.history.targets.iter();

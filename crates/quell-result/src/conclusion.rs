@@ -234,8 +234,8 @@ const LONG_MS: u64 = 480_000;
 /// Least budget of a repetition, in ms.
 const AGAIN_MIN_MS: u64 = 120_000;
 
-/// Budget of a repetition, in ms: four times as long, so that intervals are half as wide. At most two repetitions reach
-/// [`LONG_MS`], from which there is none.
+/// Budget of a repetition, in ms: four times as long, so that intervals are half as wide. Absent from [`LONG_MS`] on, which
+/// at most two repetitions reach.
 fn longer_ms(budget_ms: u64) -> Option<u64> {
     let longer_ms = budget_ms.saturating_mul(4).min(budget_ms.saturating_mul(2).max(LONG_MS));
     (budget_ms < LONG_MS).then(|| longer_ms.max(AGAIN_MIN_MS))
@@ -474,8 +474,7 @@ impl TuneFile {
             };
             Standing(plan.loads.iter().zip(&confirmation.analyses).map(of_load).collect())
         };
-        let metrics = plan.goal.limits.iter().map(|limit| &limit.metric).chain([&plan.goal.objective]);
-        let without_clients = metrics.into_iter().all(|metric| matches!(metric, TuneMetric::Cpu | TuneMetric::Busy));
+        let without_clients = plan.goal.metrics().all(|metric| matches!(metric, TuneMetric::Cpu | TuneMetric::Busy));
         let confirmed = |mode: &DeliveryMode, holds_limits| {
             let confirmation = self.search.confirmations.iter().find(|one| one.mode == *mode);
             confirmation.map(standing).unwrap_or_default().to_use(*mode, present, holds_limits, without_clients)
@@ -528,8 +527,7 @@ impl TuneFile {
         };
         let [foreign, none_idle] = [SliceFlag::ForeignCpu, SliceFlag::NoIdleCpu]
             .map(|flag| is_mostly(all(), |slice| slice.flags.contains(&flag)));
-        let metrics = plan.goal.limits.iter().map(|limit| &limit.metric).chain([&plan.goal.objective]);
-        metrics.into_iter().any(|metric| match metric {
+        plan.goal.metrics().any(|metric| match metric {
             TuneMetric::Cpu | TuneMetric::Busy => foreign,
             TuneMetric::Recorded { name } if name.starts_with(figures::CPU) => foreign,
             TuneMetric::Recorded { name } => {

@@ -183,6 +183,11 @@ pub struct TuneGoal {
 }
 
 impl TuneGoal {
+    /// The objective, then the limited quantities.
+    pub fn metrics(&self) -> impl Iterator<Item = &TuneMetric> {
+        std::iter::once(&self.objective).chain(self.limits.iter().map(|limit| &limit.metric))
+    }
+
     /// 1 if low values of the objective are better, otherwise -1.
     pub(crate) fn sign(&self) -> f64 {
         if self.direction == TuneDirection::Lowest { 1.0 } else { -1.0 }

@@ -78,7 +78,7 @@ impl Race {
         }
         let in_round = (0..modes.len()).filter(|arm| plan.arms.contains(&modes[*arm])).collect();
         let prior = |metric| Estimates::new(&Belief::new(metric, &modes, &plan.model_hosts));
-        let beliefs = metrics(plan).map(|metric| vec![prior(metric); plan.loads.len()]).collect();
+        let beliefs = plan.goal.metrics().map(|metric| vec![prior(metric); plan.loads.len()]).collect();
         let arms = modes.into_iter().map(|mode| (mode, ArmState::Alive)).collect();
         let mut race = Self {
             arms,
@@ -136,7 +136,7 @@ impl Race {
     /// Records the slice of the next arm. Returns whether a round (a block at each load) is complete.
     pub(crate) fn record(&mut self, plan: &TunePlan, observation: SliceObservation) -> bool {
         let Some(arm) = self.queue.pop() else { return false };
-        self.values.push(metrics(plan).map(|metric| metric.value(&observation)).collect());
+        self.values.push(plan.goal.metrics().map(|metric| metric.value(&observation)).collect());
         self.slices.push(TuneSliceRecord { block: self.block, load: self.load(plan), arm, observation });
         self.end_block(plan)
     }
@@ -188,7 +188,7 @@ impl Race {
         let arm_of = |slice: &SliceRecord| self.arm_of(confirmed.design.treatment(slice.arm)?.setting);
         let slices: Vec<(&SliceRecord, Option<usize>)> =
             confirmed.slices.iter().map(|slice| (slice, arm_of(slice))).collect();
-        for (metric, beliefs) in metrics(plan).zip(&mut self.beliefs) {
+        for (metric, beliefs) in plan.goal.metrics().zip(&mut self.beliefs) {
             let log = |(slice, arm): &(&SliceRecord, Option<usize>)| {
                 Some(((*arm)?, metric.value(&slice.observation)?.max(1e-12).ln()))
             };
@@ -388,7 +388,7 @@ impl Race {
     /// Metric of the goal that no slice has, once every arm of a round was observed.
     pub(crate) fn unreadable(&self, plan: &TunePlan) -> Option<String> {
         let is_absent = |(at, _): &(usize, &TuneMetric)| self.values.iter().all(|values| values[*at].is_none());
-        metrics(plan).enumerate().find(is_absent).map(|(_, metric)| metric.to_string())
+        plan.goal.metrics().enumerate().find(is_absent).map(|(_, metric)| metric.to_string())
     }
 
     pub(crate) fn reports(&self, plan: &TunePlan) -> Vec<ArmReport> {
@@ -441,10 +441,6 @@ const OBJECTIVE: usize = 0;
 /// Index of a limit's quantity in the values of a slice.
 fn of_limit(limit: usize) -> usize {
     limit + 1
-}
-
-fn metrics(plan: &TunePlan) -> impl Iterator<Item = &TuneMetric> {
-    std::iter::once(&plan.goal.objective).chain(plan.goal.limits.iter().map(|limit| &limit.metric))
 }
 
 pub(crate) fn limits_and_loads(plan: &TunePlan) -> impl Iterator<Item = (usize, usize)> + use<> {

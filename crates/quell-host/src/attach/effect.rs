@@ -219,7 +219,7 @@ impl EffectOnQueue {
 
     /// The verdict if the program's polls are missing. An idle program has none either: before it sleeps, `epoll_wait`
     /// forgets the queue, where packets of others still arrive.
-    fn without_program(&self, why: String) -> ModeVerdict {
+    fn without_program(&self, why: impl FnOnce() -> String) -> ModeVerdict {
         let Self { packets, programs_cpu_ns, .. } = *self;
         match programs_cpu_ns.filter(|&cpu_ns| cpu_ns < packets.saturating_mul(CPU_NS_PER_PACKET)) {
             Some(cpu_ns) => ModeVerdict::CannotTell(format!(
@@ -227,7 +227,7 @@ impl EffectOnQueue {
                 cpu_ns as f64 / 1e6,
                 counted(packets, "packet")
             )),
-            None => ModeVerdict::NotInEffect(why),
+            None => ModeVerdict::NotInEffect(why()),
         }
     }
 }
@@ -247,7 +247,7 @@ pub(crate) fn suspension_of(seen: &EffectOnQueue, cause: impl FnOnce() -> NoPoll
 fn never_polled(seen: &EffectOnQueue, cause: impl FnOnce() -> NoPollCause) -> (ModeVerdict, Option<Fix>) {
     let EffectOnQueue { polls, packets, .. } = *seen;
     let text = format!("none of {} was by the program ({})", counted(polls, "poll"), counted(packets, "packet"));
-    match seen.without_program(text.clone()) {
+    match seen.without_program(|| text.clone()) {
         ModeVerdict::NotInEffect(_) => {
             let cause = cause();
             let text = format!("{text}: {cause}");
@@ -304,15 +304,10 @@ pub fn judge(mode: &DeliveryMode, seen: &EffectOnQueue, cause: impl FnOnce() -> 
         };
     }
     if polls_by_program && by_program == 0 {
-        return match seen.without_program(String::new()) {
-            ModeVerdict::NotInEffect(_) => ModeVerdict::NotInEffect(format!(
-                "none of {} was by the program ({}): {}",
-                counted(polls, "poll"),
-                counted(packets, "packet"),
-                no_receive_polled(&cause())
-            )),
-            other => other,
-        };
+        return seen.without_program(|| {
+            let (polls, packets) = (counted(polls, "poll"), counted(packets, "packet"));
+            format!("none of {polls} was by the program ({packets}): {}", no_receive_polled(&cause()))
+        });
     }
     if mode.poller().is_some() {
         let text = share(by_program, polls, "by the poller");
@@ -375,7 +370,7 @@ fn suspension(seen: &EffectOnQueue) -> ModeVerdict {
         counted(packets, "packet")
     );
     match found {
-        0 if by_program >= POLLS_TO_JUDGE => seen.without_program(text),
+        0 if by_program >= POLLS_TO_JUDGE => seen.without_program(|| text),
         1.. if found.saturating_mul(POLLS_PER_SUSPENSION) >= by_program => ModeVerdict::InEffect(text),
         _ => ModeVerdict::CannotTell(text),
     }

@@ -17,7 +17,7 @@ use crate::behavior;
 use crate::findings::{Finding, examine_observed, starved_program};
 use crate::snapshot::{SnapshotScope, take};
 
-/// Shortest time between two searches for the cause, which take as much CPU time as a snapshot.
+/// Shortest time between two searches for the cause, which take the CPU time of up to three snapshots.
 const CAUSE_EVERY: Duration = Duration::from_secs(60);
 /// Shortest time between two writes of the record.
 const WRITTEN_EVERY: Duration = Duration::from_secs(10);

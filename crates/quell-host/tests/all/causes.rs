@@ -408,6 +408,16 @@ fn an_attached_program_is_not_advised_to_run_a_command_that_is_refused() {
     assert!(!advice.iter().any(|text| text.contains("attach MODE")), "{advice:?}");
 }
 
+/// Cause and first fix of a queue that stalled between these snapshots.
+fn stalled(now: &Value, then: &Value) -> String {
+    let wait = WaitBounds { stalled_polls: 1, ..WaitBounds::default() };
+    let sample = QueueSample { packets: 10, wait, ..QueueSample::default() };
+    let polls = BTreeMap::from([(NapiId::from_kernel(8_193).unwrap(), sample)]);
+    let report = examine_sampled(&snapshot(now), Some(&snapshot(then)), &polls);
+    let found = report.findings.into_iter().find(|finding| finding.id == "stalled-queue").unwrap();
+    format!("{} => {}", found.observed, found.fix[0])
+}
+
 #[test]
 fn a_stalled_queue_has_the_cause_that_the_snapshot_shows() {
     let ready = "/processes/0/files/epolls/1/targets/0/file/other/ready";
@@ -415,12 +425,7 @@ fn a_stalled_queue_has_the_cause_that_the_snapshot_shows() {
         let (mut now, mut then) = (server(), before());
         set(&mut now, place, value.clone());
         set(&mut then, place, value);
-        let wait = WaitBounds { stalled_polls: 1, ..WaitBounds::default() };
-        let sample = QueueSample { packets: 10, wait, ..QueueSample::default() };
-        let polls = BTreeMap::from([(NapiId::from_kernel(8_193).unwrap(), sample)]);
-        let report = examine_sampled(&snapshot(&now), Some(&snapshot(&then)), &polls);
-        let found = report.findings.into_iter().find(|finding| finding.id == "stalled-queue").unwrap();
-        format!("{} => {}", found.observed, found.fix[0])
+        stalled(&now, &then)
     };
     assert!(
         of(ready, json!(true)).contains("poll: ready-object-holds-suspension: file 6, an eventfd"),
@@ -462,12 +467,7 @@ fn a_stalled_queue_whose_program_gets_no_cpu_has_that_cause_and_the_user_of_the_
                 set(host, "/processes/-", stress);
             }
         }
-        let wait = WaitBounds { stalled_polls: 1, ..WaitBounds::default() };
-        let sample = QueueSample { packets: 10, wait, ..QueueSample::default() };
-        let polls = BTreeMap::from([(NapiId::from_kernel(8_193).unwrap(), sample)]);
-        let report = examine_sampled(&snapshot(&now), Some(&snapshot(&then)), &polls);
-        let found = report.findings.into_iter().find(|finding| finding.id == "stalled-queue").unwrap();
-        format!("{} => {}", found.observed, found.fix[0])
+        stalled(&now, &then)
     };
     let starved = of(100, 1_800, true);
     let thread = "thread 4243 of server had no CPU 95 % of the time in which it wanted one";

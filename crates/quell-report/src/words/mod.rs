@@ -343,15 +343,14 @@ pub const MOST_BY_OTHERS: &str = "other programs used most of the time of the se
 /// Verdicts of an experiment that are withheld because of other programs, with the reason. `None` without any.
 #[must_use]
 pub fn other_programs(experiment: &LoadExperiment) -> Option<String> {
-    let most = MOST_BY_OTHERS;
     match (experiment.has_foreign_cpu(), experiment.has_no_idle_cpu()) {
         (_, true) => {
-            let waited = format!("{most}, and these were hardly ever idle: the server waited for a CPU");
+            let waited = format!("{MOST_BY_OTHERS}, and these were hardly ever idle: the server waited for a CPU");
             let is_seen = experiment.record.design.criteria.iter().any(figures::is_of_clients);
             let latencies = ", so latencies show these programs. Measure later, or on CPUs of its own";
             Some(if is_seen { waited + latencies } else { waited })
         }
-        (true, false) => Some(format!("CPU time: {most}")),
+        (true, false) => Some(format!("CPU time: {MOST_BY_OTHERS}")),
         (false, false) => None,
     }
 }

@@ -101,7 +101,6 @@ impl ReplayRequest {
 }
 
 impl ReplayPart {
-    /// Name of the part.
     #[must_use]
     pub fn name(&self) -> String {
         part_name(self.transport, self.shape, self.message_bytes, self.load)

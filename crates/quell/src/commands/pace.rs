@@ -8,7 +8,6 @@ const EARLY_MAX: u32 = 10;
 /// Minimum ratio of the pause before an early pass to the time that the last pass took.
 const EARLY_PAUSE: u32 = 2;
 
-/// Limits of the pace.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PaceLimits {
     /// The first interval, and the shortest one.

@@ -71,9 +71,10 @@ pub(crate) fn render(result: &ExperimentResult, with_details: bool) -> String {
 
 /// Renders absolute figures of each mode: medians over its slices, and latency quantiles over all of its requests.
 fn details(result: &ExperimentResult) -> String {
-    let mut out = String::new();
+    let (mut out, mut shown) = (String::new(), Vec::new());
     for experiment in &result.experiments {
         let analysis = experiment.analyse();
+        shown.extend(headings(experiment, &analysis));
         // With one load, the heading above is that of this table, too.
         let of_load = if result.experiments.len() > 1 { load_name(experiment) + ":\n" } else { String::new() };
         let table = absolute(experiment, &analysis);
@@ -81,13 +82,12 @@ fn details(result: &ExperimentResult) -> String {
             out.push_str(&format!("\n{of_load}{table}"));
         }
     }
-    out.push_str(&format!("\n{}", legend_of_details(&result.experiments)));
+    out.push_str(&format!("\n{}", legend_of_details(&shown)));
     out + &reported(result.experiments.iter().filter_map(|experiment| experiment.settings.as_ref()))
 }
 
-/// Legend of the columns of these experiments.
-fn legend_of_details(experiments: &[LoadExperiment]) -> String {
-    let shown: Vec<&str> = experiments.iter().flat_map(|one| headings(one, &one.analyse())).collect();
+/// Legend of the columns with these headings.
+fn legend_of_details(shown: &[&str]) -> String {
     let work = if shown.contains(&REQUEST_RATE.1) { Work::Request } else { Work::Packet };
     let meanings = MEANINGS.iter().filter(|(heading, _)| shown.contains(heading));
     let meanings: Vec<(&str, String)> =
@@ -375,7 +375,7 @@ fn headings(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> Vec<&
     metrics.chain(latencies(experiment, analysis).into_iter().map(|(_, heading)| heading)).collect()
 }
 
-/// Table of absolute figures. Empty if there are none.
+/// Table of absolute figures. Empty without figures.
 fn absolute(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
     let (metrics, latencies) = (metrics(experiment), latencies(experiment, analysis));
     let headings = headings(experiment, analysis);

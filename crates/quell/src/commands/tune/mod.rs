@@ -21,7 +21,7 @@ use quell_result::tune::TuneFile;
 use quell_subject::experiment::judge::Judges;
 use quell_subject::question::Question;
 use quell_subject::subjects::{Answer, GUEST_ARMS, SubjectSpec, guarded_run_max};
-use quell_tune::{TuneEnd, TuneGoal, TuneMetric, TunePlan, TuneSpace};
+use quell_tune::{TuneEnd, TuneMetric, TunePlan, TuneSpace};
 
 use super::subject::asked::{Consent, answered};
 use super::subject::{ModelDefault, Place, judge};
@@ -159,9 +159,7 @@ fn loads(args: &TuneArgs, place: Place) -> Vec<OfferedLoad> {
 /// Default duration of a slice in a guest, in ms, with some 1,000 requests; on a host with other work there are fewer. A
 /// p99 needs 500. With guards, an arm must be left within a second.
 fn guest_slice_ms(args: &TuneArgs) -> u32 {
-    let TuneGoal { objective, limits, .. } = &args.goal;
-    let mut metrics = std::iter::once(objective).chain(limits.iter().map(|limit| &limit.metric));
-    let names_latency = metrics.any(|metric| matches!(metric, TuneMetric::Latency { .. }));
+    let names_latency = args.goal.metrics().any(|metric| matches!(metric, TuneMetric::Latency { .. }));
     if names_latency && args.never.is_empty() { 1_000 } else { 500 }
 }
 

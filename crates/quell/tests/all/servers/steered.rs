@@ -17,6 +17,7 @@ use super::program::Program;
 use super::programs;
 use super::seen::{MODE, UNDER_LOAD};
 
+const NGINX: Program = Program::NginxReuseport;
 /// Queues of the lab.
 const QUEUES: u32 = 2;
 /// `LISTEN` from `include/net/tcp_states.h`.
@@ -25,6 +26,17 @@ const LISTEN: u8 = 10;
 /// Without proxies, whose connections to backends cannot be steered.
 fn can_be_steered() -> impl Iterator<Item = Program> {
     programs().into_iter().filter(|program| !program.steering().is_empty() && !program.has_a_backend())
+}
+
+/// A lab with nginx under no mode. `None` without a lab or nginx.
+fn serve_nginx() -> Option<(ServersLab, Server)> {
+    let lab = ServersLab::raise(QUEUES)?;
+    if let Some(why) = NGINX.missing() {
+        skip(Lacks::Server("nginx"), &why);
+        return None;
+    }
+    let server = lab.serve(NGINX, QUEUES, Launch::Plain).unwrap();
+    Some((lab, server))
 }
 
 /// Loads the server until each of this many workers has connections, all of them on one queue, and every queue has a
@@ -111,12 +123,7 @@ fn an_attached_server_has_one_queue_per_worker_and_no_filter_remains() {
 
 #[test]
 fn one_command_steers_an_attached_server_and_replaces_the_mode_of_a_followed_one() {
-    let program = Program::NginxReuseport;
-    let Some(lab) = ServersLab::raise(QUEUES) else { return };
-    if let Some(why) = program.missing() {
-        return skip(Lacks::Server("nginx"), &why);
-    }
-    let server = lab.serve(program, QUEUES, Launch::Plain).unwrap();
+    let Some((lab, server)) = serve_nginx() else { return };
     let pid = server.pid().to_string();
     lab.quell(&["attach", "base", &pid, "--yes", "--seconds", "0"]).succeeded().unwrap();
     let replace = |mode| {
@@ -124,7 +131,7 @@ fn one_command_steers_an_attached_server_and_replaces_the_mode_of_a_followed_one
         let follower = lab.start_quell(&[&["attach", mode, &pid], &options[..]].concat());
         let said = || String::from_utf8(follower.0.stderr_tail().unwrap()).unwrap();
         wait_until(|| if said().contains("following: ") { Ok(()) } else { Err(said()) });
-        every_worker_has_one_queue(&lab, program, &server, QUEUES as usize);
+        every_worker_has_one_queue(&lab, NGINX, &server, QUEUES as usize);
         follower
     };
     let first = replace("base");
@@ -134,47 +141,37 @@ fn one_command_steers_an_attached_server_and_replaces_the_mode_of_a_followed_one
     assert!(status.starts_with(&format!("attach {MODE} to")), "{status}");
     second.0.pidfd().signal(Signal::TERM).unwrap();
     second.end().succeeded().unwrap();
-    assert_no_filter_remains(&lab, program, &server);
+    assert_no_filter_remains(&lab, NGINX, &server);
     assert!(lab.journals().is_empty(), "{:?}", lab.journals());
     server.stop();
 }
 
 #[test]
 fn a_follower_replaces_the_filter_after_a_reload_with_more_workers() {
-    let program = Program::NginxReuseport;
-    let Some(lab) = ServersLab::raise(QUEUES) else { return };
-    if let Some(why) = program.missing() {
-        return skip(Lacks::Server("nginx"), &why);
-    }
-    let server = lab.serve(program, QUEUES, Launch::Plain).unwrap();
+    let Some((lab, server)) = serve_nginx() else { return };
     let master = PidFd::open(server.pid()).unwrap();
     let pid = server.pid().to_string();
     let follower = lab.start_quell(&["attach", MODE, &pid, "--steer", "--yes", "--follow", "--seconds", "0"]);
     let said = || String::from_utf8(follower.0.stderr_tail().unwrap()).unwrap();
     let says = |wanted: &str| wait_until(|| if said().contains(wanted) { Ok(()) } else { Err(said()) });
     says("following: ");
-    every_worker_has_one_queue(&lab, program, &server, QUEUES as usize);
+    every_worker_has_one_queue(&lab, NGINX, &server, QUEUES as usize);
 
-    program.command(lab.site(), 2 * QUEUES);
+    NGINX.command(lab.site(), 2 * QUEUES);
     master.signal(Signal::HUP).unwrap();
     says("steering again tcp");
-    every_worker_has_one_queue(&lab, program, &server, 2 * QUEUES as usize);
+    every_worker_has_one_queue(&lab, NGINX, &server, 2 * QUEUES as usize);
 
     follower.0.pidfd().signal(Signal::TERM).unwrap();
     follower.end().succeeded().unwrap();
-    assert_no_filter_remains(&lab, program, &server);
+    assert_no_filter_remains(&lab, NGINX, &server);
     assert!(lab.journals().is_empty(), "{:?}", lab.journals());
     server.stop();
 }
 
 #[test]
 fn without_a_follower_status_and_exporter_say_that_the_workers_of_a_reload_lack_the_mode() {
-    let program = Program::NginxReuseport;
-    let Some(lab) = ServersLab::raise(QUEUES) else { return };
-    if let Some(why) = program.missing() {
-        return skip(Lacks::Server("nginx"), &why);
-    }
-    let server = lab.serve(program, QUEUES, Launch::Plain).unwrap();
+    let Some((lab, server)) = serve_nginx() else { return };
     let pid = server.pid().to_string();
     lab.quell(&["attach", MODE, &pid, "--yes", "--seconds", "0"]).succeeded().unwrap();
     let before = lab.quell(&["status"]);
