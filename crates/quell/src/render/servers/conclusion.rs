@@ -1,0 +1,201 @@
+//! The conclusion about the servers of a host: what to do first.
+
+use std::mem::discriminant;
+
+use quell_host::attach::payoff::DoesItPay;
+use quell_host::findings::{EPOLL_MIXES_NAPIS, FixText};
+use quell_host::servers::{HostServer, NextStep, ServerWait};
+use quell_linux::visible;
+
+use super::command::{arguments, command, pays};
+use super::{Examined, Fixes, NAMED, again, as_measured, limited, settings_changed, to_change};
+use crate::output::on_one_line;
+use crate::render::conclusion;
+use crate::render::payoff::RECONNECT_TO_ATTACHED;
+
+/// What to do first on this host: fix, else measure, else attach. `is_root` is whether commands that change settings
+/// can be run.
+#[must_use]
+pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, examined: &Examined) -> String {
+    let pays_not = |server: &HostServer| server.payoff.as_ref().is_some_and(|payoff| payoff.pays.is_no());
+    let costs = |server: &HostServer| {
+        server.payoff.as_ref().is_some_and(|payoff| matches!(payoff.pays, DoesItPay::CostsCpuTime { .. }))
+    };
+    let rank = |server: &HostServer| match &server.next {
+        // Many daemons receive a few packets without an epoll.
+        NextStep::Measure { .. } if server.waits != ServerWait::Epoll => 7,
+        NextStep::AwaitClients if server.waits != ServerWait::Epoll => 9,
+        NextStep::Fix { .. } => 0,
+        NextStep::Check if pays_not(server) => 1,
+        NextStep::Return { .. } => 1,
+        NextStep::Check if costs(server) => 2,
+        NextStep::Measure { .. } | NextStep::Decide { .. } => 2,
+        NextStep::MeasureAgain { .. } | NextStep::SettingsChanged { .. } => 3,
+        NextStep::Attach { .. } => 4,
+        NextStep::Check => 5,
+        NextStep::Keep { .. } => 6,
+        NextStep::AwaitExperiment { .. } | NextStep::AwaitClients => 8,
+    };
+    let first = servers.iter().min_by_key(|server| rank(server));
+    if first.is_none() && !is_root {
+        return conclusion::line("no server is visible to this user; run this as root", None);
+    }
+    let Some(first) = first else {
+        let (text, command) = no_server(examined);
+        return conclusion::line(&text, command);
+    };
+    let (name, pid) = (visible::name(&first.name), first.pid);
+    let alike = also(servers, first);
+    let reconnect = |steered: &bool| match steered {
+        true => "; clients have to reconnect to be steered to one queue per worker: restart them once it runs",
+        false => "",
+    };
+    let only_these = |server: &HostServer| match server.modes.is_empty() {
+        true => "",
+        false => "; only modes without epoll can work now",
+    };
+    let text = match &first.next {
+        NextStep::Fix { finding } => {
+            let change = to_change(first).filter(|_| *finding == EPOLL_MIXES_NAPIS && fixes == Fixes::Above);
+            let until_then = command(first, fixes).map(|_| "; until then, only modes without epoll can be compared");
+            let change = change.map(|change| format!(": {change}{}", until_then.unwrap_or_default()));
+            let advice = match &first.fix {
+                Some(FixText::Advice(advice)) if fixes == Fixes::Above => Some(format!(": {}", on_one_line(advice))),
+                _ => None,
+            };
+            let change = change.or(advice).unwrap_or_default();
+            format!("fix first what prevents a benefit for {name} {pid} ({finding}){change}")
+        }
+        NextStep::Measure { steered } => {
+            let (steered, compares) = (reconnect(steered), arguments(first).compares());
+            match limited(first) {
+                None => {
+                    format!(
+                        "nothing prevents a benefit for {name} {pid}: measure which mode is better{steered}{compares}"
+                    )
+                }
+                Some(limited) => format!("{name} {pid}{limited}{compares}"),
+            }
+        }
+        NextStep::MeasureAgain { steered, measured, packets_per_s } => {
+            let compares = if *packets_per_s == 0 { "" } else { arguments(first).compares() };
+            let again = again(measured, *packets_per_s);
+            format!("{name} {pid} was {again}{}{}{compares}", only_these(first), reconnect(steered))
+        }
+        NextStep::SettingsChanged { steered, measured, then, now } => {
+            let changed = settings_changed(measured, then, now.as_ref());
+            let compares = arguments(first).compares();
+            format!("{name} {pid} was {changed}{}{}{compares}", only_these(first), reconnect(steered))
+        }
+        NextStep::Decide { measured, advice, .. } => format!("{name} {pid}: {advice}, {}", as_measured(measured)),
+        NextStep::Return { mode, measured } => {
+            let instead = first.attached.map(|old| format!(" instead of {old}")).unwrap_or_default();
+            format!("use {mode}{instead} for {name} {pid}: no mode was better than {mode}, {}", as_measured(measured))
+        }
+        NextStep::Attach { mode, measured, steered } => {
+            let instead = first.attached.map(|old| format!(" instead of {old}")).unwrap_or_default();
+            let reconnect = match *steered && !first.steered {
+                true => format!("; {RECONNECT_TO_ATTACHED}"),
+                false => String::new(),
+            };
+            format!("use {mode}{instead} for {name} {pid}, which was better, {}{reconnect}", as_measured(measured))
+        }
+        NextStep::Check => match pays(first) {
+            Some((text, _)) => format!("{name} {pid}: {text}"),
+            None => {
+                let end = match first.launched {
+                    true => "it ends with the command that `quell run` started".to_owned(),
+                    false => format!("`quell detach {pid}` undoes it"),
+                };
+                format!("see whether the mode of {name} {pid} is in effect and what it costs; {end}")
+            }
+        },
+        NextStep::Keep { measured, open: Some(open) } => {
+            format!("{name} {pid}: {}, {}", as_measured(measured), open.advice)
+        }
+        NextStep::Keep { measured, open: None } => {
+            let other = to_change(first).map(|change| {
+                let then = if command(first, fixes).is_some() { ", then measure again" } else { "" };
+                format!("; one queue per epoll may decide otherwise: {change}{then}")
+            });
+            let other = other.unwrap_or_default();
+            format!("keep the settings of {name} {pid}: no mode was better, {}{other}", as_measured(measured))
+        }
+        NextStep::AwaitExperiment { pid: by } => {
+            format!("an experiment (PID {by}) compares modes on {name} {pid}: wait for its end")
+        }
+        NextStep::AwaitClients => {
+            let known = to_change(first).map(|change| {
+                format!(
+                    "; known without requests: an epoll will have connections of several queues ({EPOLL_MIXES_NAPIS}): {change}"
+                )
+            });
+            format!(
+                "{name} {pid} has no connection through a queue now, or none that stays open{}; send requests from another \
+                 machine (loopback has no queue), then run this again",
+                known.unwrap_or_default()
+            )
+        }
+    };
+    let changes_nothing = |next: &NextStep| {
+        matches!(
+            next,
+            NextStep::Fix { .. }
+                | NextStep::Check
+                | NextStep::Keep { open: None, .. }
+                | NextStep::AwaitExperiment { .. }
+                | NextStep::AwaitClients
+        )
+    };
+    let root = if !changes_nothing(&first.next) && !is_root { " (as root)" } else { "" };
+    conclusion::line(&format!("{text}{root}{alike}"), command(first, fixes).as_deref())
+}
+
+/// That no server was found where servers were looked for, and what to do.
+fn no_server(examined: &Examined) -> (String, Option<&'static str>) {
+    const ALL: Option<&str> = Some("quell doctor --all");
+    match examined {
+        Examined::Host => ("no server listens on this host; measure one in a private lab".to_owned(), Some("quell bench")),
+        Examined::Programs => {
+            ("none of these programs listens on an address of a device; list the servers of this host".to_owned(), Some("quell"))
+        }
+        Examined::Device(device) => {
+            (format!("no server receives from {}; look at every device and namespace", visible::name(device)), ALL)
+        }
+        Examined::Namespace(Some(name)) => (
+            format!("no server listens in network namespace {}; look in all, such as those of containers", visible::name(name)),
+            ALL,
+        ),
+        Examined::Namespace(None) => (
+            "no server listens in the network namespace of this command, the only one examined; look in all, such as those \
+             of containers"
+                .to_owned(),
+            ALL,
+        ),
+        Examined::Snapshot => ("no server is in this snapshot; list those of this host".to_owned(), Some("quell")),
+    }
+}
+
+/// The other servers whose next step is of the same kind: `; likewise redis-server 812, 813`.
+fn also(servers: &[HostServer], first: &HostServer) -> String {
+    let kind = |server: &HostServer| {
+        let finding = match server.next {
+            NextStep::Fix { finding } => Some(finding),
+            _ => None,
+        };
+        let pays = server.payoff.as_ref().map(|payoff| discriminant(&payoff.pays));
+        (discriminant(&server.next), finding, pays)
+    };
+    let has_epoll = |server: &HostServer| server.waits == ServerWait::Epoll;
+    let alike = servers.iter().filter(|server| has_epoll(server) == has_epoll(first) && server.pid != first.pid);
+    let alike: Vec<String> = alike
+        .filter(|server| kind(server) == kind(first))
+        .map(|server| format!("{} {}", visible::name(&server.name), server.pid))
+        .collect();
+    let more = alike.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    match alike.is_empty() {
+        true => String::new(),
+        false => format!("; likewise {}{more}", alike[..alike.len().min(NAMED)].join(", ")),
+    }
+}
