@@ -31,7 +31,7 @@ use crate::findings::{
 };
 use crate::snapshot::arrival::receiving_napis;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
-use crate::snapshot::{FileWait, Files, Process, Protocol, Snapshot, SnapshotSocket, SocketState};
+use crate::snapshot::{FileWait, Files, Process, Protocol, Snapshot, SocketState};
 
 /// A program that receives from queues.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -176,11 +176,11 @@ pub fn servers(now: &Snapshot, before: Option<&Snapshot>, known: &Known<'_>) -> 
     let managed: BTreeSet<u64> = now.management_sockets.known_elements().copied().collect();
     let by_root = by_root(now, known.origins);
     let is_managed = |processes: &[&Process]| {
-        let mut held = processes.iter().flat_map(|process| sockets(&query, process));
+        let mut held = processes.iter().flat_map(|process| query.sockets_of(process));
         held.any(|socket| managed.contains(&socket.inode))
     };
     let of_root = |processes: Vec<&Process>| {
-        let receives = |process: &&Process| sockets(&query, process).any(is_served) || receives_frames(&query, process);
+        let receives = |process: &&Process| query.serves(process) || receives_frames(&query, process);
         let is_server = processes.iter().any(receives);
         let is_own = processes.iter().all(|process| process.is_own());
         (is_server && !is_own && !is_managed(&processes)).then(|| {
@@ -214,21 +214,10 @@ fn by_root<'a>(now: &'a Snapshot, origins: &BTreeMap<Pid, ProcessOrigin>) -> BTr
     programs
 }
 
-fn sockets<'a>(query: &SnapshotQuery<'a>, process: &Process) -> impl Iterator<Item = &'a SnapshotSocket> {
-    let held = process.files.known().into_iter().flat_map(|files| &files.sockets);
-    held.filter_map(|held| query.socket(held.inode)).collect::<Vec<_>>().into_iter()
-}
-
 /// Whether an AF_XDP socket of the process receives from a queue.
 fn receives_frames(query: &SnapshotQuery<'_>, process: &Process) -> bool {
     let mut sockets = process.files.known().into_iter().flat_map(|files| &files.xdp_details);
     sockets.any(|socket| matches!(query.napi_of_xdp(socket), Ok(Some(_))))
-}
-
-/// Whether clients on other hosts can send to the socket first: it listens, or is an unconnected UDP socket with a port.
-fn is_served(socket: &SnapshotSocket) -> bool {
-    let accepts = socket.state == SocketState::Listen || socket.records_first_napi();
-    accepts && socket.local.is_some_and(|local| local.port() != 0 && !local.ip().is_loopback())
 }
 
 fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) -> HostServer {
@@ -374,7 +363,7 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
 fn address(query: &SnapshotQuery<'_>, processes: &[&Process]) -> Option<SocketAddr> {
     let mut listening = BTreeSet::new();
     let mut connections: BTreeMap<SocketAddr, usize> = BTreeMap::new();
-    for socket in processes.iter().flat_map(|process| sockets(query, process)) {
+    for socket in processes.iter().flat_map(|process| query.sockets_of(process)) {
         let Some(local) = socket.local.filter(|_| socket.protocol == Protocol::Tcp) else { continue };
         let local = SocketAddr::new(local.ip().to_canonical(), local.port());
         match socket.state {

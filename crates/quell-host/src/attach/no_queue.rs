@@ -1,14 +1,16 @@
 //! Why no queue of the programs is known, as far as a snapshot shows it, and what to do. Pure.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
 use quell_linux::Pid;
+use quell_linux::visible::counted;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::findings::{FixText, gro_on, lacks_napi};
-use crate::snapshot::query::{SnapshotQuery, is_connection_to_another_host, is_loopback};
+use crate::findings::{FixText, fix_of_bypass, gro_on, lacks_napi};
+use crate::snapshot::query::{SnapshotQuery, bypasses_napi, is_loopback};
 use crate::snapshot::{Device, Files, SnapshotSocket};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
@@ -19,6 +21,8 @@ pub enum NoQueueCause {
     Loopback,
     /// The device that delivers to the programs is a veth without NAPI instances.
     GroOff { device: String, fix: FixText },
+    /// Connections of the programs receive packets that pass no NAPI instance.
+    Bypass { connections: usize, fix: FixText },
     #[default]
     NoPacket,
 }
@@ -39,24 +43,26 @@ pub(crate) fn no_queue_cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>
     }
     let sockets: Vec<&SnapshotSocket> = held.into_iter().flatten().filter(|socket| !is_loopback(socket)).collect();
     let namespaces: BTreeSet<u64> = sockets.iter().map(|socket| socket.namespace).collect();
-    let veth = namespaces.into_iter().find_map(|namespace| veth_without_napi(query, namespace, &sockets));
-    veth.map_or(NoQueueCause::NoPacket, |device| NoQueueCause::GroOff {
-        device: device.name.clone(),
-        fix: gro_on(query, device).text(),
-    })
+    if let Some(device) = namespaces.into_iter().find_map(|namespace| veth_without_napi(query, namespace, &sockets)) {
+        return NoQueueCause::GroOff { device: device.name.clone(), fix: gro_on(query, device).text() };
+    }
+    let bypassing: Vec<&SnapshotSocket> = sockets.into_iter().filter(|socket| bypasses_napi(socket)).collect();
+    match fix_of_bypass(query, &bypassing, false).first() {
+        Some(fix) if !bypassing.is_empty() => NoQueueCause::Bypass { connections: bypassing.len(), fix: fix.text() },
+        _ => NoQueueCause::NoPacket,
+    }
 }
 
 /// The veth without NAPI instances that delivers to the sockets, if another device is not as likely.
 fn veth_without_napi<'a>(query: &SnapshotQuery<'a>, namespace: u64, sockets: &[&SnapshotSocket]) -> Option<&'a Device> {
     let here = || query.now.devices.iter().filter(|device| device.namespace == namespace && device.is_up);
     let has_napi = here().any(|device| device.napis.known().is_none_or(|napis| !napis.is_empty()));
-    let bypass_napi = |socket: &&SnapshotSocket| {
-        socket.namespace == namespace && socket.napi.known() == Some(&None) && is_connection_to_another_host(socket)
-    };
     // Ports of a bridge deliver to other namespaces.
     let veths = here().filter(|device| device.master.is_none() && lacks_napi(device));
     let received = |device: &&Device| device.counters.known().map_or(0, |counters| counters.rx_packets);
-    veths.filter(|_| !has_napi || sockets.iter().any(bypass_napi)).max_by_key(received)
+    veths
+        .filter(|_| !has_napi || sockets.iter().any(|socket| socket.namespace == namespace && bypasses_napi(socket)))
+        .max_by_key(received)
 }
 
 impl fmt::Display for NoQueueCause {
@@ -66,14 +72,25 @@ impl fmt::Display for NoQueueCause {
                 "all sockets of the programs have loopback addresses: let the server listen on another address",
             ),
             Self::GroOff { device, fix } => {
-                write!(f, "GRO is off on {device}, so its packets pass no NAPI instance and have no queue: ")?;
-                match fix {
-                    FixText::Command(command) => write!(f, "run `{command}`"),
-                    FixText::Advice(advice) => f.write_str(advice),
-                }
+                write!(
+                    f,
+                    "GRO is off on {device}, so its packets pass no NAPI instance and have no queue: {}",
+                    to_do(fix)
+                )
+            }
+            Self::Bypass { connections, fix } => {
+                let connections = counted(*connections, "connection");
+                write!(f, "the packets of {connections} pass no NAPI instance and have no queue: {}", to_do(fix))
             }
             Self::NoPacket => f.write_str("no socket of the programs has received a packet through a queue"),
         }
+    }
+}
+
+fn to_do(fix: &FixText) -> Cow<'_, str> {
+    match fix {
+        FixText::Command(command) => format!("run `{command}`").into(),
+        FixText::Advice(advice) => advice.into(),
     }
 }
 

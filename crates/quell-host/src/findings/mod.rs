@@ -39,6 +39,7 @@ pub(crate) use device::{GRO_OFF_ID, gro_on, lacks_napi};
 pub use fix::{Fix, FixText};
 pub use markdown::markdown;
 pub use node::Node;
+pub(crate) use polling::fix_of_bypass;
 pub use setting::are_owned;
 pub use sharing::{EPOLL_MIXES_NAPIS, unpolled_queues};
 pub use sorting::{

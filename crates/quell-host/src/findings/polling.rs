@@ -11,19 +11,21 @@ use super::fix::{Feature, Fix};
 use super::text::time_text;
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::{EpollContext, PACKETS_TO_JUDGE, SnapshotQuery};
-use crate::snapshot::{CpuCounters, Device, Process, Reading, SnapshotNapi, SocketState};
+use crate::snapshot::{CpuCounters, Device, Process, Reading, SnapshotNapi, SnapshotSocket, SocketState};
 
 pub(super) const RULES: &[&Rule] = &[&WITHOUT_NAPI, &SMALL_BUDGET, &NO_SUSPENSION_THERE, &LONG_FLUSH, &EMPTY_POLLS];
 
 static WITHOUT_NAPI: Rule = Rule {
     id: "connections-without-napi",
     severity: Severity::Serious,
-    title: "an epoll busy polls, but no queue delivers its connections",
-    impact: "An epoll polls the queue that its sockets report. Packets that bypass NAPI have none.",
+    title: "no queue delivers the connections of an epoll",
+    impact: "An epoll polls the queue that its sockets report. Packets that bypass NAPI have none: no mode has an effect on \
+             them.",
     source: "fs/eventpoll.c, ep_set_busy_poll_napi_id; drivers/net/veth.c, veth_xmit; measured: SO_INCOMING_NAPI_ID is \
              0 with TSO on at the peer of a veth",
-    explanation: "Detected if an epoll with prefer_busy_poll or busy_poll_usecs watches established TCP connections to \
-                  other hosts with SO_INCOMING_NAPI_ID 0. Serious if this is true for all of them. The driver polls \
+    explanation: "Detected if an epoll of a server, or one with prefer_busy_poll or busy_poll_usecs, watches established \
+                  TCP connections to other hosts with SO_INCOMING_NAPI_ID 0. Serious if it busy polls and this is true \
+                  for all of them, a note if it does not and this is true for some. The driver polls \
                   without NAPI, or on veth, GRO is off on the device, TSO is on at its peer, or the peer has more \
                   transmit queues than the device has receive queues, which is so if only some have no queue. Fix: on \
                   veth, GRO on, TSO off at the peer, and no more transmit queues there.",
@@ -34,29 +36,39 @@ static WITHOUT_NAPI: Rule = Rule {
 };
 
 fn without_napi(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let unreached = query.epolls().filter(|epoll| epoll.polls() && !epoll.without_napi.is_empty());
+    let is_asked = |epoll: &EpollContext<'_>| epoll.polls() || query.serves(epoll.process);
+    let unreached = query.epolls().filter(|epoll| !epoll.without_napi.is_empty() && is_asked(epoll));
     let observation = |epoll: &EpollContext<'_>| {
         let with: BTreeSet<u64> = epoll.by_napi.values().flatten().map(|socket| socket.inode).collect();
         let with = with.len();
         let without = epoll.without_napi.len();
-        let namespaces: Vec<u64> = epoll.without_napi.iter().map(|socket| socket.namespace).collect();
-        let veths = query
-            .now
-            .devices
-            .iter()
-            .filter(|device| device.kind.as_deref() == Some("veth") && namespaces.contains(&device.namespace));
-        let mut fix: Vec<Fix> = veths.flat_map(|veth| fix_of_veth(query, veth, with > 0)).collect();
-        if fix.is_empty() {
-            fix.push(Fix::advice("find the device that receives them and check that its driver uses NAPI"));
-        }
         Observation {
-            severity: if with == 0 { Severity::Serious } else { Severity::Warning },
+            severity: match (epoll.polls(), with) {
+                (true, 0) => Severity::Serious,
+                (true, _) | (false, 0) => Severity::Warning,
+                (false, _) => Severity::Note,
+            },
             nodes: epoll.nodes(),
             observed: format!("{without} of {} receive without a queue", counted(with + without, "connection")),
-            fix,
+            fix: fix_of_bypass(query, &epoll.without_napi, with > 0),
         }
     };
     unreached.map(observation).collect()
+}
+
+/// How the packets of these sockets get a queue; not empty.
+pub(crate) fn fix_of_bypass(
+    query: &SnapshotQuery<'_>,
+    sockets: &[&SnapshotSocket],
+    some_have_queues: bool,
+) -> Vec<Fix> {
+    let is_theirs = |device: &&Device| sockets.iter().any(|socket| socket.namespace == device.namespace);
+    let veths = query.now.devices.iter().filter(|device| device.kind.as_deref() == Some("veth")).filter(is_theirs);
+    let mut fix: Vec<Fix> = veths.flat_map(|veth| fix_of_veth(query, veth, some_have_queues)).collect();
+    if fix.is_empty() {
+        fix.push(Fix::advice("find the device that receives them and check that its driver uses NAPI"));
+    }
+    fix
 }
 
 /// `some_have_queues`: connections that have a queue came over the same features of the device and its peer.

@@ -303,6 +303,17 @@ impl<'a> SnapshotQuery<'a> {
         device.counters.known()?.rx_packets.checked_sub(before.rx_packets)
     }
 
+    /// Known TCP and UDP sockets of a process.
+    pub(crate) fn sockets_of(&self, process: &'a Process) -> impl Iterator<Item = &'a SnapshotSocket> {
+        let held = process.files.known().into_iter().flat_map(|files| &files.sockets);
+        held.filter_map(|held| self.socket(held.inode))
+    }
+
+    /// Whether clients on other hosts can send first to a socket of the process.
+    pub(crate) fn serves(&self, process: &'a Process) -> bool {
+        self.sockets_of(process).any(is_served)
+    }
+
     /// Packets received through a queue between the snapshots. Uses the driver's queue counter, or the device counter
     /// if there is a single queue.
     pub(crate) fn queue_packets(&self, device: &Device, napi: NapiId) -> Option<u64> {
@@ -336,6 +347,12 @@ impl<'a> SnapshotQuery<'a> {
         let ran = self.busy_share(epoll.process, thread)? * self.interval_ns? as f64;
         Some(ran / packets as f64)
     }
+}
+
+/// Whether clients on other hosts can send to the socket first: it listens, or is an unconnected UDP socket with a port.
+fn is_served(socket: &SnapshotSocket) -> bool {
+    let accepts = socket.state == SocketState::Listen || socket.records_first_napi();
+    accepts && socket.local.is_some_and(|local| local.port() != 0 && !local.ip().is_loopback())
 }
 
 /// Minimum number of packets between two snapshots for a judgement about ratios.
@@ -407,7 +424,7 @@ impl<'a> EpollContext<'a> {
             let delivering = socket.steered_queues.map_or(queues.len(), |steered| queues.len().min(steered as usize));
             self.on_several_queues.push((socket, delivering));
         }
-        if socket.napi.known() == Some(&None) && is_connection_to_another_host(socket) {
+        if bypasses_napi(socket) {
             self.without_napi.push(socket);
         }
     }
@@ -415,11 +432,16 @@ impl<'a> EpollContext<'a> {
 
 /// Whether the connection is established and not over loopback. An established connection has received packets;
 /// loopback has no NAPI instance.
-pub(crate) fn is_connection_to_another_host(socket: &SnapshotSocket) -> bool {
+fn is_connection_to_another_host(socket: &SnapshotSocket) -> bool {
     socket.protocol == Protocol::Tcp
         && socket.state == SocketState::Established
         && socket.remote.is_some()
         && !is_loopback(socket)
+}
+
+/// Whether it is such a connection, and its packets passed no NAPI instance.
+pub(crate) fn bypasses_napi(socket: &SnapshotSocket) -> bool {
+    socket.napi.known() == Some(&None) && is_connection_to_another_host(socket)
 }
 
 /// Whether packets reach the socket over loopback only: an end has a loopback address, or both have the same one.

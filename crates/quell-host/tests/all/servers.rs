@@ -516,18 +516,18 @@ fn an_answer_counts_for_the_measured_process_and_not_for_others_with_its_name() 
 }
 
 #[test]
-fn a_server_behind_a_veth_without_gro_needs_gro_first() {
+fn connections_that_pass_no_napi_instance_are_fixed_first() {
     let mut host = healthy();
     (1..5).for_each(|socket| set(&mut host, &format!("/sockets/{socket}/napi"), json!(null)));
-    // Of a mode that polls, another finding says more.
-    let params = host["processes"][0]["files"]["epolls"][0]["params"].clone();
-    (1..3).for_each(|epoll| set(&mut host, &format!("/processes/0/files/epolls/{epoll}/params"), params.clone()));
     set(&mut host, "/devices/0/kind", json!("veth"));
+    let next = |host: &Value| only(host, &Facts::default());
+    assert_eq!(next(&host).next, NextStep::Fix { finding: "connections-without-napi" });
     set(&mut host, "/devices/0/napis", json!([]));
     set(&mut host, "/devices/0/features/rx-gro/active", json!(false));
-    let server = only(&host, &Facts::default());
-    assert_eq!(server.next, NextStep::Fix { finding: "gro-off" });
-    assert_eq!(server.fix, Some(FixText::Command("ethtool -K eth0 gro on".to_owned())));
+    let gro_on = Some(FixText::Command("ethtool -K eth0 gro on".to_owned()));
+    assert_eq!(next(&host).fix, gro_on);
+    (1..5).for_each(|socket| set(&mut host, &format!("/sockets/{socket}/state"), json!("listen")));
+    assert_eq!((next(&host).next, next(&host).fix), (NextStep::Fix { finding: "gro-off" }, gro_on));
 }
 
 #[test]

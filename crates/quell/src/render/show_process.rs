@@ -227,6 +227,7 @@ fn kind(socket: &SnapshotSocket) -> Kind {
         what.push_str(", reuseport");
     }
     match &socket.napi {
+        Reading::Known(None) if socket.state == SocketState::Established => what.push_str(", no NAPI"),
         Reading::Known(None) if !is_listening => what.push_str(", no NAPI yet"),
         Reading::Unknown(unknown) => what.push_str(&format!(", NAPI unknown: {}", reason(&unknown.unknown))),
         Reading::Known(_) => {}

@@ -433,7 +433,7 @@ fn refuse(report: &render::Report<'_>, mode: DeliveryMode, args: &AttachArgs) ->
         && report.plan.steps.iter().all(AttachStep::is_there)
     {
         let cause = match &report.plan.without_queue {
-            Some(cause @ NoQueueCause::GroOff { .. }) => cause.to_string(),
+            Some(cause @ (NoQueueCause::GroOff { .. } | NoQueueCause::Bypass { .. })) => cause.to_string(),
             _ => {
                 "no TCP or UDP socket of the programs has received from a queue. Loopback, raw and packet sockets have \
                   none"

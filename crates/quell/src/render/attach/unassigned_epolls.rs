@@ -11,7 +11,9 @@ use quell_linux::visible::{counted, noun};
 /// later; absent if this command does so itself.
 pub(super) fn text(plan: &AttachPlan, follows: Option<&str>) -> String {
     let mut text = match &plan.without_queue {
-        Some(cause @ NoQueueCause::GroOff { .. }) => format!("NO QUEUE IS SET YET: {cause}\n"),
+        Some(cause @ (NoQueueCause::GroOff { .. } | NoQueueCause::Bypass { .. })) => {
+            format!("NO QUEUE IS SET YET: {cause}\n")
+        }
         _ if plan.unassigned_epolls.is_empty() => return String::new(),
         Some(_) => "NO QUEUE IS SET YET: no packet has arrived on a queue, so no queue is known:\n".to_owned(),
         None => "no queue known yet, as no packet has arrived on a queue:\n".to_owned(),
