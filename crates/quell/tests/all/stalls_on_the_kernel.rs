@@ -447,8 +447,16 @@ fn a_stall_that_was_accepted_is_no_effect_of_the_mode() {
             && program["payoff"]["pays"]["not-in-effect"]["on-unset-epolls"] == false;
         if is_said { Ok(()) } else { Err(program.to_string()) }
     });
+    assert!(stage.is_set(), "the stall was accepted");
+    let pid = stage.server.pid().to_string();
+    wait_until(|| {
+        stage.says(0, &["detach", &pid]);
+        let said = stage.says(0, &["attach", MODE, &pid, "--yes", "--accept-stalls"]);
+        let concluded = format!("undo it, or fix the cause:\n  quell detach {pid}\n");
+        let is_said = said.contains("not in effect: packets waited up to") && said.contains(&concluded);
+        if is_said { Ok(()) } else { Err(said) }
+    });
     is_over.store(true, Ordering::Relaxed);
     asks.join().unwrap();
-    assert!(stage.is_set(), "the stall was accepted");
-    stage.says(0, &["detach", &stage.server.pid().to_string()]);
+    stage.says(0, &["detach", &pid]);
 }
