@@ -19,12 +19,13 @@ use next_step::{Answered, by_answers, of_attached, of_unattached};
 pub use earlier::{EarlierAnswer, EarlierMeasurement, EarlierVerdict, OpenQuestion, OwnLoad};
 pub use next_step::NextStep;
 
-use crate::attach::AttachedMode;
 use crate::attach::effect::{EffectOnQueue, judge};
 use crate::attach::no_poll::{NoPollCause, cause};
 use crate::attach::no_queue::{NoQueueCause, no_queue_cause};
+use crate::attach::owners::QueueSharers;
 use crate::attach::payoff::{DoesItPay, ModePayoff};
 use crate::attach::receivers::accepts_for_others;
+use crate::attach::{Attached, AttachedMode};
 use crate::findings::{
     Finding, FixText, GRO_OFF_ID, Node, QueuePerEpoll, Severity, can_come_to_mix, expected_device, kinds_of, lacking,
     modes_without_epolls,
@@ -80,6 +81,9 @@ pub struct HostServer {
     pub notes: usize,
     /// Whether its attached mode pays; absent if it is not attached, and if polls cannot be sampled.
     pub payoff: Option<ModePayoff>,
+    /// Attachments of other programs that use its queues; absent without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sharing: Option<QueueSharers>,
     /// What to do next.
     pub next: NextStep,
     /// The first fix of the finding that is to be fixed next; absent without one.
@@ -158,6 +162,10 @@ pub struct Known<'a> {
     pub attached: &'a BTreeMap<Pid, AttachedMode>,
     /// Processes whose settings an experiment switches, with the PID of its command.
     pub experiments: &'a BTreeMap<Pid, Pid>,
+    /// Attached processes whose settings another program has changed since.
+    pub drifted: &'a BTreeSet<Pid>,
+    /// Journals that are not reverted.
+    pub owners: &'a [Attached],
     /// Settings of attached processes without their attachments, as far as they are known.
     pub below: &'a BTreeMap<Pid, DeliveryMode>,
     /// Answers of measurements for a process with this PID and name, the newest first.
@@ -276,7 +284,9 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         };
         let judged: Vec<_> = samples.iter().map(judged).collect();
         let fix = about.iter().find(|finding| finding.leaves_queues_unpolled()).and_then(|finding| finding.fix.first());
-        ModePayoff::of(mode, &judged, fix, lacking(query, &pids, queues.len())).on_unset_epolls(is_unset)
+        ModePayoff::of(mode, &judged, fix, lacking(query, &pids, queues.len()))
+            .on_unset_epolls(is_unset)
+            .drifted(!known.drifted.is_disjoint(&pids))
     });
     let worst = about.iter().filter(|finding| finding.severity >= Severity::Warning).max_by_key(|it| it.severity);
     // The payoff of an attached mode is worth more than a warning.
@@ -352,6 +362,7 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         warnings: count(Severity::Warning),
         notes: count(Severity::Note),
         payoff,
+        sharing: QueueSharers::of(&pids, &queues, known.owners, |pid| known.origins.get(&pid)?.parent),
         processes: pids.into_iter().collect(),
         next,
         fix,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use quell_change::journal::Journal;
 use quell_host::attach::Targets;
 use quell_host::attach::attached::{Attached, AttachedMode, attachments, experiments};
-use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge, suspect};
+use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge};
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
 use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::views::with_attachments;
@@ -335,7 +335,9 @@ impl Observer {
                     cpus_lacking_for_pollers(&self.snapshot, &attached, queues.len())
                 });
                 let lacks_mode = condition.is_some_and(ModeCondition::lacks_mode);
-                ModePayoff::of(*mode, queues, fix.as_ref(), lacking).on_unset_epolls(lacks_mode)
+                ModePayoff::of(*mode, queues, fix.as_ref(), lacking)
+                    .on_unset_epolls(lacks_mode)
+                    .drifted(condition.and_then(|condition| condition.drifted).is_some_and(|count| count > 0))
             });
             let paused = |by| format!("paused: an experiment (PID {by}) compares modes on it");
             let effect = judged.and_then(|(_, queues)| worst(queues));
@@ -534,11 +536,6 @@ fn judged<'a>(
     let judged = queues.filter_map(|queue| {
         let sample = queue.sample.as_ref()?;
         let seen = EffectOnQueue::of(queue.napi, for_ns, sample).with_cpu(used);
-        if mode.napi().irq_suspend_timeout_ns > 0
-            && let Some(why) = suspect(sample, for_ns, seen.programs_cpu_ns)
-        {
-            return Some((seen, ModeVerdict::CannotTell(format!("{why}; `quell doctor` looks for the cause"))));
-        }
         let PollingPrograms { itself, others } = polling(queue.napi);
         let seen = EffectOnQueue { interrupts: queue.interrupts, is_shared: others, ..seen };
         let polls_by_epoll = mode.epoll().is_some_and(|epoll| epoll.prefer_busy_poll || epoll.busy_poll_usecs > 0);

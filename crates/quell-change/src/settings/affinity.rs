@@ -109,8 +109,7 @@ pub(crate) fn restore(proc: &ProcRoot, change: &ThreadAffinity) -> Result<UndoOu
     }
     if current != change.new && !are_all_offline(&change.new) {
         return Ok(UndoOutcome::LeftAlone(format!(
-            "another program has bound thread {tid} of process {pid} to CPUs {current}; it was left alone (its CPUs \
-             before Quell were {})",
+            "another program has bound thread {tid} of process {pid} to CPUs {current} (its CPUs before Quell were {})",
             change.old
         )));
     }

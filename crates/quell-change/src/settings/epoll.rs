@@ -455,8 +455,7 @@ fn left_alone(program: &Program, fd: i32, now: EpollParams, new: EpollParams, ol
     let pid = program.process.pid;
     UndoOutcome::LeftAlone(format!(
         "epoll {fd} of process {pid} has parameters that Quell did not set ({now} instead of {new}): another program \
-         has changed them, or the number belongs to another epoll now; it was left alone (the parameters before Quell \
-         were {old})"
+         has changed them, or the number belongs to another epoll now (the parameters before Quell were {old})"
     ))
 }
 

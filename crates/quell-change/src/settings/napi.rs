@@ -78,7 +78,8 @@ pub enum QueueInPlan {
 
 impl NapiSettingsChange {
     /// Whether both concern the same queue: same NAPI instance, or same device and queue with a newer instance.
-    pub(crate) fn is_of_the_queue_of(&self, other: &Self) -> bool {
+    #[must_use]
+    pub fn is_of_the_queue_of(&self, other: &Self) -> bool {
         let queue = |change: &Self| change.rx_queue.map_or((None, Some(change.place)), |queue| (Some(queue), None));
         let same_device = self.sysfs_inode.is_some() && self.sysfs_inode == other.sysfs_inode;
         self.napi_id == other.napi_id || (same_device && queue(self) == queue(other))
@@ -439,8 +440,7 @@ pub(crate) fn restore(
         (true, false) => UndoOutcome::Undone,
         (false, nothing_set) => {
             let why = format!(
-                "another program has changed NAPI {} of {} to {foreign}; this was left in place (the value before \
-                 Quell was {before})",
+                "another program has changed NAPI {} of {} to {foreign} (the value before Quell was {before})",
                 napi.id, device.link.name
             );
             if nothing_set { UndoOutcome::LeftAlone(why) } else { UndoOutcome::Partial(why) }

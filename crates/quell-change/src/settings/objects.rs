@@ -105,8 +105,10 @@ fn end_session(
     };
     let executes = |member: &&SessionMember| proc.process(member.identity.pid).executable().ok() == executable;
     if executable.is_none() || !witnesses.iter().any(executes) {
-        let why = "runs another executable than the one that Quell started";
-        return Ok(UndoOutcome::LeftAlone(format!("process {} {why}: its session was left alone", leader.pid)));
+        return Ok(UndoOutcome::LeftAlone(format!(
+            "the session of process {}, which runs another executable than the one that Quell started",
+            leader.pid
+        )));
     }
     let killed = kill_session(proc, leader, KILL_BOUND)?;
     Ok(if killed > 0 { UndoOutcome::Undone } else { UndoOutcome::AlreadyGone })

@@ -188,8 +188,8 @@ fn take_off_or_restore(proc: &ProcRoot, change: &ReuseportFilter) -> Result<Undo
         return Ok(match others.is_empty() {
             true => UndoOutcome::AlreadyGone,
             false => UndoOutcome::LeftAlone(format!(
-                "the sockets at {} to which Quell attached the filter are closed, but other sockets have the address; \
-                 their filter was left alone, because it may belong to the server. If it is Quell's filter, it \
+                "the sockets at {} to which Quell attached the filter are closed, but other sockets have the address, \
+                 whose filter may belong to the server. If it is Quell's filter, it \
                  disappears when the server restarts",
                 change.local
             )),

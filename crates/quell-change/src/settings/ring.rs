@@ -100,7 +100,7 @@ pub(crate) fn restore(
             Ok(UndoOutcome::Undone)
         }
         RingPollingInfo::On(_) => Ok(UndoOutcome::LeftAlone(format!(
-            "another program has changed io_uring {} of process {}; it was left alone",
+            "another program has changed io_uring {} of process {}",
             change.fd, process.pid
         ))),
         // The ring was closed and its descriptor reused, or the program has disabled busy polling.

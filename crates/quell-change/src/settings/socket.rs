@@ -228,7 +228,7 @@ impl<'a> PutBack<'a> {
             (_, 0) => UndoOutcome::Undone,
             (undone, changed) => {
                 let why = format!(
-                    "another program has changed {} of process {}, which Quell had set to {}; left alone",
+                    "another program has changed {} of process {}, which Quell had set to {}",
                     counted(changed, "socket"),
                     self.change.pid,
                     self.change.new.values

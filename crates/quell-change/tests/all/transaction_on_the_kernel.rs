@@ -322,7 +322,7 @@ fn a_process_is_killed_only_if_it_runs_the_recorded_executable() {
     let another = FileId { inode: executable.inode + 1, ..executable };
     for not_its_own in [Some(another), None] {
         let left_alone = reverted(not_its_own).left_alone;
-        assert!(matches!(&left_alone[..], [(_, why)] if why.contains("left alone")), "{left_alone:?}");
+        assert!(matches!(&left_alone[..], [(_, why)] if why.contains("another executable")), "{left_alone:?}");
     }
     assert!(child.identity().is_running(&proc).unwrap());
     assert_eq!(reverted(Some(executable)).undone.len(), 1);

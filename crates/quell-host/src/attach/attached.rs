@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use quell_change::drift::condition;
 use quell_change::journal::{History, Journal, Keeper, ListedJournal, Persistence, Purpose, TargetProgram};
 use quell_change::persistent::PersistError;
 use quell_change::recovery::is_running;
@@ -98,6 +99,23 @@ pub fn attached_modes(attached: &[Attached]) -> BTreeMap<Pid, AttachedMode> {
 pub fn experiments(attached: &[Attached]) -> BTreeMap<Pid, Pid> {
     let running = attached.iter().filter(|one| one.mode().is_none() && one.is_in_progress());
     running.flat_map(|one| one.history.targets.iter().map(|target| (target.pid, one.owner().pid))).collect()
+}
+
+/// Programs of attachments whose settings another program has changed since, as far as they can be read.
+#[must_use]
+pub fn drifted(attached: &[Attached]) -> BTreeSet<Pid> {
+    let is_meant = |one: &&Attached| one.mode().is_some();
+    let has_drifted =
+        |one: &&Attached| condition(&one.path, &one.history).is_ok_and(|condition| !condition.drifted.is_empty());
+    let drifted = attached.iter().filter(is_meant).filter(has_drifted);
+    drifted.flat_map(|one| one.history.targets.iter().map(|target| target.pid)).collect()
+}
+
+/// Those of `programs` that are not children of others, for commands.
+#[must_use]
+pub fn parents(programs: &[Pid], parent_of: impl Fn(Pid) -> Option<Pid>) -> Vec<Pid> {
+    let is_child = |pid: &Pid| parent_of(*pid).is_some_and(|parent| programs.contains(&parent));
+    programs.iter().copied().filter(|pid| !is_child(pid)).collect()
 }
 
 /// Attachments and experiments on programs that are not reverted, including those that are still being made.

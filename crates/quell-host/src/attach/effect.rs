@@ -12,7 +12,7 @@ use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::no_poll::NoPollCause;
+use super::no_poll::{NoPollCause, SEE_HOW_IT_WAITS};
 use super::plan::QueueStep;
 use crate::findings::Fix;
 
@@ -27,6 +27,11 @@ const POLLS_TO_JUDGE: u64 = 20;
 const PACKETS_PER_INTERRUPT: u64 = 10;
 /// Packets per poll by the kernel. More frequent polls by the kernel are mentioned in the verdict.
 const PACKETS_PER_POLL_BY_KERNEL: u64 = 10;
+/// Part of the suspension timeout by which waits exceed it if something re-arms it. Bounds of waits are rounded up by an
+/// eighth, and timers are late.
+const OVERDUE_PART: u64 = 4;
+/// Minimum number of long waits without a poll. A virtual machine that does not run for a moment causes one.
+const STALLED_POLLS_TO_JUDGE: u64 = 2;
 /// Minimum CPU time of a program for each packet that it receives: less than a system call and a copy take.
 const CPU_NS_PER_PACKET: u64 = 1_000;
 
@@ -57,6 +62,15 @@ pub struct EffectOnQueue {
     /// 99th percentile of the time that packets can have waited, in nanoseconds; absent if most came by an enabled
     /// interrupt, so that they have no bound.
     pub wait_p99_ns: Option<u64>,
+    /// Median of the same time.
+    #[serde(skip)]
+    pub wait_p50_ns: Option<u64>,
+    /// Number of polls that found packets after a time that is longer than usual suspensions (`WaitBounds`).
+    #[serde(skip)]
+    pub stalled_polls: u64,
+    /// Whether the interrupt is known to have been enabled all the time.
+    #[serde(skip)]
+    pub is_enabled: bool,
     /// Whether other programs can poll the queue, too. Polls are counted for all of them together.
     #[serde(skip)]
     pub is_shared: bool,
@@ -172,6 +186,7 @@ impl EffectOnQueue {
     #[must_use]
     pub fn of(napi: NapiId, for_ns: u64, sample: &QueueSample) -> Self {
         let QueueSample { polls, packets, program_found_suspended: found_suspended, wait, .. } = *sample;
+        let bound = |ns: Option<u64>| ns.filter(|_| wait.packets >= wait.interrupt_packets);
         Self {
             napi,
             for_ns,
@@ -184,7 +199,10 @@ impl EffectOnQueue {
             interrupts: None,
             programs_cpu_ns: None,
             programs_cpu_wait_ns: None,
-            wait_p99_ns: wait.p99_ns.filter(|_| wait.packets >= wait.interrupt_packets),
+            wait_p99_ns: bound(wait.p99_ns),
+            wait_p50_ns: bound(wait.p50_ns),
+            stalled_polls: wait.stalled_polls,
+            is_enabled: sample.enabled_ns > 0 && sample.masked_ns == 0,
             is_shared: false,
         }
     }
@@ -201,6 +219,13 @@ impl EffectOnQueue {
     pub fn without_polls_of_others(self) -> Self {
         let found_suspended = self.found_suspended.map(|_| 0);
         Self { by_program: 0, by_program_last: 0, found_suspended, ..self }
+    }
+
+    /// Share of the time in which the programs wanted to run but waited for a CPU, 0 to 1; absent if it is unknown.
+    pub(super) fn cpu_wait_share(&self) -> Option<f64> {
+        let (ran, waited) = (self.programs_cpu_ns?, self.programs_cpu_wait_ns?);
+        let wanted = ran.saturating_add(waited);
+        (wanted > 0).then(|| waited as f64 / wanted as f64)
     }
 
     fn whose(&self) -> &'static str {
@@ -232,14 +257,64 @@ impl EffectOnQueue {
     }
 }
 
-/// Judges whether suspension is in effect on a queue that a program with `prefer_busy_poll` serves. `cause` finds out why
-/// the programs never polled. Also returns what to do then.
+/// Judges whether suspension for up to `timeout_ns` is in effect on a queue that a program with `prefer_busy_poll` serves.
+/// `cause` finds out why the programs did not poll. Also returns what to do then.
 #[must_use]
-pub(crate) fn suspension_of(seen: &EffectOnQueue, cause: impl FnOnce() -> NoPollCause) -> (ModeVerdict, Option<Fix>) {
+pub(crate) fn suspension_of(
+    seen: &EffectOnQueue,
+    timeout_ns: u64,
+    cause: impl FnOnce() -> NoPollCause,
+) -> (ModeVerdict, Option<Fix>) {
+    if let Some(overdue) = Overdue::of(seen, timeout_ns) {
+        return overdue.verdict(cause());
+    }
     match (too_few_packets(seen), seen.by_programs()) {
         (Some(too_few), _) => (too_few, None),
         (None, 0) => never_polled(seen, cause),
         (None, _) => (suspension(seen), None),
+    }
+}
+
+/// Packets that wait for longer than a suspension lasts: something re-arms it without a poll. A program that works for
+/// longer than the timeout does not cause this, because the timer then polls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Overdue {
+    wait_p99_ns: u64,
+    timeout_ns: u64,
+    /// Whether the programs could have polled: they got a CPU for most of the time in which they wanted one. Absent if
+    /// this is unknown.
+    could_poll: Option<bool>,
+}
+
+impl Overdue {
+    fn of(seen: &EffectOnQueue, timeout_ns: u64) -> Option<Self> {
+        let is_long = |ns: &u64| *ns > timeout_ns.saturating_add(timeout_ns / OVERDUE_PART);
+        let wait_p99_ns = seen.wait_p99_ns.filter(is_long)?;
+        let is_usual = seen.packets >= PACKETS_TO_JUDGE && seen.wait_p50_ns.is_some_and(|ns| is_long(&ns));
+        let could_poll = seen.cpu_wait_share().map(|share| share <= 0.5);
+        let overdue = Self { wait_p99_ns, timeout_ns, could_poll };
+        (is_usual || seen.stalled_polls >= STALLED_POLLS_TO_JUDGE).then_some(overdue)
+    }
+
+    fn verdict(self, cause: NoPollCause) -> (ModeVerdict, Option<Fix>) {
+        let Self { wait_p99_ns, timeout_ns, could_poll } = self;
+        let text = format!(
+            "packets waited up to {} (p99), longer than irq-suspend-timeout ({})",
+            milliseconds(wait_p99_ns),
+            milliseconds(timeout_ns)
+        );
+        match could_poll {
+            None => (ModeVerdict::CannotTell(format!("{text}; the CPU time of the programs is unknown")), None),
+            Some(false) => (
+                ModeVerdict::CannotTell(format!("{text}: the programs waited for a CPU for longer than they ran")),
+                None,
+            ),
+            Some(true) if cause.explains_stall() => (ModeVerdict::NotInEffect(format!("{text}: {cause}")), cause.fix()),
+            Some(true) => (
+                ModeVerdict::NotInEffect(format!("{text}: nobody polls while the program handles other events")),
+                Some(Fix::advice(SEE_HOW_IT_WAITS)),
+            ),
+        }
     }
 }
 
@@ -260,13 +335,12 @@ fn never_polled(seen: &EffectOnQueue, cause: impl FnOnce() -> NoPollCause) -> (M
     }
 }
 
-/// Why a suspended queue that was sampled for `for_ns` may be stalled, if it may: nobody polled it although its programs
-/// ran. An observer cannot know whether packets wait, because only a poll shows it.
-#[must_use]
-pub fn suspect(sample: &QueueSample, for_ns: u64, programs_cpu_ns: Option<u64>) -> Option<String> {
-    let ran_ns = programs_cpu_ns.filter(|&ran_ns| ran_ns >= for_ns / CPU_SHARE_OF_SUSPECT)?;
-    let is_interrupt_enabled = sample.enabled_ns > 0 && sample.masked_ns == 0;
-    (sample.polls.total() == 0 && !is_interrupt_enabled).then(|| {
+/// Why a suspended queue may be stalled, if it may: nobody polled it although its programs ran. An observer cannot know
+/// whether packets wait, because only a poll shows it.
+pub(crate) fn suspect(seen: &EffectOnQueue) -> Option<String> {
+    let EffectOnQueue { for_ns, polls, is_enabled, .. } = *seen;
+    let ran_ns = seen.programs_cpu_ns.filter(|&ran_ns| ran_ns >= for_ns / CPU_SHARE_OF_SUSPECT)?;
+    (polls == 0 && !is_enabled).then(|| {
         format!(
             "suspect: nobody polled the suspended queue in {} although the program ran for {}: packets may wait in it",
             milliseconds(for_ns),
@@ -291,17 +365,20 @@ fn too_few_packets(seen: &EffectOnQueue) -> Option<ModeVerdict> {
 pub fn judge(mode: &DeliveryMode, seen: &EffectOnQueue, cause: impl FnOnce() -> NoPollCause) -> ModeVerdict {
     let EffectOnQueue { packets, polls, by_thread, .. } = *seen;
     let (by_program, whose) = (seen.by_programs(), seen.whose());
+    let (napi, epoll) = (mode.napi(), mode.epoll().unwrap_or_default());
+    let polls_by_epoll = epoll.prefer_busy_poll || epoll.busy_poll_usecs > 0;
+    if napi.irq_suspend_timeout_ns > 0 && polls_by_epoll && mode.poller().is_none() {
+        if let Some(why) = suspect(seen) {
+            return ModeVerdict::CannotTell(format!("{why}; `quell doctor` looks for the cause"));
+        }
+        return with_fix(suspension_of(seen, napi.irq_suspend_timeout_ns, cause));
+    }
     if let Some(too_few) = too_few_packets(seen) {
         return too_few;
     }
-    let (napi, epoll) = (mode.napi(), mode.epoll().unwrap_or_default());
-    let polls_by_epoll = epoll.prefer_busy_poll || epoll.busy_poll_usecs > 0;
     let polls_by_program = polls_by_epoll || mode.socket_busy_poll().is_some();
     if polls_by_epoll && by_program == 0 {
-        return match never_polled(seen, cause) {
-            (ModeVerdict::NotInEffect(why), Some(fix)) => ModeVerdict::NotInEffect(format!("{why}; {fix}")),
-            (verdict, _) => verdict,
-        };
+        return with_fix(never_polled(seen, cause));
     }
     if polls_by_program && by_program == 0 {
         return seen.without_program(|| {
@@ -316,9 +393,6 @@ pub fn judge(mode: &DeliveryMode, seen: &EffectOnQueue, cause: impl FnOnce() -> 
             (false, 0) => ModeVerdict::NotInEffect(text),
             (false, _) => ModeVerdict::CannotTell(text),
         };
-    }
-    if napi.irq_suspend_timeout_ns > 0 && polls_by_epoll {
-        return suspension(seen);
     }
     if polls_by_program {
         return match by_program >= polls / 2 {
@@ -337,6 +411,14 @@ pub fn judge(mode: &DeliveryMode, seen: &EffectOnQueue, cause: impl FnOnce() -> 
         };
     }
     if napi.defers() { deferral(seen) } else { undisturbed(seen) }
+}
+
+/// The verdict with what to do.
+fn with_fix(judged: (ModeVerdict, Option<Fix>)) -> ModeVerdict {
+    match judged {
+        (ModeVerdict::NotInEffect(why), Some(fix)) => ModeVerdict::NotInEffect(format!("{why}; {fix}")),
+        (verdict, _) => verdict,
+    }
 }
 
 /// Why no receive of a socket polled the queue, and what to do.
@@ -426,6 +508,9 @@ mod tests {
             programs_cpu_ns: None,
             programs_cpu_wait_ns: None,
             wait_p99_ns: None,
+            wait_p50_ns: None,
+            stalled_polls: 0,
+            is_enabled: true,
             is_shared: false,
         }
     }
@@ -440,15 +525,20 @@ mod tests {
 
     #[test]
     fn a_queue_without_a_poll_is_suspect_if_its_program_runs_and_its_interrupt_is_not_known_to_be_enabled() {
-        let (unpolled, for_ns) = (QueueSample::default(), 200_000_000);
-        assert!(suspect(&unpolled, for_ns, Some(150_000_000)).is_some_and(|why| why.contains("150 ms")));
-        assert_eq!(suspect(&unpolled, for_ns, Some(1_000_000)), None, "an idle program");
-        assert_eq!(suspect(&unpolled, for_ns, None), None);
+        let for_ns = 200_000_000;
+        let suspect = |sample: &QueueSample, programs_cpu_ns| {
+            let napi = NapiId::from_kernel(9000).unwrap();
+            super::suspect(&EffectOnQueue { programs_cpu_ns, ..EffectOnQueue::of(napi, for_ns, sample) })
+        };
+        let unpolled = QueueSample::default();
+        assert!(suspect(&unpolled, Some(150_000_000)).is_some_and(|why| why.contains("150 ms")));
+        assert_eq!(suspect(&unpolled, Some(1_000_000)), None, "an idle program");
+        assert_eq!(suspect(&unpolled, None), None);
         let enabled = QueueSample { enabled_ns: for_ns, ..unpolled };
-        assert_eq!(suspect(&enabled, for_ns, Some(for_ns)), None);
+        assert_eq!(suspect(&enabled, Some(for_ns)), None);
         let mut polled = unpolled;
         polled.polls.timer = 1;
-        assert_eq!(suspect(&polled, for_ns, Some(for_ns)), None);
+        assert_eq!(suspect(&polled, Some(for_ns)), None);
     }
 
     #[test]
@@ -506,6 +596,64 @@ mod tests {
         let (_, verdict) = of("sockpoll50", never, NoPollCause::NoEpoll);
         let blocking = "its sockets poll in blocking receives, not while";
         assert!(matches!(&verdict, ModeVerdict::NotInEffect(why) if why.contains(blocking)), "{verdict:?}");
+    }
+
+    #[test]
+    fn packets_that_wait_for_longer_than_the_suspension_lasts_are_no_effect_whoever_polls() {
+        // Polls of the watch for stalls count as polls of a program, and find the interrupt suspended.
+        let freed = |packets, wait_ns, stalled_polls| EffectOnQueue {
+            found_suspended: Some(300),
+            programs_cpu_ns: Some(800_000_000),
+            programs_cpu_wait_ns: Some(100_000_000),
+            wait_p50_ns: Some(wait_ns),
+            wait_p99_ns: Some(wait_ns),
+            stalled_polls,
+            ..seen(packets, 400, 300)
+        };
+        let not = |seen| match verdict("suspend200", seen) {
+            ModeVerdict::NotInEffect(why) => why,
+            other => panic!("{other:?}"),
+        };
+        let why = not(freed(10_000, 107_000_000, 0));
+        assert!(why.starts_with("packets waited up to 107 ms (p99), longer than irq-suspend-timeout (20 ms)"), "{why}");
+        assert!(why.contains("`quell doctor` observes"), "{why}");
+        assert!(not(freed(12, 107_000_000, 2)).starts_with("packets waited up to"), "few packets, but again and again");
+        let hiccup = freed(12, 107_000_000, 1);
+        assert!(matches!(verdict("suspend200", hiccup), ModeVerdict::CannotTell(_)));
+        let batches = freed(10_000, 22_500_000, 0);
+        assert!(matches!(verdict("suspend200", batches), ModeVerdict::InEffect(_)), "the timer polls meanwhile");
+        let spike = EffectOnQueue { wait_p50_ns: Some(90_000), ..freed(10_000, 60_000_000, 1) };
+        assert!(matches!(verdict("suspend200", spike), ModeVerdict::InEffect(_)));
+        let starved = EffectOnQueue { programs_cpu_wait_ns: Some(900_000_000), ..freed(10_000, 107_000_000, 9) };
+        assert!(matches!(verdict("suspend200", starved), ModeVerdict::CannotTell(why) if why.contains("for a CPU")));
+        let unknown = EffectOnQueue { programs_cpu_wait_ns: None, ..freed(10_000, 107_000_000, 9) };
+        assert!(matches!(verdict("suspend200", unknown), ModeVerdict::CannotTell(_)));
+        assert!(matches!(verdict("fullbusy", freed(10_000, 107_000_000, 9)), ModeVerdict::InEffect(_)));
+    }
+
+    #[test]
+    fn packets_that_wait_have_the_cause_that_explains_a_stall() {
+        let overdue = EffectOnQueue {
+            programs_cpu_ns: Some(800_000_000),
+            programs_cpu_wait_ns: Some(0),
+            wait_p99_ns: Some(107_000_000),
+            stalled_polls: 5,
+            ..seen(60, 5, 5)
+        };
+        let polled = NapiId::from_kernel(9_001).unwrap();
+        let said = |cause| match judge(&"suspend200".parse().unwrap(), &overdue, || cause) {
+            ModeVerdict::NotInEffect(why) => why,
+            other => panic!("{other:?}"),
+        };
+        assert!(said(NoPollCause::OfFirstDatagram { polled }).contains("only that of its first datagram"));
+        assert!(!said(NoPollCause::NoEpoll).contains("no epoll"), "threads at work are in no epoll");
+    }
+
+    #[test]
+    fn a_suspended_queue_without_a_poll_is_suspect_in_each_verdict() {
+        let unpolled = EffectOnQueue { is_enabled: false, programs_cpu_ns: Some(800_000_000), ..seen(0, 0, 0) };
+        assert!(matches!(verdict("suspend200", unpolled), ModeVerdict::CannotTell(why) if why.starts_with("suspect:")));
+        assert!(matches!(verdict("defer200", unpolled), ModeVerdict::CannotTell(why) if why.starts_with("no packet")));
     }
 
     #[test]
@@ -567,8 +715,11 @@ mod tests {
         }
         let idle = with(Some(50_000), seen(10_000, 9_000, 30));
         assert!(matches!(verdict("suspend200", idle), ModeVerdict::CannotTell(_)));
-        assert!(matches!(suspension_of(&with(Some(0), seen(10_000, 900, 0)), unknown).0, ModeVerdict::CannotTell(_)));
-        assert!(matches!(suspension_of(&seen(10_000, 900, 0), unknown).0, ModeVerdict::NotInEffect(_)));
+        assert!(matches!(
+            suspension_of(&with(Some(0), seen(10_000, 900, 0)), 20_000_000, unknown).0,
+            ModeVerdict::CannotTell(_)
+        ));
+        assert!(matches!(suspension_of(&seen(10_000, 900, 0), 20_000_000, unknown).0, ModeVerdict::NotInEffect(_)));
     }
 
     #[test]

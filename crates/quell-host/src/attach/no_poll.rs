@@ -16,6 +16,9 @@ use crate::findings::{Finding, Fix, one_queue_if_attached, stalls};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Snapshot, SnapshotSocket};
 
+pub(super) const SEE_HOW_IT_WAITS: &str =
+    "`quell doctor` observes how the program waits; a mode that only defers does not depend on it";
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoPollCause {
     /// No program has an epoll that watches a TCP or UDP socket.
@@ -209,6 +212,15 @@ impl NoPollCause {
         matches!(self, Self::TrafficOfOthers { .. })
     }
 
+    /// Whether it explains packets that wait in a queue whose programs run. A thread that is not asleep may be at work,
+    /// which is no cause.
+    pub(crate) fn explains_stall(&self) -> bool {
+        matches!(
+            self,
+            Self::Found(_) | Self::WatchedByAnother { .. } | Self::SeveralQueues { .. } | Self::OfFirstDatagram { .. }
+        )
+    }
+
     /// The cause for a program that has a mode, with a fix that is not refused.
     #[must_use]
     pub fn if_attached(self, attached: &AttachedMode) -> Self {
@@ -237,9 +249,7 @@ impl NoPollCause {
                     otherwise: None,
                 });
             }
-            Self::WatchedByAnother { .. } | Self::NobodySleeps { .. } => {
-                "`quell doctor` observes how the program waits; a mode that only defers does not depend on it"
-            }
+            Self::WatchedByAnother { .. } | Self::NobodySleeps { .. } => SEE_HOW_IT_WAITS,
             Self::SeveralQueues { fix, .. } => return Some(fix.as_ref().clone()),
             Self::OfFirstDatagram { .. } => {
                 "let the program open one socket with SO_REUSEPORT per queue, then add --steer --steer-udp; or use one \

@@ -1,9 +1,18 @@
 //! Other owners of the queues and epolls of an attachment: profiles, other attachments, experiments.
 
-use quell_change::journal::{Journal, JournalError};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use quell_change::change::{Change, NapiSettingsChange};
+use quell_change::journal::{Journal, JournalError, Purpose, TargetProgram};
 use quell_change::settings::epoll::EpollPlace;
 use quell_change::transaction::{Transaction, permit_queues};
+use quell_linux::{NapiId, Pid};
+use quell_mode::{NapiAttribute, PartialNapiSettings};
+use schemars::JsonSchema;
+use serde::Serialize;
 
+use super::attached::{Attached, parents};
 use super::error::AttachError;
 use super::plan::{AttachPlan, AttachStep};
 
@@ -22,4 +31,80 @@ pub(super) fn newer_owner_has_set(transaction: &Transaction, step: &AttachStep) 
         }
         AttachStep::Sockets(_) | AttachStep::Ring(_) => Ok(false),
     }
+}
+
+/// Other attachments that use queues of an attachment: an experiment on one of them would change all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct QueueSharers {
+    /// Their programs that are not children of others.
+    pub programs: Vec<Pid>,
+    /// Whether all have the same mode, so that one experiment can measure them together.
+    pub same_mode: bool,
+}
+
+impl QueueSharers {
+    /// The attachments of other programs than `programs` that use one of these queues.
+    #[must_use]
+    pub fn of(
+        programs: &BTreeSet<Pid>,
+        napis: &BTreeSet<NapiId>,
+        attached: &[Attached],
+        parent_of: impl Fn(Pid) -> Option<Pid>,
+    ) -> Option<Self> {
+        let pids = |one: &Attached| one.history.targets.iter().map(|target| target.pid).collect::<Vec<_>>();
+        let uses = |one: &Attached| queues(one).any(|queue| napis.iter().any(|napi| napi.get() == queue.napi_id));
+        let attachments = attached.iter().filter(|one| one.mode().is_some());
+        let (own, others): (Vec<_>, Vec<_>) =
+            attachments.partition(|one| pids(one).iter().any(|pid| programs.contains(pid)));
+        let others: Vec<&Attached> = others.into_iter().filter(|one| uses(one)).collect();
+        let first = others.first()?.purpose();
+        let is_like_first = |one: &&&Attached| {
+            matches!(one.purpose(), Purpose::Attachment { .. }) && one.purpose().mode() == first.mode()
+        };
+        let same_mode = own.iter().chain(&others).all(|one| is_like_first(&one));
+        Some(Self { programs: others.iter().flat_map(|one| parents(&pids(one), &parent_of)).collect(), same_mode })
+    }
+
+    /// The same for the queues that an attachment has set.
+    #[must_use]
+    pub fn of_attached(one: &Attached, attached: &[Attached], parent_of: impl Fn(Pid) -> Option<Pid>) -> Option<Self> {
+        let programs = one.history.targets.iter().map(|target| target.pid).collect();
+        let napis = queues(one).filter_map(|queue| NapiId::from_kernel(queue.napi_id)).collect();
+        Self::of(&programs, &napis, attached, parent_of)
+    }
+}
+
+/// Values of a queue that a newer owner has set differently.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CoveredValues {
+    pub now: PartialNapiSettings,
+    pub owner: Purpose,
+    pub programs: Vec<TargetProgram>,
+}
+
+/// The values of a queue that the newest owner of some of them has set differently since `change` of the journal `own`.
+#[must_use]
+pub fn covered_values(change: &NapiSettingsChange, own: &Path, owners: &[Attached]) -> Option<CoveredValues> {
+    let others = owners.iter().filter(|owner| owner.path != own);
+    let newer = others.flat_map(|owner| queues(owner).map(move |queue| (owner, queue)));
+    let newer =
+        newer.filter(|(_, queue)| queue.is_of_the_queue_of(change) && queue.set_at_boot_ns > change.set_at_boot_ns);
+    let covered = newer.filter_map(|(owner, queue)| {
+        let differs = |attribute: &NapiAttribute| {
+            let (old, new) = (change.new.get(*attribute)?, queue.new.get(*attribute)?);
+            (old != new).then_some((*attribute, new))
+        };
+        let now: PartialNapiSettings = NapiAttribute::ALL.iter().filter_map(differs).collect();
+        (!now.is_empty()).then_some((queue.set_at_boot_ns, owner, now))
+    });
+    let (_, owner, now) = covered.max_by_key(|(at, ..)| *at)?;
+    Some(CoveredValues { now, owner: owner.purpose().clone(), programs: owner.history.targets.clone() })
+}
+
+fn queues(attached: &Attached) -> impl Iterator<Item = &NapiSettingsChange> {
+    attached.history.pending().filter_map(|(_, entry)| match &entry.change {
+        Change::NapiSettings(change) => Some(change),
+        _ => None,
+    })
 }

@@ -12,6 +12,8 @@ use crate::findings::{Fix, LackingCpus};
 
 /// Polls per packet above which a mode polls more than interrupts would, which need at most one, and some without packets.
 const POLLS_PER_PACKET_MAX: u64 = 2;
+/// Relative uncertainty of a packet rate that is at least assumed: no load is steadier.
+const UNCERTAINTY_MIN: f64 = 0.1;
 /// Timeouts that are recommended, in ns. Longer ones delay packets of an idle program too much.
 const TIMEOUTS_NS: [u64; 4] = [50_000, 100_000, 200_000, 500_000];
 
@@ -38,6 +40,8 @@ pub struct ModePayoff {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub enum DoesItPay {
+    /// No: another program has changed what was set, so that its figures are those of other settings.
+    Drifted,
     /// No: it is not in effect on a queue.
     NotInEffect {
         /// Whether that is because epolls of the program do not have it, such as those of workers that it started since.
@@ -60,6 +64,11 @@ pub enum DoesItPay {
         /// if it polls at any rate.
         break_even_packets_per_s: Option<u64>,
     },
+    /// It is about as good as others, as far as the counters show: the mode is kept.
+    NearBreakEven {
+        /// The packet rate is too uncertain to tell whether `base` or this mode needs fewer polls.
+        beside: DeliveryMode,
+    },
     /// `base` does not change polls.
     ChangesNothing,
     /// It is in effect, and only a measurement shows whether it pays.
@@ -70,11 +79,13 @@ pub enum DoesItPay {
 
 impl DoesItPay {
     /// Names of all answers, the most serious first.
-    pub const NAMES: [&str; 7] = [
+    pub const NAMES: [&str; 9] = [
+        "drifted",
         "not-in-effect",
         "leaves-queues-unpolled",
         "lacks-cpus",
         "costs-cpu-time",
+        "near-break-even",
         "changes-nothing",
         "measure-to-know",
         "cannot-tell",
@@ -84,10 +95,12 @@ impl DoesItPay {
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
+            Self::Drifted => "drifted",
             Self::NotInEffect { .. } => "not-in-effect",
             Self::LeavesQueuesUnpolled { .. } => "leaves-queues-unpolled",
             Self::LacksCpus(_) => "lacks-cpus",
             Self::CostsCpuTime { .. } => "costs-cpu-time",
+            Self::NearBreakEven { .. } => "near-break-even",
             Self::ChangesNothing => "changes-nothing",
             Self::MeasureToKnow => "measure-to-know",
             Self::CannotTell => "cannot-tell",
@@ -97,7 +110,10 @@ impl DoesItPay {
     /// Whether the mode does not pay, without a measurement.
     #[must_use]
     pub fn is_no(&self) -> bool {
-        matches!(self, Self::NotInEffect { .. } | Self::LeavesQueuesUnpolled { .. } | Self::LacksCpus(_))
+        matches!(
+            self,
+            Self::Drifted | Self::NotInEffect { .. } | Self::LeavesQueuesUnpolled { .. } | Self::LacksCpus(_)
+        )
     }
 }
 
@@ -115,12 +131,10 @@ impl ModePayoff {
         let ratio = |part: u64, all: u64| (all > 0).then(|| part as f64 / all as f64);
         let (packets, polls) = (sum(|seen| seen.packets), sum(|seen| seen.polls));
         let is = |wanted: fn(&ModeVerdict) -> bool| queues.iter().any(|(_, verdict)| wanted(verdict));
-        // Of several queues, the longest timer suits all.
-        let instead = queues.iter().filter_map(|(seen, _)| instead_of_costly(&mode, seen));
-        let instead =
-            instead.max_by_key(|instead| (*instead == DeliveryMode::default(), instead.napi().gro_flush_timeout_ns));
+        // Of several queues, the longest timer suits all, and an uncertain one leaves the answer open.
+        let cost = queues.iter().filter_map(|(seen, _)| PollCost::of(&mode, seen)).max_by_key(PollCost::rank);
         let lacking = lacking.filter(|_| mode.poller().is_some());
-        let pays = match (instead, fix, lacking) {
+        let pays = match (cost, fix, lacking) {
             _ if is(|verdict| matches!(verdict, ModeVerdict::NotInEffect(_))) => {
                 DoesItPay::NotInEffect { on_unset_epolls: false }
             }
@@ -130,16 +144,14 @@ impl ModePayoff {
                 DoesItPay::LeavesQueuesUnpolled { fix, command }
             }
             (_, None, Some(lacking)) => DoesItPay::LacksCpus(lacking),
-            (Some(instead), None, None) => {
+            (Some(PollCost::Above { instead }), None, None) => {
                 DoesItPay::CostsCpuTime { instead, break_even_packets_per_s: break_even_packets_per_s(&mode) }
             }
+            (Some(PollCost::Uncertain { beside }), None, None) => DoesItPay::NearBreakEven { beside },
             _ if is(|verdict| matches!(verdict, ModeVerdict::InEffect(_))) => DoesItPay::MeasureToKnow,
             _ => DoesItPay::CannotTell,
         };
-        let waited = |(seen, _): &(EffectOnQueue, ModeVerdict)| {
-            let (ran, waited) = (seen.programs_cpu_ns?, seen.programs_cpu_wait_ns?);
-            ratio(waited, ran.saturating_add(waited))
-        };
+        let waited = |(seen, _): &(EffectOnQueue, ModeVerdict)| seen.cpu_wait_share();
         Self {
             mode,
             queues: queues.len(),
@@ -149,6 +161,13 @@ impl ModePayoff {
             cpu_wait_share: queues.iter().filter_map(waited).max_by(f64::total_cmp),
             pays,
         }
+    }
+
+    /// The same, if another program has changed settings of the mode since it was attached.
+    #[must_use]
+    pub fn drifted(self, is_so: bool) -> Self {
+        let pays = if is_so { DoesItPay::Drifted } else { self.pays };
+        Self { pays, ..self }
     }
 
     /// The same, if the mode is not in effect because epolls do not have it.
@@ -161,15 +180,55 @@ impl ModePayoff {
     }
 }
 
-/// The mode that needs fewer polls, if this one makes the kernel poll more than interrupts would.
-fn instead_of_costly(mode: &DeliveryMode, seen: &EffectOnQueue) -> Option<DeliveryMode> {
-    let polls = match mode.polls_at_any_load() && mode.poller().is_none() {
-        true => seen.polls,
-        // Polls of epoll_wait without spinning come with the wait, which the program makes in any mode.
-        false => seen.by_kernel(),
-    };
-    let is_costly = seen.packets >= PACKETS_TO_JUDGE && polls > seen.packets.saturating_mul(POLLS_PER_PACKET_MAX);
-    (is_costly && *mode != DeliveryMode::default()).then(|| with_fewer_polls(mode, seen))
+/// Polls by the kernel under a mode, where they are not clearly fewer than interrupts would be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PollCost {
+    /// They are more, and this mode needs fewer.
+    Above { instead: DeliveryMode },
+    /// The packet rate is too uncertain to tell whether `base` or this mode needs fewer.
+    Uncertain { beside: DeliveryMode },
+}
+
+impl PollCost {
+    fn of(mode: &DeliveryMode, seen: &EffectOnQueue) -> Option<Self> {
+        let polls = match mode.polls_at_any_load() && mode.poller().is_none() {
+            true => seen.polls,
+            // Polls of epoll_wait without spinning come with the wait, which the program makes in any mode.
+            false => seen.by_kernel(),
+        };
+        let base = DeliveryMode::default();
+        if seen.packets < PACKETS_TO_JUDGE || *mode == base {
+            return None;
+        }
+        let uncertainty = uncertainty_of_rate(seen.packets);
+        let of_break_even = polls as f64 / seen.packets.saturating_mul(POLLS_PER_PACKET_MAX) as f64;
+        if of_break_even <= 1.0 - uncertainty {
+            return None;
+        }
+        if of_break_even <= 1.0 + uncertainty {
+            return Some(Self::Uncertain { beside: *mode });
+        }
+        let gap_ns = seen.for_ns as f64 / seen.packets as f64;
+        let [rarer, denser] = [1.0 + uncertainty, 1.0 - uncertainty].map(|part| with_fewer_polls(mode, gap_ns * part));
+        Some(match rarer == base && denser != base {
+            true => Self::Uncertain { beside: denser },
+            false => Self::Above { instead: rarer },
+        })
+    }
+
+    fn rank(&self) -> (bool, bool, u64) {
+        let (is_uncertain, mode) = match self {
+            Self::Above { instead } => (false, instead),
+            Self::Uncertain { beside } => (true, beside),
+        };
+        (is_uncertain, *mode == DeliveryMode::default(), mode.napi().gro_flush_timeout_ns)
+    }
+}
+
+/// Four standard deviations of a rate from this number of packets, relative to it. They arrive in pairs at best: a
+/// request comes with an acknowledgement.
+fn uncertainty_of_rate(packets: u64) -> f64 {
+    (4.0 * (2.0 / packets as f64).sqrt()).max(UNCERTAINTY_MIN)
 }
 
 /// Rate at which [`POLLS_PER_PACKET_MAX`] periods of the timer pass between two packets.
@@ -178,13 +237,13 @@ fn break_even_packets_per_s(mode: &DeliveryMode) -> Option<u64> {
     (!mode.polls_at_any_load()).then(|| 1_000_000_000_u64.checked_div(period_ns))?
 }
 
-/// The mode of the same kind whose timer is longer than the mean time between packets, or `base`.
-fn with_fewer_polls(mode: &DeliveryMode, seen: &EffectOnQueue) -> DeliveryMode {
-    let gap_ns = seen.for_ns / seen.packets.max(1);
+/// The mode of the same kind whose timer is longer than this mean time between packets, or `base`.
+fn with_fewer_polls(mode: &DeliveryMode, gap_ns: f64) -> DeliveryMode {
     let present_ns = mode.napi().gro_flush_timeout_ns;
     let polls_by_program = mode.epoll().is_some_and(|epoll| epoll.prefer_busy_poll || epoll.busy_poll_usecs > 0);
     let suspends = mode.napi().irq_suspend_timeout_ns > 0;
-    let longer = TIMEOUTS_NS.into_iter().find(|&ns| ns >= gap_ns && (ns > present_ns || !suspends && polls_by_program));
+    let longer =
+        TIMEOUTS_NS.into_iter().find(|&ns| ns as f64 >= gap_ns && (ns > present_ns || !suspends && polls_by_program));
     let kind = longer.and_then(NonZeroU64::new).map(|gro_flush_timeout_ns| match polls_by_program {
         true => ModeKind::Suspend { gro_flush_timeout_ns },
         false => ModeKind::Defer { gro_flush_timeout_ns },
@@ -194,6 +253,8 @@ fn with_fewer_polls(mode: &DeliveryMode, seen: &EffectOnQueue) -> DeliveryMode {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use quell_linux::NapiId;
     use quell_sampler::QueueSample;
@@ -216,10 +277,12 @@ mod tests {
     #[test]
     fn names_of_answers_are_those_of_json() {
         let answers = [
+            DoesItPay::Drifted,
             DoesItPay::NotInEffect { on_unset_epolls: false },
             DoesItPay::LeavesQueuesUnpolled { fix: "steer".to_owned(), command: None },
             DoesItPay::LacksCpus(LackingCpus { cpus: 2, queues: 2, workers: 2 }),
             DoesItPay::CostsCpuTime { instead: DeliveryMode::default(), break_even_packets_per_s: None },
+            DoesItPay::NearBreakEven { beside: DeliveryMode::default() },
             DoesItPay::ChangesNothing,
             DoesItPay::MeasureToKnow,
             DoesItPay::CannotTell,
@@ -248,9 +311,60 @@ mod tests {
         assert_eq!(instead("base", seen(3_300)), None);
         let few = EffectOnQueue { polls: 5_000, ..seen(3_300) };
         assert_eq!(instead("suspend20", few), None);
-        let just_above = EffectOnQueue { polls: 3_300 * 3 + 1, ..seen(3_300) };
-        assert!(instead("suspend20", just_above).is_some(), "2.0003 polls by the kernel per packet");
+        let above = EffectOnQueue { polls: 3_300 * 7 / 2, ..seen(3_300) };
+        assert!(instead("suspend20", above).is_some(), "2.5 polls by the kernel per packet");
         assert_eq!(instead("suspend20", seen(PACKETS_TO_JUDGE - 1)), None);
+    }
+
+    /// Answers over many intervals at a steady rate of packets, under a mode whose timer expires as often as it can.
+    fn answers_at(mode: &str, packets_per_s: f64, interval_ns: u64) -> BTreeSet<String> {
+        let mode: DeliveryMode = mode.parse().unwrap();
+        let mut random = 7_u64;
+        let mut uniform = || {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) as f64 / f64::from(1_u32 << 31)
+        };
+        let mut interval = || {
+            // Pairs of packets arrive by themselves: a sum of uniform numbers has the variance of their count.
+            let pairs = packets_per_s * interval_ns as f64 / 2e9;
+            let normal = (0..12).map(|_| uniform()).sum::<f64>() - 6.0;
+            let packets = 2 * (pairs + normal * pairs.sqrt()).round() as u64;
+            let polls = interval_ns / mode.napi().gro_flush_timeout_ns;
+            let seen = EffectOnQueue { for_ns: interval_ns, ..seen(packets, polls, 0) };
+            match ModePayoff::of(mode, &[(seen, in_effect())], None, None).pays {
+                DoesItPay::CostsCpuTime { instead, .. } => instead.to_string(),
+                other => other.name().to_owned(),
+            }
+        };
+        (0..500).map(|_| interval()).collect()
+    }
+
+    #[test]
+    fn at_break_even_a_steady_load_has_one_answer_which_keeps_the_mode() {
+        for interval_ns in [200_000_000, 1_000_000_000, 5_000_000_000] {
+            let near = BTreeSet::from(["near-break-even".to_owned()]);
+            assert_eq!(answers_at("suspend200", 2_500.0, interval_ns), near, "{interval_ns}");
+            assert_eq!(answers_at("suspend50", 2_000.0, interval_ns), near, "base or suspend500: {interval_ns}");
+        }
+        assert_eq!(answers_at("suspend50", 3_500.0, 1_000_000_000), BTreeSet::from(["suspend500".to_owned()]));
+        assert_eq!(answers_at("suspend50", 1_200.0, 1_000_000_000), BTreeSet::from(["base".to_owned()]));
+    }
+
+    #[test]
+    fn no_steady_load_is_told_two_modes_of_which_one_is_base_nor_that_it_costs_and_pays() {
+        for mode in ["suspend50", "suspend200", "defer100"] {
+            for packets_per_s in (1_200..12_000).step_by(100) {
+                for interval_ns in [400_000_000, 1_000_000_000] {
+                    let answers = answers_at(mode, f64::from(packets_per_s), interval_ns);
+                    let is_told = |word: &str| answers.contains(word);
+                    let costs = answers.iter().any(|word| word.parse::<DeliveryMode>().is_ok());
+                    let others =
+                        answers.iter().filter(|word| word.starts_with(mode.trim_end_matches(char::is_numeric)));
+                    assert!(!(is_told("base") && others.count() > 0), "{mode} at {packets_per_s}: {answers:?}");
+                    assert!(!(costs && is_told("measure-to-know")), "{mode} at {packets_per_s}: {answers:?}");
+                }
+            }
+        }
     }
 
     #[test]
@@ -294,7 +408,9 @@ mod tests {
         let not = [(costly[0].0, ModeVerdict::NotInEffect("none".to_owned()))];
         let not = payoff("suspend20", &not, Some("steer"));
         assert_eq!(not.pays, DoesItPay::NotInEffect { on_unset_epolls: false });
-        assert_eq!(not.on_unset_epolls(true).pays, DoesItPay::NotInEffect { on_unset_epolls: true });
+        assert_eq!(not.clone().on_unset_epolls(true).pays, DoesItPay::NotInEffect { on_unset_epolls: true });
+        assert_eq!(not.clone().drifted(true).pays, DoesItPay::Drifted);
+        assert_eq!(not.clone().drifted(false), not);
     }
 
     #[test]

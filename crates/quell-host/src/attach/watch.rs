@@ -204,7 +204,8 @@ impl EffectWatch {
     /// Records whether the mode pays. Returns whether it has to be reported.
     fn is_news(&mut self, payoff: &ModePayoff) -> bool {
         let pays = discriminant(&payoff.pays);
-        payoff.pays != DoesItPay::CannotTell && self.pays.replace(pays) != Some(pays)
+        let is_open = matches!(payoff.pays, DoesItPay::CannotTell | DoesItPay::NearBreakEven { .. });
+        !is_open && self.pays.replace(pays) != Some(pays)
     }
 }
 

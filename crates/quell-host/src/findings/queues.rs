@@ -12,7 +12,7 @@ use super::setting::{Setting, SettingObject};
 use super::starved::starved;
 use super::text::time_text;
 use super::{Node, Observation, Rule, Severity};
-use crate::attach::effect::suspect;
+use crate::attach::effect::{EffectOnQueue, suspect};
 use crate::attach::no_poll::{NoPollCause, cause};
 use crate::snapshot::query::{EpollContext, SnapshotQuery, saturating_sum};
 use crate::snapshot::{Device, Process, SnapshotNapi};
@@ -76,8 +76,7 @@ fn of_sampled(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi) -
     })
 }
 
-/// Why the programs that suspend the queue do not poll it, and the fix. A thread that is not asleep may be at work, which
-/// is no cause.
+/// Why the programs that suspend the queue do not poll it, and the fix.
 fn cause_of_stall(query: &SnapshotQuery<'_>, napi: &SnapshotNapi) -> Option<(String, Option<Fix>)> {
     let programs = suspending_programs(query, napi);
     let cause = cause(query, &programs.keys().copied().collect(), napi.id);
@@ -86,8 +85,7 @@ fn cause_of_stall(query: &SnapshotQuery<'_>, napi: &SnapshotNapi) -> Option<(Str
         NoPollCause::Found(_) | NoPollCause::WatchedByAnother { .. } => known(&cause),
         _ => match starved(query, programs.into_values()) {
             Some(thread) => Some((thread.to_string(), Some(thread.fix()))),
-            None => known(&cause)
-                .filter(|_| matches!(cause, NoPollCause::SeveralQueues { .. } | NoPollCause::OfFirstDatagram { .. })),
+            None => known(&cause).filter(|_| cause.explains_stall()),
         },
     }
 }
@@ -102,8 +100,9 @@ fn suspending_programs<'a>(query: &SnapshotQuery<'a>, napi: &SnapshotNapi) -> BT
 fn of_unpolled(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi) -> Option<Observation> {
     let (sample, interval_ns) = (query.polls(napi.id)?, query.interval_ns()?);
     let programs = suspending_programs(query, napi);
-    let ran_ns = saturating_sum(programs.values().map(|process| query.cpu_ns(process)));
-    let why = suspect(sample, interval_ns, ran_ns).filter(|_| napi.suspends())?;
+    let programs_cpu_ns = saturating_sum(programs.values().map(|process| query.cpu_ns(process)));
+    let seen = EffectOnQueue { programs_cpu_ns, ..EffectOnQueue::of(napi.id, interval_ns, sample) };
+    let why = suspect(&seen).filter(|_| napi.suspends())?;
     let holders = query.epolls_on(napi.id).filter(|epoll| epoll.prefers()).flat_map(EpollContext::nodes);
     let (cause, fix) = starved_or_busy(query, programs.into_values());
     Some(Observation {

@@ -231,14 +231,20 @@ fn judge_effect(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi)
             .filter(|epoll| epoll.prefers())
             .map(|epoll| (epoll.process.pid, epoll.process))
             .collect();
-        let programs_cpu_ns = saturating_sum(programs.values().map(|process| query.cpu_ns(process)));
-        let observed = EffectOnQueue { programs_cpu_ns, ..EffectOnQueue::of(napi.id, interval_ns, sample) };
+        let observed = EffectOnQueue {
+            programs_cpu_ns: saturating_sum(programs.values().map(|process| query.cpu_ns(process))),
+            programs_cpu_wait_ns: saturating_sum(programs.values().map(|process| query.cpu_wait_ns(process))),
+            ..EffectOnQueue::of(napi.id, interval_ns, sample)
+        };
         let pids = programs.keys().copied().collect();
-        return match suspension_of(&observed, || cause(query, &pids, napi.id)) {
+        let timeout_ns = *napi.irq_suspend_timeout_ns.known()?;
+        return match suspension_of(&observed, timeout_ns, || cause(query, &pids, napi.id)) {
             (ModeVerdict::InEffect(_), _) => None,
+            // The finding `stalled-queue` is about it.
+            _ if sample.wait.has_stalled() => None,
             (ModeVerdict::NotInEffect(observed), fix) => {
                 let is_polled = sample.polls.program + sample.polls.program_last > 0;
-                let fix = if is_polled { Some(longer()) } else { fix };
+                let fix = fix.or_else(|| is_polled.then(longer));
                 observation(Severity::Warning, observed, fix.into_iter().collect())
             }
             (ModeVerdict::CannotTell(why), _) => cannot_tell(&why),

@@ -95,7 +95,10 @@ pub(super) fn of_attached(
     answered: Answered<'_>,
 ) -> NextStep {
     let is_ill = |payoff: &ModePayoff| {
-        matches!(payoff.pays, DoesItPay::NotInEffect { .. } | DoesItPay::LeavesQueuesUnpolled { .. })
+        matches!(
+            payoff.pays,
+            DoesItPay::Drifted | DoesItPay::NotInEffect { .. } | DoesItPay::LeavesQueuesUnpolled { .. }
+        )
     };
     let Answered::By(EarlierAnswer { measured, verdict, open, compared, steered, .. }) = answered else {
         return NextStep::Check;

@@ -6,8 +6,10 @@ use quell_change::change::{
 };
 use quell_change::journal::record::{Begin, FORMAT, Record};
 use quell_change::journal::{History, Keeper, Purpose, TargetProgram};
+use quell_host::attach::Attached;
+use quell_host::attach::owners::{CoveredValues, QueueSharers, covered_values};
 use quell_host::findings::{are_owned, examine};
-use quell_linux::{Ifindex, Pid};
+use quell_linux::{Ifindex, NapiId, Pid};
 use quell_mode::NapiAttribute;
 use serde_json::Value;
 
@@ -199,4 +201,51 @@ fn host_settings_of_a_profile_are_changed_in_the_profile() {
     assert_eq!(wanted("gro-off", gro(true)), None, "another program has set it since");
     assert_eq!(wanted("system-wide-busy-poll", sysctl("50")).as_deref(), Some("net.core.busy_read 0"));
     assert_eq!(wanted("system-wide-busy-poll", sysctl("20")), None);
+}
+
+/// An attachment of a program with this PID.
+fn of_program(pid: i32, mode: &str, values: &[(NapiAttribute, u64)], at: u64) -> Attached {
+    let mut history = attached(mode, queue(values, at));
+    history.targets =
+        vec![TargetProgram { pid: Pid::new(pid).unwrap(), start_time_ticks: 1, name: "server".to_owned() }];
+    Attached { path: format!("attach-{pid}").into(), history, keeper: None, is_locked: false }
+}
+
+#[test]
+fn attachments_of_other_programs_share_a_queue_and_those_of_one_mode_can_be_measured_together() {
+    let deferral = [(NapiAttribute::GroFlushTimeout, 20_000)];
+    let [one, same, other] = [(7, "suspend20"), (8, "suspend20"), (9, "defer20")]
+        .map(|(pid, mode)| of_program(pid, mode, &deferral, pid.unsigned_abs().into()));
+    let pids = |pids: &[i32]| pids.iter().map(|pid| Pid::new(*pid).unwrap()).collect::<Vec<_>>();
+    let of = |attached: &[&Attached]| {
+        let attached: Vec<Attached> = attached.iter().map(|one| (*one).clone()).collect();
+        QueueSharers::of_attached(&one, &attached, |_| None)
+    };
+    assert_eq!(of(&[&one]), None);
+    assert_eq!(of(&[&one, &same]), Some(QueueSharers { programs: pids(&[8]), same_mode: true }));
+    assert_eq!(of(&[&one, &same, &other]), Some(QueueSharers { programs: pids(&[8, 9]), same_mode: false }));
+    let of_server = |napi: u32| {
+        let napis = [NapiId::from_kernel(napi).unwrap()].into();
+        QueueSharers::of(&[Pid::new(6).unwrap()].into(), &napis, &[one.clone(), same.clone()], |_| None)
+    };
+    let both = QueueSharers { programs: pids(&[7, 8]), same_mode: true };
+    assert_eq!(of_server(NAPI), Some(both), "it is not attached itself");
+    assert_eq!(of_server(NAPI + 1), None);
+}
+
+#[test]
+fn the_values_of_an_older_owner_that_a_newer_one_has_changed_have_its_name() {
+    use NapiAttribute::{DeferHardIrqs, GroFlushTimeout};
+    let older = of_program(7, "suspend20", &[(DeferHardIrqs, 100), (GroFlushTimeout, 20_000)], 1);
+    let newer = of_program(8, "suspend200", &[(DeferHardIrqs, 100), (GroFlushTimeout, 200_000)], 2);
+    let owners = [older.clone(), newer.clone()];
+    let covered = |one: &Attached| {
+        let (_, entry) = one.history.pending().next().unwrap();
+        let Change::NapiSettings(change) = &entry.change else { panic!("{entry:?}") };
+        covered_values(change, &one.path, &owners)
+    };
+    let now = [(GroFlushTimeout, 200_000)].into_iter().collect();
+    let owner = newer.purpose().clone();
+    assert_eq!(covered(&older), Some(CoveredValues { now, owner, programs: newer.history.targets.clone() }));
+    assert_eq!(covered(&newer), None);
 }

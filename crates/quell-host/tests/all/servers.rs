@@ -1,11 +1,11 @@
 //! The servers of recorded snapshots, and the next step of each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::snapshots::{before, healthy, set, snapshot, udp};
 use quell_host::attach::AttachedMode;
 use quell_host::attach::payoff::DoesItPay;
-use quell_host::findings::{Finding, FixText, QueuePerEpoll, examine};
+use quell_host::findings::{FixText, QueuePerEpoll, examine};
 use quell_host::servers::{
     EarlierAnswer, EarlierMeasurement, EarlierVerdict, HostServer, Known, NextStep, OpenQuestion, ProcessOrigin,
     ServerWait, servers, with_started_since,
@@ -75,11 +75,12 @@ fn pid(pid: i32) -> Pid {
 
 fn of(host: &Value, facts: &Facts) -> Vec<HostServer> {
     let (now, earlier) = (snapshot(host), snapshot(&before()));
-    let findings: Vec<Finding> = examine(&now, Some(&earlier)).findings;
     let origin = |&(child, parent): &(i32, i32)| (pid(child), ProcessOrigin { parent: Some(pid(parent)), place: None });
     let name = host["processes"][0]["name"].as_str().unwrap().to_owned();
     let known = Known {
-        findings: &findings,
+        drifted: &BTreeSet::new(),
+        owners: &[],
+        findings: &examine(&now, Some(&earlier)).findings,
         origins: &facts.parents.iter().map(origin).collect(),
         attached: &facts.attached.iter().map(|&(one, mode)| (pid(one), mode)).collect(),
         experiments: &facts.experiment.iter().map(|by| (pid(4242), pid(*by))).collect(),
@@ -92,9 +93,8 @@ fn of(host: &Value, facts: &Facts) -> Vec<HostServer> {
 }
 
 fn only(host: &Value, facts: &Facts) -> HostServer {
-    let mut found = of(host, facts);
-    assert_eq!(found.len(), 1, "{found:#?}");
-    found.remove(0)
+    let found = <[HostServer; 1]>::try_from(of(host, facts));
+    found.map(|[only]| only).unwrap_or_else(|found| panic!("{found:#?}"))
 }
 
 fn attached(mode: &str, steers: bool) -> AttachedMode {

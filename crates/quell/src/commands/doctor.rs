@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, value_parser};
 use quell_change::journal::{EndRecord, TargetProgram};
 use quell_host::attach::AttachedMode;
-use quell_host::attach::attached::{Attached, adapt, attached_modes, experiments, in_use};
+use quell_host::attach::attached::{Attached, adapt, attached_modes, drifted, experiments, in_use};
 use quell_host::attach::measured::settings_below;
 use quell_host::attach::placement::mark_attached_filters;
 use quell_host::behavior::{self, Behavior};
@@ -170,6 +170,8 @@ impl Diagnosis {
             origins: &origins,
             attached,
             experiments: &experiments(owners),
+            drifted: &drifted(owners),
+            owners,
             below,
             measured,
             polls,

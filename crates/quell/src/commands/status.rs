@@ -1,5 +1,6 @@
 //! `quell status` and `quell confirm`: persistent changes, and their drift.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clap::Args;
@@ -7,12 +8,14 @@ use quell_change::drift::{Condition, condition};
 use quell_change::journal::{ListedJournal, TargetProgram};
 use quell_change::persistent::{self, PersistState, Persistent, confirm};
 use quell_change::recovery;
-use quell_host::attach::attached::attachments_and_begun_profiles;
+use quell_host::attach::Targets;
+use quell_host::attach::attached::{attachments_and_begun_profiles, in_use};
 use quell_host::attach::effect::ModeVerdict;
+use quell_host::attach::owners::QueueSharers;
 use quell_host::snapshot::SnapshotScope;
-use quell_linux::Pid;
 use quell_linux::proc::ProcRoot;
 use quell_linux::signal::Interruption;
+use quell_linux::{NapiId, Pid};
 use quell_observer::Observer;
 use quell_result::top::{IntervalReport, ObservedProgram};
 
@@ -82,6 +85,8 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
         applied.update_programs(running);
         applied.find_started_since(parent_of);
     }
+    let owners = in_use(&journal()).map_err(Failure::refused)?;
+    applied.iter_mut().for_each(|applied| applied.find_other_owners(&owners, parent_of));
     let pids: Vec<Pid> = applied.iter().flat_map(AppliedReport::observed_pids).collect();
     if !pids.is_empty() {
         let observed = observed(pids);
@@ -104,6 +109,11 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
         None => Ok(()),
         Some(advice) => Err(Failure::new(Exit::VerifyFailed, advice)),
     }
+}
+
+/// Attachments of other programs that use one of these queues, as far as journals can be read.
+pub(super) fn queue_sharers(programs: &Targets, napis: &BTreeSet<NapiId>) -> Option<QueueSharers> {
+    QueueSharers::of(&programs.pids(), napis, &in_use(&journal()).unwrap_or_default(), parent_of)
 }
 
 fn parent_of(pid: Pid) -> Option<Pid> {

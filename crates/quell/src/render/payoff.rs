@@ -1,6 +1,7 @@
 //! Whether a mode pays here, in words: one text for `quell`, doctor, status, top and the end of attach.
 
 use quell_cli::number::{plain, short};
+use quell_host::attach::owners::QueueSharers;
 use quell_host::attach::payoff::{DoesItPay, ModePayoff};
 use quell_host::attach::{AttachedMode, ModeCommand, Selection};
 use quell_host::findings::{LackingCpus, STEERED};
@@ -19,16 +20,23 @@ pub(crate) struct ProgramArguments {
     attached: Option<AttachedMode>,
     /// Command that measures what their clients see.
     judge: Option<String>,
+    /// Other attachments that use their queues.
+    sharing: Option<QueueSharers>,
 }
 
 impl ProgramArguments {
     pub(crate) fn of_pids(pids: &[Pid]) -> Self {
         let pids = |separator| pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator);
-        Self { positional: pids(" "), by_option: format!("--pid {}", pids(",")), attached: None, judge: None }
+        let by_option = format!("--pid {}", pids(","));
+        Self { positional: pids(" "), by_option, attached: None, judge: None, sharing: None }
     }
 
     pub(crate) fn attached(self, attached: Option<AttachedMode>) -> Self {
         Self { attached, ..self }
+    }
+
+    pub(crate) fn sharing(self, sharing: Option<QueueSharers>) -> Self {
+        Self { sharing, ..self }
     }
 
     pub(crate) fn judged_by(self, judge: Option<String>) -> Self {
@@ -44,10 +52,28 @@ impl ProgramArguments {
             modes => format!(" --modes {}", modes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")),
         };
         match self.attached.filter(|it| it.launched || matches!(it.mode.kind(), ModeKind::SockPoll { .. })) {
-            None => format!("quell bench {}{}{placement}{judge}", self.by_option, list(modes)),
+            None => {
+                let (first, programs) = self.measured();
+                format!("{first}quell bench {programs}{}{placement}{judge}", list(modes))
+            }
             Some(attached) => {
                 let first = if modes.is_empty() { &[DeliveryMode::default()] } else { modes };
                 format!("quell bench{}{placement}{judge} -- COMMAND", list(&[first, &[attached.mode]].concat()))
+            }
+        }
+    }
+
+    /// The command that comes first, and the programs for `quell bench`: an experiment changes each queue for all its users.
+    fn measured(&self) -> (String, String) {
+        let joined =
+            |programs: &[Pid], separator| programs.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator);
+        match &self.sharing {
+            None => (String::new(), self.by_option.clone()),
+            Some(QueueSharers { programs, same_mode: true }) if self.by_option.starts_with("--pid ") => {
+                (String::new(), format!("{},{}", self.by_option, joined(programs, ",")))
+            }
+            Some(QueueSharers { programs, .. }) => {
+                (format!("quell detach {} && ", joined(programs, " ")), self.by_option.clone())
             }
         }
     }
@@ -78,7 +104,7 @@ impl ProgramArguments {
             Selection::Cgroup(cgroup) => {
                 let path = cgroup.path().to_string_lossy();
                 let option = format!("--cgroup {}", visible::name(&shell_words::quote(&path)));
-                Self { positional: option.clone(), by_option: option, attached: None, judge: None }
+                Self { positional: option.clone(), by_option: option, attached: None, judge: None, sharing: None }
             }
         }
     }
@@ -109,11 +135,13 @@ pub(crate) fn figures(payoff: &ModePayoff) -> String {
 #[must_use]
 pub(crate) fn in_short(payoff: &ModePayoff) -> &'static str {
     match payoff.pays {
+        DoesItPay::Drifted => "changed by another program, set it again",
         DoesItPay::NotInEffect { on_unset_epolls: true } => "not set on new epolls, set it again",
         DoesItPay::NotInEffect { .. } => "not in effect",
         DoesItPay::LeavesQueuesUnpolled { .. } => "leaves queues unpolled",
         DoesItPay::LacksCpus(_) => "lacks CPUs",
         DoesItPay::CostsCpuTime { .. } => "polls more than interrupts would, measure",
+        DoesItPay::NearBreakEven { .. } => "near break-even, keep it or measure",
         DoesItPay::ChangesNothing | DoesItPay::MeasureToKnow => "in effect, measure",
         DoesItPay::CannotTell => "unclear, look again under load",
     }
@@ -136,6 +164,7 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
         false => ("undo it", Some(format!("quell detach {}", programs.positional))),
     };
     match pays {
+        DoesItPay::Drifted => (drifted(mode), Some(programs.replace(mode))),
         DoesItPay::NotInEffect { on_unset_epolls: true } => (unset(mode, &figures), Some(programs.replace(mode))),
         DoesItPay::NotInEffect { .. } => {
             (format!("{mode} is not in effect{figures}: {undo}, or fix the cause"), detach)
@@ -170,6 +199,23 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
                      whether it does{beside}, or {undo}{compares}"
                 ),
                 Some(programs.measure(&modes, "")),
+            )
+        }
+        DoesItPay::NearBreakEven { beside } => {
+            let compares = programs.compares();
+            let (text, others) = match beside == mode {
+                true => (format!("{mode} and base need about as many polls at this packet rate{figures}"), Vec::new()),
+                false => (
+                    format!(
+                        "{mode} polls more than interrupts would{figures}, and whether base or {beside} needs fewer polls \
+                         is uncertain at this packet rate"
+                    ),
+                    vec![*beside],
+                ),
+            };
+            (
+                format!("{text}: keep {mode}, unless a measurement finds another mode better{compares}"),
+                Some(programs.measure(&[vec![DeliveryMode::default()], others].concat(), "")),
             )
         }
         DoesItPay::ChangesNothing => {
@@ -215,6 +261,12 @@ pub(crate) fn whole_cpus(mode: &DeliveryMode, queues: usize) -> Option<String> {
             .polls_at_any_load()
             .then(|| "each worker polls while it waits, and uses a whole CPU, at any load".to_owned()),
     }
+}
+
+/// Another program has changed settings of the mode.
+#[must_use]
+pub(crate) fn drifted(mode: &DeliveryMode) -> String {
+    format!("another program has changed settings of {mode}, whose figures do not hold: set it again")
 }
 
 /// The mode is missing on epolls that were opened since it was attached.
@@ -263,6 +315,17 @@ mod tests {
         advice(&payoff, &ProgramArguments::of_pids(&[pid(812), pid(813)]))
     }
 
+    #[test]
+    fn a_measurement_of_a_shared_queue_has_all_its_users_or_comes_after_their_detach() {
+        let pid = |pid| Pid::new(pid).unwrap();
+        let command = |same_mode| {
+            let sharers = QueueSharers { programs: vec![pid(900), pid(901)], same_mode };
+            ProgramArguments::of_pids(&[pid(812)]).sharing(Some(sharers)).measure(&[], "")
+        };
+        assert_eq!(command(true), "quell bench --pid 812,900,901");
+        assert_eq!(command(false), "quell detach 900 901 && quell bench --pid 812");
+    }
+
     fn costs(instead: &str) -> DoesItPay {
         let instead = instead.parse().unwrap_or_else(|why| panic!("{why}"));
         DoesItPay::CostsCpuTime { instead, break_even_packets_per_s: Some(25_000) }
@@ -301,6 +364,15 @@ mod tests {
         let (unset, command) = said("suspend20", DoesItPay::NotInEffect { on_unset_epolls: true });
         assert!(unset.contains("workers of a reload") && unset.ends_with("set it again"), "{unset}");
         assert_eq!(command.as_deref(), Some("quell detach 812 813 && quell attach suspend20 812 813"));
+        let (drifted, command) = said("suspend20", DoesItPay::Drifted);
+        assert!(drifted.contains("has changed") && !drifted.contains("packet"), "{drifted}");
+        assert_eq!(command.as_deref(), Some("quell detach 812 813 && quell attach suspend20 812 813"));
+        let (near, command) = said("suspend20", DoesItPay::NearBreakEven { beside: "suspend500".parse().unwrap() });
+        assert!(near.contains("base or suspend500 needs fewer polls is uncertain at this packet rate: keep suspend20"));
+        assert_eq!(command.as_deref(), Some("quell bench --pid 812,813 --modes base,suspend500"));
+        let (near, command) = said("suspend20", DoesItPay::NearBreakEven { beside: "suspend20".parse().unwrap() });
+        assert!(near.starts_with("suspend20 and base need about as many polls") && near.contains(": keep suspend20,"));
+        assert_eq!(command.as_deref(), Some("quell bench --pid 812,813 --modes base"));
         let (not, command) = said("suspend20", DoesItPay::NotInEffect { on_unset_epolls: false });
         assert!(not.contains("not in effect") && command.as_deref() == Some("quell detach 812 813"), "{not}");
         assert_eq!(said("suspend20", DoesItPay::CannotTell).1.as_deref(), Some("quell top 812 813"));

@@ -97,12 +97,19 @@ pub(crate) fn waits(count: usize) -> String {
 
 pub(crate) fn undo_outcome(reverted: &Result<Reverted, JournalError>) -> String {
     match reverted {
-        Ok(reverted) if reverted.failed.is_empty() && reverted.waiting.is_empty() => {
-            "everything was restored".to_owned()
-        }
         Ok(reverted) if reverted.failed.is_empty() => {
-            let waiting = reverted.waiting.iter().map(|(_, why)| format!("\n  waits: {why}"));
-            format!("everything was restored except {}", waits(reverted.waiting.len())) + &waiting.collect::<String>()
+            let Reverted { partial, left_alone, superseded, waiting, .. } = reverted;
+            let of_others = (!partial.is_empty() || !left_alone.is_empty())
+                .then(|| "what another program has changed since".to_owned());
+            let waits = (!waiting.is_empty()).then(|| waits(waiting.len()));
+            let except = [of_others, waits].into_iter().flatten().collect::<Vec<_>>().join(", and ");
+            let except = if except.is_empty() { except } else { format!(" except {except}") };
+            let text = format!(
+                "everything was restored{except}{}\n{}",
+                detached::superseded(superseded),
+                detached::left(partial, left_alone, waiting)
+            );
+            text.trim_end().to_owned()
         }
         Ok(reverted) => {
             let failed = reverted.failed.iter().map(|(_, error)| format!("\n  not restored: {error}"));
@@ -226,7 +233,25 @@ impl RevertReport {
 
 #[cfg(test)]
 mod tests {
+    use quell_change::change::{Change, CreatedNamespace};
+
     use super::*;
+
+    #[test]
+    fn what_others_changed_since_is_not_said_to_be_restored() {
+        let change = Change::NetworkNamespace(CreatedNamespace { name: "lab".to_owned() });
+        let foreign = (change.clone(), "another program has changed NAPI 8193".to_owned());
+        let said =
+            |left_alone, superseded| undo_outcome(&Ok(Reverted { left_alone, superseded, ..Reverted::default() }));
+        assert_eq!(said(Vec::new(), Vec::new()), "everything was restored");
+        assert_eq!(
+            said(vec![foreign.clone(), foreign], Vec::new()),
+            "everything was restored except what another program has changed since\n  left alone: another program has \
+             changed NAPI 8193"
+        );
+        let owner = (change, "attach base".to_owned());
+        assert_eq!(said(Vec::new(), vec![owner]), "everything was restored, 1 kept for attach base");
+    }
 
     #[test]
     fn a_dry_run_says_what_is_left_and_what_is_gone() {

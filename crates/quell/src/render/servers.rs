@@ -267,6 +267,7 @@ mod tests {
     fn server(name: &str, next: NextStep) -> HostServer {
         let pid = Pid::of_this_process();
         HostServer {
+            sharing: None,
             pid,
             name: name.to_owned(),
             processes: vec![pid],

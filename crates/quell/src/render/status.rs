@@ -1,19 +1,22 @@
 //! Output of `quell status`, as text and as JSON.
 
+mod set;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use quell_change::change::{Change, Drift};
+use quell_change::change::Drift;
 use quell_change::drift::Condition;
 use quell_change::journal::{EndRecord, History, Purpose, StallRecord, TargetProgram};
 use quell_change::persistent::{self, Persistent};
 use quell_change::recovery::waiting_settings;
-use quell_host::attach::attached::{Attached, AttachedMode, started_since};
+use quell_host::attach::attached::{Attached, AttachedMode, parents, started_since};
 use quell_host::attach::effect::ModeVerdict;
+use quell_host::attach::owners::{QueueSharers, covered_values};
 use quell_host::attach::payoff::ModePayoff;
+use quell_linux::Pid;
 use quell_linux::visible::{self, agree, counted};
-use quell_linux::{CpuList, Pid};
 use quell_result::store::utc;
 use quell_result::top::{IntervalReport, ObservedProgram, SkippedPart};
 use schemars::JsonSchema;
@@ -24,6 +27,7 @@ use super::payoff::{self, ProgramArguments};
 use super::plan_tree;
 use crate::journals::name_of;
 use crate::output::on_one_line;
+use set::{SetReport, what_is_set};
 
 /// Maximum number of ends that the text has.
 const ENDS_SHOWN: usize = 5;
@@ -104,19 +108,10 @@ pub(crate) struct AppliedReport {
     parents: Vec<Pid>,
     #[serde(skip)]
     attached: Option<AttachedMode>,
+    /// Other attachments that use its queues. Null without one.
+    sharing: Option<QueueSharers>,
     /// Verdicts on its programs that are running. Empty for profiles.
     effects: Vec<ProgramEffect>,
-}
-
-/// Equal settings of queues of a device.
-#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-struct SetReport {
-    /// Null for settings without a device.
-    device: Option<String>,
-    /// Receive queues. Empty for settings of the device.
-    queues: CpuList,
-    settings: String,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -192,13 +187,14 @@ impl AppliedReport {
             owner_pid: None,
             deadline_unix_s: None,
             settings: history.pending().count() - gone,
-            set: what_is_set(history),
+            set: what_is_set(history, |_| None),
             gone,
             drifted,
             programs: history.targets.clone(),
             started_since: Vec::new(),
             parents: Vec::new(),
             attached: AttachedMode::recorded(history),
+            sharing: None,
             effects: Vec::new(),
         }
     }
@@ -217,8 +213,7 @@ impl AppliedReport {
         if pids.is_empty() {
             return;
         }
-        let is_child = |pid: &Pid| parent_of(*pid).is_some_and(|parent| pids.contains(&parent));
-        self.parents = pids.iter().copied().filter(|pid| !is_child(pid)).collect();
+        self.parents = parents(&pids, parent_of);
         self.started_since = started_since(&self.programs);
     }
 
@@ -237,9 +232,24 @@ impl AppliedReport {
         self.programs.iter().filter(move |_| is_meant).map(|program| program.pid)
     }
 
+    fn arguments(&self) -> ProgramArguments {
+        ProgramArguments::of_pids(&self.parents).attached(self.attached).sharing(self.sharing.clone())
+    }
+
+    /// Names newer owners of its values, and other attachments that use its queues. `owners` are all journals in use.
+    pub(crate) fn find_other_owners(&mut self, owners: &[Attached], parent_of: fn(Pid) -> Option<Pid>) {
+        if let Some(own) = owners.iter().find(|owner| name_of(&owner.path) == self.journal_name) {
+            self.set = what_is_set(&own.history, |change| covered_values(change, &own.path, owners));
+            self.sharing = QueueSharers::of_attached(own, owners, parent_of).filter(|_| self.attached.is_some());
+        }
+    }
+
     /// Whether the mode pays for the program for which it pays least, and the command that follows.
     fn conclusion(&self) -> Option<(String, Option<String>)> {
-        let programs = ProgramArguments::of_pids(&self.parents).attached(self.attached);
+        let programs = self.arguments();
+        if let Some(attached) = self.attached.filter(|_| !self.drifted.is_empty() && !self.parents.is_empty()) {
+            return Some((payoff::drifted(&attached.mode), Some(programs.replace(&attached.mode))));
+        }
         if let Some(attached) = self.attached.filter(|attached| !attached.launched && !self.started_since.is_empty()) {
             return Some((payoff::unset(&attached.mode, ""), Some(programs.replace(&attached.mode))));
         }
@@ -290,30 +300,6 @@ fn live_effect(pid: Pid, observed: &Result<IntervalReport, String>) -> LiveEffec
             LiveEffect::ReceivesNothing("no connection through a queue with the mode at present".to_owned())
         }
     }
-}
-
-/// Settings of queues and devices that remain to be undone, in the order of setting.
-fn what_is_set(history: &History) -> Vec<SetReport> {
-    let mut all: Vec<SetReport> = Vec::new();
-    let pending: Vec<&Change> = history.pending().map(|(_, entry)| &entry.change).collect();
-    for change in pending.into_iter().rev() {
-        let (device, queue, settings) = match change {
-            Change::NapiSettings(napi) => (Some(napi.device.clone()), napi.rx_queue, napi.new.to_string()),
-            Change::HostSetting(host) => {
-                let text = host.setting.text();
-                let new = text.new.unwrap_or_else(|| "removed".to_owned());
-                let device = host.setting.device().map(ToString::to_string);
-                (device, host.setting.queue(), format!("{} {new}", text.what))
-            }
-            _ => continue,
-        };
-        let alike = |known: &&mut SetReport| (&known.device, &known.settings) == (&device, &settings);
-        match all.iter_mut().find(alike) {
-            Some(known) => known.queues = known.queues.iter().chain(queue).collect(),
-            None => all.push(SetReport { device, queues: queue.into_iter().collect(), settings }),
-        }
-    }
-    all
 }
 
 impl StatusReport {
@@ -377,12 +363,15 @@ impl StatusReport {
             let (count, it) = (self.unusable.len(), agree(&self.unusable.len(), "its", "their"));
             format!("{} cannot be read: {it} settings may be in force", counted(count, "journal"))
         });
+        let drifted = self.applied.iter().filter(|one| one.attached.is_some() && !one.drifted.is_empty());
+        let again = drifted.filter_map(|one| Some(format!("`{}`", one.arguments().replace(&one.attached?.mode))));
+        let again = again.collect::<Vec<_>>().join(", ");
         let advice = [
             unusable,
             reverted,
             advice(of_profiles, "profiles", "`quell apply --reassert`"),
             unset,
-            advice(of_attached, "attachments", "`quell detach`, then `quell attach`"),
+            advice(of_attached, "attachments", &again),
             advice(of_launched, "launched programs", "restart the program with `quell run`"),
             gone,
         ];
@@ -510,14 +499,6 @@ impl fmt::Display for AppliedReport {
             writeln!(f, "  {text}{command}")?;
         }
         self.drifted.iter().try_for_each(|drift| writeln!(f, "  drifted: {}", plan_tree::drift(drift, "now")))
-    }
-}
-
-impl fmt::Display for SetReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let device = self.device.as_ref().map(|device| on_one_line(device) + " ").unwrap_or_default();
-        let queues = if self.queues.is_empty() { String::new() } else { format!("rx {} ", self.queues) };
-        writeln!(f, "  set: {device}{queues}{}", on_one_line(&self.settings))
     }
 }
 
@@ -651,6 +632,7 @@ mod tests {
             started_since: Vec::new(),
             parents: Vec::new(),
             attached: None,
+            sharing: None,
             effects: Vec::new(),
         };
         applied.update_programs(|_| None);

@@ -4,6 +4,8 @@
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::command;
@@ -413,4 +415,48 @@ fn observers_call_a_queue_suspect_that_nobody_polls_and_do_not_poll_it() {
     drop(keeper);
     stage.connections[1].read_exact(&mut [0]).unwrap();
     stage.asks_until_taken_back();
+}
+
+/// The polls by which the keeper frees the queue are no polls of the program.
+#[test]
+fn a_stall_that_was_accepted_is_no_effect_of_the_mode() {
+    let Some(mut stage) = Stage::enter("st-accepted") else { return };
+    stage.ask(0, b'o');
+    if stage.attach(&["--accept-stalls"]).is_none() {
+        return;
+    }
+    let (mut client, is_over) = (stage.connections.remove(1), Arc::new(AtomicBool::new(false)));
+    let over = Arc::clone(&is_over);
+    let asks = std::thread::spawn(move || {
+        let mut answer = [0];
+        while !over.load(Ordering::Relaxed) {
+            client.write_all(b"r").unwrap();
+            client.read_exact(&mut answer).unwrap();
+        }
+    });
+    wait_until(|| {
+        let status = stage.says(0, &["status"]);
+        let is_said = status.contains("not in effect: packets waited up to") && status.contains("quell detach");
+        if is_said { Ok(()) } else { Err(status) }
+    });
+    wait_until(|| {
+        let report = stage.says(0, &["top", &stage.server.pid().to_string(), "-i", "1", "-n", "1", "-j"]);
+        let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+        let program = &report["programs"][0];
+        let is_said = program["effect"]["verdict"] == "not-in-effect"
+            && program["payoff"]["pays"]["not-in-effect"]["on-unset-epolls"] == false;
+        if is_said { Ok(()) } else { Err(program.to_string()) }
+    });
+    assert!(stage.is_set(), "the stall was accepted");
+    let pid = stage.server.pid().to_string();
+    wait_until(|| {
+        stage.says(0, &["detach", &pid]);
+        let said = stage.says(0, &["attach", MODE, &pid, "--yes", "--accept-stalls"]);
+        let concluded = format!("undo it, or fix the cause:\n  quell detach {pid}\n");
+        let is_said = said.contains("not in effect: packets waited up to") && said.contains(&concluded);
+        if is_said { Ok(()) } else { Err(said) }
+    });
+    is_over.store(true, Ordering::Relaxed);
+    asks.join().unwrap();
+    stage.says(0, &["detach", &pid]);
 }

@@ -111,7 +111,7 @@ impl Act for PutBack {
             (None, Some(_)) => UndoOutcome::Undone,
             (Some(others), set) => {
                 let why = format!(
-                    "another program has changed {} to {}; this was left in place (the value before Quell was {})",
+                    "another program has changed {} to {} (the value before Quell was {})",
                     self.what,
                     others.in_words(),
                     old.in_words()

@@ -17,7 +17,7 @@ use quell_host::attach::{AttachError, Attachment};
 use quell_host::attach::{Pass, describe_step};
 use quell_linux::clock;
 use quell_linux::service_manager;
-use quell_linux::signal::Interruption;
+use quell_linux::signal::{Interruption, InterruptionSignal};
 use quell_linux::visible::counted;
 
 use super::watch::{QueueEvents, QueueWatch};
@@ -56,8 +56,7 @@ pub(super) fn follow(
         return Ok(());
     }
     let why = match &kept_up {
-        Ok(Over::Normally(why)) => (*why).to_owned(),
-        Ok(Over::RevertedAfterStall(why)) => why.clone(),
+        Ok(Over::Normally(why) | Over::RevertedAfterStall(why)) => why.clone(),
         Err(error) => error.to_string(),
     };
     let reverted = attachment.end_by(&format!("`quell attach --follow`: {why}"));
@@ -76,8 +75,17 @@ pub(super) fn follow(
 }
 
 enum Over {
-    Normally(&'static str),
+    Normally(String),
     RevertedAfterStall(String),
+}
+
+/// The signal that ends this command, with its usual senders.
+fn stopped_by(interruption: &Interruption) -> String {
+    match interruption.flag().get().map_or("a signal", InterruptionSignal::name) {
+        "SIGTERM" => "stopped by `quell detach`, `quell revert` or a service manager (SIGTERM)".to_owned(),
+        "SIGINT" => "stopped by Ctrl-C (SIGINT)".to_owned(),
+        name => format!("stopped by {name}"),
+    }
 }
 
 fn keep_up(
@@ -96,7 +104,7 @@ fn keep_up(
             let look_at = (Instant::now() + LOOKED_EVERY).min(pace.due());
             let woken = ends.wait(Some(look_at)).map_err(AttachError::Wait)?;
             if woken == Woken::Signalled {
-                return Ok(Over::Normally("stopped by a signal"));
+                return Ok(Over::Normally(stopped_by(interruption)));
             }
             let QueueEvents { lines, must_end } = watch.look(attachment, seen.as_ref());
             lines.iter().for_each(|line| output::say(line));
@@ -119,10 +127,10 @@ fn keep_up(
         let placed =
             pass.snapshot.as_ref().map(|snapshot| placement.keep_up(&mut *attachment, snapshot, &mut observer));
         if interruption.flag().get().is_some() {
-            return Ok(Over::Normally("stopped by a signal"));
+            return Ok(Over::Normally(stopped_by(interruption)));
         }
         if pass.over {
-            return Ok(Over::Normally("the programs have exited"));
+            return Ok(Over::Normally("the programs have exited".to_owned()));
         }
         let is_changing = !pass.started.is_empty() || !pass.made.is_empty();
         report_pass(&pass, attachment);

@@ -48,6 +48,7 @@ use args::AttachProgramsArgs;
 use self::watch::QueueWatch;
 use super::placement_args::PlacementArgs;
 use super::stalls;
+use super::status::queue_sharers;
 use crate::exit::{Exit, Failure};
 use crate::journals::{boot_id, journal, revert_killed_runs};
 use crate::output;
@@ -191,7 +192,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let printed = if args.json {
         output::json(&report)
     } else {
-        show_what_was_set(&report, &groups, &placed, (&targets, attached), args)
+        show_what_was_set(&report, &groups, &placed, (&targets, attached, &queues), args)
     };
     // A closed pipe must not undo the mode.
     if let Some(attachment) = kept {
@@ -247,7 +248,7 @@ fn show_what_was_set(
     report: &render::Report<'_>,
     groups: &Groups,
     placed: &PlacementResult,
-    (targets, attached): (&Targets, AttachedMode),
+    (targets, attached, queues): (&Targets, AttachedMode, &[QueueStep]),
     args: &AttachArgs,
 ) -> Result<(), Failure> {
     output::prose(&render::rings_left_alone(&report.rings_left_alone))?;
@@ -258,7 +259,9 @@ fn show_what_was_set(
     }
     let Some(effect) = &report.effect else { return Ok(()) };
     let is_partly_steered = groups.steerings.iter().any(Steering::leaves_established);
-    let conclusion = render::conclusion(report.payoff.as_ref(), targets.selection(), attached, is_partly_steered);
+    let sharing = queue_sharers(targets, &queues.iter().map(|step| step.napi).collect());
+    let conclusion =
+        render::conclusion(report.payoff.as_ref(), targets.selection(), attached, is_partly_steered, sharing);
     output::prose(&format!("{effect}{conclusion}"))
 }
 

@@ -10,6 +10,7 @@ use quell_host::snapshot::Snapshot;
 use quell_linux::CpuList;
 use quell_linux::visible::counted;
 
+use crate::commands::status::queue_sharers;
 use crate::render::payoff::{self, ProgramArguments};
 use crate::render::status::stall_cause;
 
@@ -89,6 +90,8 @@ fn conclusion(payoff: &ModePayoff, attachment: &Attachment, pins: bool) -> Strin
     let attached =
         AttachedMode { mode: payoff.mode, launched: attachment.is_launched(), steers: attachment.steers(), pins };
     let programs = ProgramArguments::of_selection(attachment.targets().selection()).attached(Some(attached));
+    let napis = attachment.queues().map(|step| step.napi).collect();
+    let programs = programs.sharing(queue_sharers(attachment.targets(), &napis));
     let (text, command) = payoff::advice(payoff, &programs);
     let command = command.map(|command| format!(": {command}")).unwrap_or_default();
     format!("conclusion: {text}{command}")

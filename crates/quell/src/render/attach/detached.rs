@@ -1,6 +1,6 @@
 //! Outcome of detaching, as text and as JSON.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quell_change::change::Change;
 use quell_change::journal::{Purpose, TargetProgram};
@@ -44,7 +44,10 @@ pub(crate) fn left(
     waiting: &[(Change, String)],
 ) -> String {
     let left_alone = partial.iter().chain(left_alone).map(|(_, why)| format!("  left alone: {why}\n"));
-    left_alone.chain(waiting.iter().map(|(_, why)| format!("  waits: {why}\n"))).collect()
+    let lines = left_alone.chain(waiting.iter().map(|(_, why)| format!("  waits: {why}\n")));
+    // A journal lists an object twice if it was set twice.
+    let mut said = BTreeSet::new();
+    lines.filter(|line| said.insert(line.clone())).collect()
 }
 
 pub(crate) fn superseded(changes: &[(Change, String)]) -> String {

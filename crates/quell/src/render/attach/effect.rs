@@ -4,6 +4,7 @@ use std::fmt;
 
 use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge};
 use quell_host::attach::no_poll::NoPollCause;
+use quell_host::attach::owners::QueueSharers;
 use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::plan::QueueStep;
 use quell_host::attach::{AttachRequest, AttachedMode, Selection};
@@ -78,8 +79,9 @@ pub(crate) fn conclusion(
     selection: &Selection,
     attached: AttachedMode,
     is_partly_steered: bool,
+    sharing: Option<QueueSharers>,
 ) -> String {
-    let programs = ProgramArguments::of_selection(selection).attached(Some(attached));
+    let programs = ProgramArguments::of_selection(selection).attached(Some(attached)).sharing(sharing);
     let Some(payoff) = payoff else {
         return conclusion::line("whether the mode is in effect is unknown; look again", Some(&programs.top()));
     };
@@ -122,7 +124,7 @@ mod tests {
         let base = ModePayoff::of(mode, &[], None, None);
         let pid = Pid::new(812).unwrap_or_else(|| unreachable!());
         let attached = |steers| AttachedMode { mode, launched: false, steers, pins: false };
-        let said = |steers| conclusion(Some(&base), &Selection::Processes(vec![pid]), attached(steers), steers);
+        let said = |steers| conclusion(Some(&base), &Selection::Processes(vec![pid]), attached(steers), steers, None);
         assert!(said(true).contains("only new connections are steered") && !said(true).contains("pays"));
         assert!(said(true).ends_with("\n  quell bench --pid 812\n"), "{}", said(true));
         assert!(!said(false).contains("steered"));

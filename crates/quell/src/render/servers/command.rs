@@ -16,7 +16,10 @@ pub(super) fn attached(server: &HostServer) -> Option<AttachedMode> {
 }
 
 pub(super) fn arguments(server: &HostServer) -> ProgramArguments {
-    ProgramArguments::of_pids(&[server.pid]).attached(attached(server)).judged_by(judge(server))
+    ProgramArguments::of_pids(&[server.pid])
+        .attached(attached(server))
+        .judged_by(judge(server))
+        .sharing(server.sharing.clone())
 }
 
 /// Whether its attached mode pays, and the command that follows.

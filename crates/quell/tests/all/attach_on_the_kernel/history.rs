@@ -2,6 +2,7 @@
 
 use quell_linux::Pid;
 use quell_linux::pidfd::{PidFd, Signal};
+use quell_mode::PartialNapiSettings;
 use quell_test_support::lab::ARRIVES_WITHIN;
 use serde_json::Value;
 
@@ -40,5 +41,24 @@ fn a_mode_that_was_followed_is_in_the_history_too() {
     assert!(follower.wait().unwrap().success());
     let history = history(&stage);
     assert_eq!(history.len(), 1, "{history:?}");
-    assert_eq!(history[0]["by"], "`quell attach --follow`: stopped by a signal");
+    assert_eq!(history[0]["by"], "`quell attach --follow`: stopped by Ctrl-C (SIGINT)");
+}
+
+#[test]
+fn a_detach_of_a_followed_mode_is_in_the_history_and_leaves_the_value_of_another_program() {
+    let Some(stage) = Stage::enter("follow-foreign") else { return };
+    let follower = stage.follow();
+    stage.lab.set_napi(&PartialNapiSettings { gro_flush_timeout_ns: Some(77_000), ..PartialNapiSettings::NONE });
+    let said = stage.says(0, &["detach", &stage.pid()]);
+    assert_eq!(said.matches("left alone").count(), 1, "{said}");
+    assert!(said.contains("  left alone: another program has changed NAPI"), "{said}");
+    let output = follower.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        text.contains("everything was restored except what another program has changed since\n  left alone: "),
+        "{text}"
+    );
+    let by = history(&stage)[0]["by"].as_str().unwrap().to_owned();
+    assert!(by.starts_with("`quell attach --follow`: stopped by `quell detach`"), "{by}");
 }

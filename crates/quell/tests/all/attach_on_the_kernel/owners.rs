@@ -286,3 +286,50 @@ fn two_workers_with_one_epoll_are_attached_and_detached_in_any_order() {
     }
     stage.assert_back();
 }
+
+#[test]
+fn the_status_of_an_older_owner_names_the_newer_one_and_measures_what_bench_does_not_refuse() {
+    let Some((mut stage, kernel)) = enter("own-shared") else { return };
+    let (second, _connection) = stage.second_server();
+    let (first, second) = (stage.pid(), second.pid().to_string());
+    stage.attach("suspend20");
+    stage.says(0, &["attach", MODE, &second, "--yes", "--seconds", "0"]);
+    let status = stage.says(0, &["status"]);
+    let now = format!("; now gro-flush-timeout 200 µs by attach suspend200 to memcached {second}\n");
+    assert!(status.contains(&now), "{status}");
+    let status: serde_json::Value = serde_json::from_str(&stage.says(0, &["status", "-j"])).unwrap();
+    let of_first = status["applied"].as_array().unwrap().iter().find(|one| one["purpose"]["mode"] == "suspend20");
+    let of_first = of_first.unwrap_or_else(|| panic!("{status:#}"));
+    assert_eq!(
+        of_first["sharing"],
+        serde_json::json!({"programs": [second.parse::<i32>().unwrap()], "same-mode": false})
+    );
+
+    let bench = |code, pids: &str| stage.says(code, &["bench", "--pid", pids, "--quick", "--dry-run"]);
+    let refused = bench(5, &first);
+    assert!(refused.contains("suspend200"), "{refused}");
+    stage.says(0, &["detach", &second]);
+    bench(0, &first);
+    stage.says(0, &["attach", "suspend20", &second, "--yes", "--seconds", "0"]);
+    bench(0, &format!("{first},{second}"));
+    stage.says(0, &["detach", &first, &second]);
+    assert_eq!(values(&kernel), BASE);
+    stage.assert_back();
+}
+
+#[test]
+fn a_mode_that_another_program_has_changed_has_no_figures_but_the_command_that_sets_it_again() {
+    let Some(stage) = Stage::enter("own-drifted") else { return };
+    stage.attach(MODE);
+    stage.lab.set_napi(&PartialNapiSettings { gro_flush_timeout_ns: Some(77_000), ..PartialNapiSettings::NONE });
+    let pid = stage.pid();
+    let again = format!("quell detach {pid} && quell attach {MODE} {pid}");
+    let status = stage.says(3, &["status"]);
+    assert!(status.contains("another program has changed settings of suspend200"), "{status}");
+    assert!(
+        status.contains(&format!(":\n    {again}\n")) && status.contains(&format!("to reapply: `{again}`")),
+        "{status}"
+    );
+    assert!(!status.contains("timer expires"), "{status}");
+    stage.says(0, &["detach", &pid]);
+}
