@@ -131,7 +131,7 @@ fn unknown_setting(word: Token<'_>) -> ModeRefusal {
         return ModeRefusal::SecondMode { word: word.text.to_owned() };
     }
     let names = SettingKey::ALL.map(SettingKey::name);
-    ModeRefusal::UnknownSetting { word: word.text.to_owned(), nearest: nearest(word.text, names.into_iter()) }
+    ModeRefusal::UnknownSetting { word: word.text.to_owned(), nearest: nearest(word.text, names) }
 }
 
 fn kind(head: Token<'_>) -> Result<ModeKind, Located> {
@@ -141,7 +141,7 @@ fn kind(head: Token<'_>) -> Result<ModeKind, Located> {
     let digits_at = head.text.find(|c: char| c.is_ascii_digit()).unwrap_or(head.text.len());
     let (word, number) = head.split_at(digits_at);
     let Some(mode) = WORDS.into_iter().find(|known| *known == word.text) else {
-        let nearest = nearest(word.text, WORDS.into_iter());
+        let nearest = nearest(word.text, WORDS);
         let number = |name| if WITH_NUMBER.contains(&name) { number.text } else { "" };
         let nearest = nearest.map(|name| format!("{name}{}", number(name)));
         return Err((word.span(), ModeRefusal::UnknownMode { word: word.text.to_owned(), nearest }));
