@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use quell_linux::cgroup::{Cgroup, CgroupError};
 use quell_linux::proc::{BootId, ProcError, ProcRoot, ProcessIdentity, Ticks};
 use quell_linux::{Pid, visible};
+use quell_mode::{did_you_mean, nearest};
 use tracing::info;
 
 use crate::journal::TargetProgram;
@@ -39,8 +40,15 @@ pub struct Turnover {
 pub enum TargetError {
     #[error("there is no process {0}")]
     NoSuchProcess(Pid),
-    #[error("no running program is called {}; `quell` lists the servers of this host", visible::name(.0))]
-    NoSuchName(String),
+    #[error(
+        "no running program is called {}{}; `quell` lists the servers of this host",
+        visible::name(name), visible::name(&did_you_mean(name, nearest.as_deref()))
+    )]
+    NoSuchName {
+        name: String,
+        /// Name of a running program that is similar.
+        nearest: Option<String>,
+    },
     #[error(
         "{} programs are called {}: select them by PID: {}",
         pids.len(), visible::name(name), pids.iter().map(Pid::to_string).collect::<Vec<_>>().join(",")
@@ -83,7 +91,11 @@ impl Selection {
         let named: BTreeSet<Pid> =
             seen.iter().filter(is_named).map(|(pid, _)| *pid).filter(|pid| *pid != this).collect();
         match roots(&seen, &named)[..] {
-            [] => Err(TargetError::NoSuchName(name.to_owned())),
+            [] => {
+                let others = seen.iter().filter(|(pid, _)| **pid != this).map(|(_, of)| &*of.name);
+                let nearest = nearest(name, others).map(str::to_owned);
+                Err(TargetError::NoSuchName { name: name.to_owned(), nearest })
+            }
             [root] => Ok(Self::Processes(vec![root])),
             ref several => Err(TargetError::AmbiguousName { name: name.to_owned(), pids: several.to_vec() }),
         }

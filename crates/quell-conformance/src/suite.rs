@@ -1,5 +1,7 @@
 //! The scenarios that ship with the project, from `conformance/`.
 
+use quell_mode::nearest;
+
 use crate::parse;
 use crate::place::FileError;
 use crate::scenario::Scenario;
@@ -81,18 +83,12 @@ pub enum SuiteError {
 
 pub fn scenario(name: &str) -> Result<Scenario, SuiteError> {
     let Some((name, content)) = FILES.iter().find(|(known, _)| *known == name) else {
-        return Err(SuiteError::Unknown { name: name.to_owned(), nearest: nearest(name) });
+        return Err(SuiteError::Unknown {
+            name: name.to_owned(),
+            nearest: nearest(name, FILES.iter().map(|(known, _)| *known)),
+        });
     };
     Ok(parse::scenario(name, content)?)
-}
-
-/// Minimum Jaro-Winkler similarity of a suggested name.
-const SIMILAR: f64 = 0.8;
-
-fn nearest(name: &str) -> Option<&'static str> {
-    let rated = FILES.iter().map(|(known, _)| (strsim::jaro_winkler(name, known), *known));
-    let (similarity, nearest) = rated.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
-    (similarity >= SIMILAR).then_some(nearest)
 }
 
 pub fn all() -> Result<Vec<Scenario>, FileError> {

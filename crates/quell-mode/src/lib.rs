@@ -28,6 +28,7 @@ pub mod profile;
 mod refusal;
 mod requirement;
 mod settings;
+mod suggestion;
 mod timeout;
 
 pub use check::Concern;
@@ -41,4 +42,5 @@ pub use poller::{PollerClass, PollerSettings};
 pub use refusal::{ModeRefusal, ParseModeError};
 pub use requirement::Requirement;
 pub use settings::{EpollParams, NAPI_POLL_WEIGHT, ProgramWait, USECS_MAX};
+pub use suggestion::{did_you_mean, nearest};
 pub use timeout::{DurationError, duration_text, parse_duration, parse_timeout_ns};

@@ -9,6 +9,7 @@ use crate::kind::{ModeKind, PollUsecs};
 use crate::mode::DeliveryMode;
 use crate::refusal::{ModeRefusal, ParseModeError};
 use crate::settings::USECS_MAX;
+use crate::suggestion::nearest;
 use crate::timeout::{DurationError, parse_usecs_as_ns};
 
 pub(crate) const WORDS: [&str; 10] = [
@@ -126,8 +127,11 @@ fn apply(item: Token<'_>, kind: ModeKind, settings: &mut Settings) -> Result<Set
 }
 
 fn unknown_setting(word: Token<'_>) -> ModeRefusal {
+    if kind(word).is_ok() {
+        return ModeRefusal::SecondMode { word: word.text.to_owned() };
+    }
     let names = SettingKey::ALL.map(SettingKey::name);
-    ModeRefusal::UnknownSetting { word: word.text.to_owned(), nearest: nearest(word.text, names.into_iter()) }
+    ModeRefusal::UnknownSetting { word: word.text.to_owned(), nearest: nearest(word.text, names) }
 }
 
 fn kind(head: Token<'_>) -> Result<ModeKind, Located> {
@@ -137,7 +141,7 @@ fn kind(head: Token<'_>) -> Result<ModeKind, Located> {
     let digits_at = head.text.find(|c: char| c.is_ascii_digit()).unwrap_or(head.text.len());
     let (word, number) = head.split_at(digits_at);
     let Some(mode) = WORDS.into_iter().find(|known| *known == word.text) else {
-        let nearest = nearest(word.text, WORDS.into_iter());
+        let nearest = nearest(word.text, WORDS);
         let number = |name| if WITH_NUMBER.contains(&name) { number.text } else { "" };
         let nearest = nearest.map(|name| format!("{name}{}", number(name)));
         return Err((word.span(), ModeRefusal::UnknownMode { word: word.text.to_owned(), nearest }));
@@ -198,13 +202,4 @@ fn whole_usecs(mode: &'static str, number: Token<'_>) -> Result<PollUsecs, Locat
 
 fn too_large(mode: &'static str, number: Token<'_>, max: u64) -> ModeRefusal {
     ModeRefusal::NumberTooLarge { mode, number: number.text.to_owned(), max }
-}
-
-/// Known word that is most similar to `word`. At most a third of its letters may differ.
-fn nearest(word: &str, known: impl Iterator<Item = &'static str>) -> Option<&'static str> {
-    known
-        .map(|candidate| (strsim::damerau_levenshtein(word, candidate), candidate))
-        .filter(|(distance, candidate)| distance * 3 <= candidate.len())
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, candidate)| candidate)
 }

@@ -29,6 +29,8 @@ pub enum ModeRefusal {
         /// Largest valid number, in µs.
         max: u64,
     },
+    #[error("'{word}' is a second mode, where one is meant; `quell bench` compares several")]
+    SecondMode { word: String },
     #[error("unknown setting '{word}'{}", did_you_mean(*.nearest))]
     UnknownSetting { word: String, nearest: Option<&'static str> },
     #[error("{key} needs a value, as in {key}=1")]

@@ -10,6 +10,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use quell_linux::output_file::OutputFile;
 use quell_linux::process::is_root;
 use quell_linux::{clock, own_file, visible};
+use quell_mode::{did_you_mean, nearest};
 
 use crate::{DocumentError, ResultDocument};
 
@@ -23,8 +24,6 @@ const EXTENSION: &str = ".json";
 const LINES_EXTENSION: &str = ".jsonl";
 /// Size limit of a result; the snapshot of a host with 100,000 sockets fits.
 pub const RESULT_MAX: u64 = 256 << 20;
-/// Smallest similarity of an ID to an unknown one that is worth mentioning.
-const SIMILAR: f64 = 0.7;
 
 /// Why a result cannot be stored or found. The messages are one line.
 #[derive(Debug, thiserror::Error)]
@@ -48,9 +47,10 @@ pub enum ResultStoreError {
     },
     /// No stored result has this ID.
     #[error(
-        "no result {} in {}{}; `quell results` lists all",
-        visible::name(id), visible::path(directory),
-        nearest.as_ref().map_or_else(String::new, |nearest| format!("; the nearest is {nearest}"))
+        "no result {}{} in {}; `quell results` lists all",
+        visible::name(id),
+        did_you_mean(id, nearest.as_deref()),
+        visible::path(directory)
     )]
     Unknown {
         /// The unknown ID.
@@ -247,7 +247,7 @@ impl ResultStore {
             [] => Err(ResultStoreError::Unknown {
                 id: id.to_owned(),
                 directory: self.directory.clone(),
-                nearest: nearest(id, &stored),
+                nearest: nearest(id, stored.iter().map(|one| &*one.id)).map(str::to_owned),
             }),
             _ => {
                 let matches = matching.iter().map(|one| one.id.clone()).collect();
@@ -276,12 +276,6 @@ fn id_of(name: &str) -> Option<&str> {
     let id = name.strip_suffix(EXTENSION)?;
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     (id.starts_with(|first: char| first.is_ascii_alphanumeric()) && id.bytes().all(is_plain)).then_some(id)
-}
-
-fn nearest(id: &str, stored: &[StoredResult]) -> Option<String> {
-    let similarity = |one: &StoredResult| strsim::jaro_winkler(id, &one.id);
-    let nearest = stored.iter().max_by(|one, other| similarity(one).total_cmp(&similarity(other)))?;
-    (similarity(nearest) >= SIMILAR).then(|| nearest.id.clone())
 }
 
 /// First second of the year 10000, which RFC 3339 cannot express.

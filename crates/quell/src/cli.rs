@@ -1,7 +1,8 @@
 //! The commands: names, groups and examples. Their options are in the modules of `commands`.
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use quell_mode::DeliveryMode;
 
 use crate::commands::{
     apply, attach, bench, conformance, doctor, export, lab, load, report, respond, results, revert, run, show, sim,
@@ -102,7 +103,7 @@ const GROUPS: &[(&str, &[Listed])] = &[
 
 impl Cli {
     pub(crate) fn from_command_line() -> Result<Self, clap::Error> {
-        let matches = command().try_get_matches()?;
+        let matches = command().try_get_matches().map_err(with_suggestions)?;
         let command_name = matches.subcommand_name().unwrap_or_default().to_owned();
         let cli = Self { command_name, ..Self::from_arg_matches(&matches)? };
         if cli.json && cli.command.is_some() {
@@ -111,6 +112,28 @@ impl Cli {
         }
         Ok(cli)
     }
+}
+
+/// The error without suggestions of commands that only Quell itself runs, and with a suggestion for a second mode.
+fn with_suggestions(mut error: clap::Error) -> clap::Error {
+    if let Some(ContextValue::Strings(names)) = error.get(ContextKind::SuggestedSubcommand) {
+        let hidden = |name: &str| Cli::command().find_subcommand(name).is_some_and(clap::Command::is_hide_set);
+        let listed: Vec<String> = names.iter().filter(|name| !hidden(name)).cloned().collect();
+        if listed.is_empty() {
+            // Another list without suggestions would leave an empty line.
+            error.remove(ContextKind::Suggested);
+            error.remove(ContextKind::SuggestedSubcommand);
+        } else {
+            error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(listed));
+        }
+    }
+    let is_mode =
+        |value: &ContextValue| matches!(value, ContextValue::String(text) if text.parse::<DeliveryMode>().is_ok());
+    if error.kind() == ErrorKind::UnknownArgument && error.get(ContextKind::InvalidArg).is_some_and(is_mode) {
+        let tip = "one mode is meant; `quell bench --modes base,suspend200` compares several".into();
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+    }
+    error
 }
 
 pub(crate) fn examples() -> Vec<String> {

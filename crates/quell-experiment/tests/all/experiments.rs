@@ -472,3 +472,22 @@ proptest! {
         }
     }
 }
+
+/// The plan of `quell bench` therefore names the number of planned blocks, and no maximum.
+#[test]
+fn the_budget_limits_the_time_and_not_the_number_of_blocks() {
+    let blocks = |slice_takes_ms: f64| {
+        let design = design(vec![Treatment { name: "other".to_owned(), setting: NONE }], 0);
+        let design = ExperimentDesign { budget_ms: 8 * design.block_ms(), ..design };
+        let (budget_ms, mut experiment) = (design.budget_ms as f64, Switchback::new(design).unwrap());
+        while experiment.next_slice().is_some() {
+            experiment.record(SliceObservation { spent_ms: slice_takes_ms, ..SliceObservation::default() }).unwrap();
+        }
+        let slices = experiment.so_far().slices.len();
+        assert!(slices as f64 * slice_takes_ms <= budget_ms);
+        (slices / 3, experiment.stopped())
+    };
+    assert_eq!(blocks(220.0), (7, Some(StopReason::BudgetSpent)));
+    assert_eq!(blocks(210.0), (8, Some(StopReason::BudgetSpent)));
+    assert_eq!(blocks(180.0), (9, Some(StopReason::BudgetSpent)));
+}

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use quell_mode::DeliveryMode;
+use quell_mode::{DeliveryMode, did_you_mean};
 
 use super::affected_processes::affected_processes;
 use super::plan::AttachPlan;
@@ -12,8 +12,8 @@ use crate::snapshot::{Device, Snapshot};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    #[error("there is no device {0} in this network namespace")]
-    NoSuchDevice(String),
+    #[error("there is no device {name} in this network namespace{}", did_you_mean(name, there.iter().map(String::as_str)))]
+    NoSuchDevice { name: String, there: Vec<String> },
     #[error("{0} has no NAPI instances, so its queues cannot be configured")]
     NoQueues(String),
 }
@@ -44,7 +44,10 @@ pub fn plan_of_devices(
 pub fn devices_with_queues<'a>(snapshot: &'a Snapshot, names: &[String]) -> Result<Vec<&'a Device>, DeviceError> {
     let named = |name: &String| {
         let device = own_devices(snapshot).find(|device| device.name == *name);
-        let device = device.ok_or_else(|| DeviceError::NoSuchDevice(name.clone()))?;
+        let device = device.ok_or_else(|| DeviceError::NoSuchDevice {
+            name: name.clone(),
+            there: own_devices(snapshot).map(|device| device.name.clone()).collect(),
+        })?;
         match device.napis.known_elements().next() {
             Some(_) => Ok(device),
             None => Err(DeviceError::NoQueues(name.clone())),

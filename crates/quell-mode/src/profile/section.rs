@@ -6,12 +6,11 @@ use super::keys::ProfileTable;
 use super::place::{Place, Placed};
 use super::queue_set::parse_numbers;
 use super::tree::{Leaf, Node, Table, Value};
+use crate::suggestion::nearest;
 
 /// Maximum number of tables under one key. No host needs more devices, queue groups, RSS contexts or flow rules. The
 /// limit bounds the time for checks that compare them with each other.
 const TABLES_MAX: usize = 1_000;
-/// Minimum similarity (Jaro-Winkler) of a suggested name.
-const SIMILAR: f64 = 0.8;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Section<'a> {
@@ -158,10 +157,4 @@ fn element(leaf: &Leaf) -> Option<u32> {
 
 pub(super) fn wrong(key: &str, expected: &'static str, place: &Place) -> ProfileError {
     ProfileError::new(place, ProfileRefusal::Value { key: key.to_owned(), expected })
-}
-
-fn nearest(name: &str, known: impl Iterator<Item = &'static str>) -> Option<&'static str> {
-    let rated = known.map(|word| (strsim::jaro_winkler(name, word), word));
-    let best = rated.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
-    (best.0 >= SIMILAR).then_some(best.1)
 }

@@ -132,6 +132,13 @@ fn a_value_above_the_limit_of_the_kernel_is_refused() {
 }
 
 #[test]
+fn a_second_mode_is_refused_as_such() {
+    let error = "suspend200,suspend50".parse::<DeliveryMode>().unwrap_err();
+    assert_eq!(*error.refusal(), ModeRefusal::SecondMode { word: "suspend50".to_owned() });
+    assert_eq!(error.caret(), "suspend200,suspend50\n           ^^^^^^^^^");
+}
+
+#[test]
 fn a_setting_given_twice_is_refused_at_the_second() {
     let text = "suspend20,defer-hard-irqs=10,defer-hard-irqs=10";
     let error = refused(text);

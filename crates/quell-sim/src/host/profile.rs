@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use quell_mode::did_you_mean;
 use serde::{Deserialize, Serialize};
 
 use super::{CONSTANTS, Constant, Constants};
@@ -89,7 +90,7 @@ pub enum HostProfileError {
         greatest: f64,
     },
     /// No shipped profile has this name.
-    #[error("unknown host profile `{name}`; available: {known}")]
+    #[error("unknown host profile `{name}`{}; available: {known}", did_you_mean(name, known.split(", ")))]
     UnknownHost {
         /// Name as given by the caller.
         name: String,

@@ -2,6 +2,8 @@
 
 use std::fmt::Display;
 
+use quell_mode::nearest;
+
 use quell_result::figures::{self, Work};
 use quell_tune::{TuneGoal, TuneGuard, TuneMetric, TunePlan};
 
@@ -97,9 +99,8 @@ impl Available {
             format!("\n  {text}\n  {}{}", " ".repeat(columns(&text[..place])), "^".repeat(columns(&name)))
         });
         let known = self.names();
-        let near = known.iter().map(|known| (strsim::damerau_levenshtein(&name, known), known));
-        let near = near.filter(|(distance, known)| distance * 3 <= known.len()).min_by_key(|(distance, _)| *distance);
-        let near = near.map_or_else(String::new, |(_, known)| format!("\ndid you mean {known}?"));
+        let near = nearest(&name, known.iter().copied());
+        let near = near.map_or_else(String::new, |known| format!("\ndid you mean {known}?"));
         let remedy = if self.remedy.is_empty() { String::new() } else { format!("\n{}", self.remedy) };
         let options = textwrap::Options::new(KNOWN_COLUMNS).word_splitter(textwrap::WordSplitter::NoHyphenation);
         let known = textwrap::fill(&format!("known here: {}", known.join(", ")), options);

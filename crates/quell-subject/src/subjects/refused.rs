@@ -106,6 +106,7 @@ pub(super) fn by_problem(serious: Vec<(DeliveryMode, Finding)>) -> Vec<ProblemFa
         let object = nodes.first().map(|node| format!("{node}: ")).unwrap_or_default();
         let observed = format!("{object}{observed}");
         match problems.iter_mut().find(|known| known.id == id && known.observed == observed) {
+            Some(known) if known.modes.contains(&mode) => {}
             Some(known) => known.modes.push(mode),
             None => problems.push(ProblemFacts { id: id.to_owned(), observed, modes: vec![mode] }),
         }
@@ -143,6 +144,13 @@ mod tests {
         let [problem] = &problems[..] else { panic!("{problems:?}") };
         assert_eq!((problem.id.as_str(), &problem.modes[..]), ("epoll-mixes-napis", &arms[2..]));
         assert_eq!(by_problem(under_arms(Vec::new(), &arms)), [], "nothing is left after a placement that solves it");
+    }
+
+    #[test]
+    fn a_problem_of_several_epolls_of_a_process_has_each_mode_once() {
+        let mode: DeliveryMode = "suspend200".parse().unwrap();
+        let problems = by_problem(vec![(mode, finding("epoll-mixes-napis")), (mode, finding("epoll-mixes-napis"))]);
+        assert_eq!(problems.iter().map(|problem| &problem.modes[..]).collect::<Vec<_>>(), [[mode]]);
     }
 
     #[test]

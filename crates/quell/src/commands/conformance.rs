@@ -16,6 +16,7 @@ use quell_conformance::suite::{self, SuiteError};
 use quell_linux::signal::Interruption;
 use quell_linux::visible::counted;
 use quell_vm::machine::Machine;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::vm::{GuestArgs, of_machine};
@@ -72,20 +73,27 @@ impl Who {
     }
 }
 
-#[derive(Debug, Serialize)]
-struct Listing<'a> {
+/// Output of `quell conformance --list --json`.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ScenariosReport<'a> {
     schema: &'static str,
-    scenarios: Vec<Listed<'a>>,
+    scenarios: Vec<ListedScenario<'a>>,
 }
 
-#[derive(Debug, Serialize)]
-struct Listed<'a> {
+impl ScenariosReport<'_> {
+    pub(super) const SCHEMA: &'static str = "quell-conformance-list/1";
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct ListedScenario<'a> {
     name: &'a str,
+    /// Statement about the kernel that the scenario checks.
     statement: &'a str,
+    /// Source of the statement.
     source: &'a str,
 }
 
-impl<'a> Listed<'a> {
+impl<'a> ListedScenario<'a> {
     fn of(scenario: &'a Scenario) -> Self {
         Self { name: &scenario.name, statement: &scenario.statement, source: &scenario.source }
     }
@@ -133,8 +141,8 @@ fn unknown(error: &SuiteError) -> Failure {
 
 fn list(scenarios: &[Scenario], json: bool) -> Result<(), Failure> {
     if json {
-        let scenarios = scenarios.iter().map(Listed::of).collect();
-        return output::json(&Listing { schema: "quell-conformance-list/1", scenarios });
+        let scenarios = scenarios.iter().map(ListedScenario::of).collect();
+        return output::json(&ScenariosReport { schema: ScenariosReport::SCHEMA, scenarios });
     }
     let terminal = Terminal::of_stdout();
     output::styled(&table::list(scenarios, terminal), terminal)

@@ -19,7 +19,7 @@ use quell_linux::proc::ProcRoot;
 use quell_linux::process::is_root;
 use quell_linux::visible::counted;
 use quell_linux::{NapiId, Pid, kernel, visible};
-use quell_mode::DeliveryMode;
+use quell_mode::{DeliveryMode, did_you_mean};
 use quell_report::words;
 use quell_result::store::{self, ResultStore};
 use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
@@ -248,7 +248,10 @@ fn verdict(report: &FindingsReport) -> Result<(), Failure> {
 }
 
 fn rule(id: &str) -> Result<&'static Rule, Failure> {
-    findings::rule(id).ok_or_else(|| Failure::usage(format!("unknown finding {id:?}; `quell doctor --list` lists all")))
+    findings::rule(id).ok_or_else(|| {
+        let near = did_you_mean(id, findings::rules().map(|rule| rule.id));
+        Failure::usage(format!("unknown finding {id:?}{near}; `quell doctor --list` lists all"))
+    })
 }
 
 struct Observed {

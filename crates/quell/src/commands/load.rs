@@ -14,6 +14,7 @@ use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::render::load_report;
 use crate::render::progress::Progress;
+use crate::render::terminal::Terminal;
 
 /// Options of `quell load`.
 #[derive(Debug, Args)]
@@ -59,7 +60,7 @@ pub(crate) fn load(args: &LoadArgs) -> Result<(), Failure> {
     } else if args.figures {
         output::data(&load_report::figures(&document.report))?;
     } else {
-        output::data(&load_report::render(&document.report))?;
+        output::data(&load_report::render(&document.report, Terminal::of_stdout()))?;
     }
     match document.report.answered_in_window {
         _ if interrupted => {

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use quell_linux::visible;
+use quell_mode::did_you_mean;
 use quell_mode::profile::{Profile, ProgramProfile, Source};
 
 use crate::exit::Failure;
@@ -47,7 +48,10 @@ fn source(named: &str) -> Result<Source, Failure> {
     let shipped = SHIPPED.iter().find(|(name, _)| *name == named);
     let (name, text) = shipped.ok_or_else(|| {
         let names = SHIPPED.map(|(name, _)| name).join(", ");
-        Failure::usage(format!("unknown profile {named}; shipped profiles: {names}; write a file as ./{named}.toml"))
+        let near = did_you_mean(named, SHIPPED.map(|(name, _)| name));
+        Failure::usage(format!(
+            "unknown profile {named}{near}; shipped profiles: {names}; write a file as ./{named}.toml"
+        ))
     })?;
     Ok(Source::new(format!("{name}.toml"), *text))
 }

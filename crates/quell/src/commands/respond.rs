@@ -8,6 +8,7 @@ use quell_linux::event::{Epoll, Trigger};
 use quell_linux::signal::Interruption;
 use quell_linux::visible::counted;
 use quell_load::{LoadError, RequestResponse, Responder, ResponderSpec, ResponderStats, ServeShape, Transport};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::xdp::{self, XdpArgs};
@@ -60,14 +61,23 @@ pub(crate) enum Shape {
     Epoll,
 }
 
-#[derive(Debug, Serialize)]
+/// Output of `quell respond --json`.
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-struct Document {
+pub(super) struct RespondReport {
     schema: &'static str,
+    /// Listening address.
     address: SocketAddr,
+    /// Number of accepted connections.
     accepted: u64,
+    /// Number of answered requests.
     answered: u64,
+    /// Number of times that accepting paused, because no file descriptor was left.
     accept_pauses: u64,
+}
+
+impl RespondReport {
+    pub(super) const SCHEMA: &str = "quell-respond/1";
 }
 
 /// Serves until SIGINT, SIGTERM or SIGHUP.
@@ -86,7 +96,7 @@ pub(crate) fn respond(args: &RespondArgs) -> Result<(), Failure> {
     let done = responder.stats();
     if args.json {
         let ResponderStats { accepted, answered, accept_pauses } = done;
-        output::json(&Document { schema: "quell-respond/1", address, accepted, answered, accept_pauses })?;
+        output::json(&RespondReport { schema: RespondReport::SCHEMA, address, accepted, answered, accept_pauses })?;
     } else {
         output::data(&format!(
             "{} accepted, {} answered\n",

@@ -15,11 +15,14 @@ use quell_sim::explain::Explanation;
 use quell_sim::sweep::in_parallel;
 use schemars::{JsonSchema, schema_for};
 
+use super::conformance::ScenariosReport;
 use super::doctor::DoctorReport;
 use super::lab::LabsReport;
+use super::respond::RespondReport;
 use super::sim::{self, HostsReport};
 use super::tune::AdviceReport;
 use super::vm::KernelsReport;
+use super::xdp::XdpRespondReport;
 use crate::exit::Failure;
 use crate::output;
 use crate::render::attach::detached::DetachReport;
@@ -31,7 +34,7 @@ use crate::render::terminal::Terminal;
 use crate::render::{attach, document};
 
 /// Documents that commands print and no command reads.
-const REPORTS: [DocumentKind; 13] = [
+const REPORTS: [DocumentKind; 16] = [
     report::<DoctorReport<'_>>(findings::SCHEMA),
     report::<attach::Report<'_>>(attach::Report::SCHEMA),
     report::<DetachReport>(DetachReport::SCHEMA),
@@ -45,6 +48,9 @@ const REPORTS: [DocumentKind; 13] = [
     report::<Explanation>(Explanation::SCHEMA),
     report::<LabsReport>(LabsReport::SCHEMA),
     report::<KernelsReport>(KernelsReport::SCHEMA),
+    report::<RespondReport>(RespondReport::SCHEMA),
+    report::<XdpRespondReport>(XdpRespondReport::SCHEMA),
+    report::<ScenariosReport<'_>>(ScenariosReport::SCHEMA),
 ];
 
 const fn report<R: JsonSchema>(schema: &'static str) -> DocumentKind {

@@ -12,6 +12,7 @@ use quell_change::recovery::{Found, Reverted, recover_except, recover_one};
 use quell_host::attach::attached::{Attached, attachments_and_begun_profiles};
 use quell_host::attach::keeper::Detached;
 use quell_linux::visible;
+use quell_mode::did_you_mean;
 
 use super::attach::detach::{self, Ended, check_all_restored, check_nothing_waits};
 use super::status::applied;
@@ -146,14 +147,20 @@ impl Revertible {
         self.history.as_ref().map_or_else(|| "damaged".to_owned(), |history| history.begin.purpose.to_string())
     }
 
-    fn has_name(&self, name: &str) -> bool {
-        let profile = self.history.as_ref().and_then(|history| history.begin.purpose.profile());
-        // A profile has the path by which it was given.
-        let is_profile = |profile: &str| {
-            let file = profile.rsplit('/').next().unwrap_or_default();
-            profile == name || file == name || file.strip_suffix(".toml") == Some(name)
+    /// The names by which a user selects it: that of the journal, and those of its profile. Several files are one profile,
+    /// and each of them names it: by the path by which it was given, its file name, and that without extension.
+    fn names(&self) -> impl Iterator<Item = String> {
+        let profile = self.history.as_ref().and_then(|history| history.begin.purpose.profile()).unwrap_or_default();
+        let of_file = |path: &str| {
+            let file = path.rsplit('/').next().unwrap_or_default();
+            [path, file, file.strip_suffix(".toml").unwrap_or(file)].map(str::to_owned)
         };
-        name_of(&self.path) == name || profile.is_some_and(is_profile)
+        let of_profile: Vec<String> = profile.split(", ").flat_map(of_file).collect();
+        [name_of(&self.path), profile.to_owned()].into_iter().chain(of_profile).filter(|name| !name.is_empty())
+    }
+
+    fn has_name(&self, name: &str) -> bool {
+        self.names().any(|one| one == name)
     }
 }
 
@@ -199,9 +206,12 @@ fn unknown(name: &str, all: &[Revertible]) -> String {
     let line = |one: &Revertible| format!("\n  {}: {}", visible::name(&name_of(&one.path)), one.purpose());
     let list: String = all.iter().map(line).collect();
     let exists = if all.is_empty() { "Nothing is applied".to_owned() } else { format!("Applied:{list}") };
+    let names: Vec<String> = all.iter().flat_map(Revertible::names).collect();
+    let near = did_you_mean(name, names.iter().map(String::as_str));
     format!(
-        "no profile or journal is named {} (`quell detach` selects programs); nothing was changed. {exists}",
-        visible::name(name)
+        "no profile or journal is named {}{}; nothing was changed (`quell detach` selects programs). {exists}",
+        visible::name(name),
+        visible::name(&near)
     )
 }
 
@@ -258,6 +268,7 @@ mod tests {
             ("attach-7", attachment),
             ("profile-1", profile("host.toml", "blue")),
             ("profile-2", profile("/tmp/host.toml", "green")),
+            ("profile-3", profile("/etc/quell/10-nic.toml, /etc/quell/20-sysctl.toml", "red")),
             ("lab", Purpose::Lab),
         ]);
         let selected = |names: &[&str]| -> Result<Vec<String>, String> {
@@ -268,11 +279,15 @@ mod tests {
         assert_eq!(selected(&["host"]).unwrap(), ["profile-1", "profile-2"]);
         assert_eq!(selected(&["host.toml", "attach-7"]).unwrap(), ["attach-7", "profile-1", "profile-2"]);
         assert_eq!(selected(&["/tmp/host.toml"]).unwrap(), ["profile-2"]);
-        for unknown in ["7", "lab", "attach"] {
+        for layer in ["10-nic", "20-sysctl.toml", "/etc/quell/10-nic.toml"] {
+            assert_eq!(selected(&[layer]).unwrap(), ["profile-3"], "{layer}");
+        }
+        assert!(selected(&["hots"]).unwrap_err().contains(" (did you mean host?)"));
+        for (unknown, near) in [("7", ""), ("lab", ""), ("attach", " (did you mean attach-7?)")] {
             let error = selected(&["attach-7", unknown]).unwrap_err();
-            assert!(error.starts_with(&format!("no profile or journal is named {unknown} ")), "{error}");
+            assert!(error.starts_with(&format!("no profile or journal is named {unknown}{near}; nothing")), "{error}");
             let list = "Applied:\n  attach-7: attach suspend20\n  profile-1: profile host.toml in namespace blue\n";
-            assert!(error.contains("nothing was changed. ") && error.contains(list), "{error}");
+            assert!(error.contains(list), "{error}");
         }
     }
 

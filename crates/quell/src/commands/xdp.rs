@@ -15,6 +15,7 @@ use quell_xdp::{
     CopyMode, PollWay, XdpError, XdpLoadSpec, XdpProgress, XdpQueue, XdpResponder, XdpResponderSpec, XdpResponderStats,
     XdpSchedule, XdpSpec,
 };
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::load::LoadArgs;
@@ -22,6 +23,7 @@ use super::respond::RespondArgs;
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::render::progress::Progress;
+use crate::render::terminal::Terminal;
 use crate::render::xdp;
 
 /// Options of AF_XDP sockets.
@@ -120,7 +122,7 @@ pub(crate) fn load(args: &LoadArgs) -> Result<(), Failure> {
     } else if args.figures {
         output::data(&xdp::figures(&document.report))?;
     } else {
-        output::data(&xdp::load(&document))?;
+        output::data(&xdp::load(&document, Terminal::of_stdout()))?;
     }
     let report = &document.report;
     match report.answered {
@@ -169,14 +171,20 @@ fn load_spec(args: &LoadArgs) -> Result<XdpLoadSpec, Failure> {
     Ok(spec)
 }
 
-#[derive(Debug, Serialize)]
+/// Output of `quell respond --xdp --json`.
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-struct Document {
+pub(super) struct XdpRespondReport {
     schema: &'static str,
+    /// Address whose requests were answered.
     address: SocketAddr,
     queue: XdpQueue,
     #[serde(flatten)]
     stats: XdpResponderStats,
+}
+
+impl XdpRespondReport {
+    pub(super) const SCHEMA: &str = "quell-respond-xdp/1";
 }
 
 /// Answers requests through an AF_XDP socket until SIGINT, SIGTERM or SIGHUP.
@@ -209,7 +217,7 @@ pub(crate) fn respond(args: &RespondArgs) -> Result<(), Failure> {
     }
     let (stats, ended) = responder.stop();
     if args.json {
-        output::json(&Document { schema: "quell-respond-xdp/1", address, queue, stats })?;
+        output::json(&XdpRespondReport { schema: XdpRespondReport::SCHEMA, address, queue, stats })?;
     } else {
         output::data(&xdp::answered(&stats))?;
     }

@@ -18,7 +18,7 @@ pub(crate) fn report(report: &FindingsReport, terminal: Terminal) -> String {
         out.push_str(&of_kind(&kind, terminal));
         out.push('\n');
     }
-    out.push_str(&summary(report));
+    out.push_str(&summary(report, terminal));
     out
 }
 
@@ -98,15 +98,15 @@ pub(crate) fn overview(report: &FindingsReport, terminal: Terminal) -> String {
     )
 }
 
-fn summary(report: &FindingsReport) -> String {
+fn summary(report: &FindingsReport, terminal: Terminal) -> String {
     let counts = counts(report);
-    let explain = if counts.is_some() { "; for details: quell doctor --explain ID" } else { "" };
+    let explain = if counts.is_some() { "; for details: `quell doctor --explain ID`" } else { "" };
     let found = counts.unwrap_or_else(|| "nothing found".to_owned());
     let rest = match report.not_applied.len() {
         0 => String::new(),
         count => format!("; skipped without a second snapshot: {}", counted(count, "rule")),
     };
-    format!("{found}{rest}{explain}\n")
+    terminal.fill(&format!("{found}{rest}{explain}"), "", "") + "\n"
 }
 
 /// Number of findings of each severity. Absent without findings.

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use quell_cli::table::Grid;
 use quell_linux::visible::counted;
 use quell_load::{Engine, EngineUsed, LoadReport};
 use quell_stats::LatencyHistogram;
 
-use super::number::short;
-
-pub(super) const HEADING: &str = "µs                       mean       p50       p95       p99     p99.9       max";
+use super::number::{ABSENT, short};
+use super::terminal::Terminal;
 
 /// Figures for a judge of an experiment: requests, requests per second, failed requests, latency quantiles in µs.
 pub(crate) fn figures(report: &LoadReport) -> String {
@@ -24,33 +24,34 @@ pub(crate) fn figures(report: &LoadReport) -> String {
 }
 
 #[must_use]
-pub(crate) fn render(report: &LoadReport) -> String {
+pub(crate) fn render(report: &LoadReport, terminal: Terminal) -> String {
     let mut out = format!(
         "{} requests/s answered ({} in {:.1} s)\n\n",
         short(report.qps),
         short(count(report.answered_in_window)),
         Duration::from_nanos(report.duration_ns).as_secs_f64()
     );
-    out.push_str(&format!("{HEADING}\n"));
-    out.push_str(&quantiles("from intended send", &report.latency));
-    out.push_str(&quantiles("from actual send", &report.latency_from_send));
-    out.push_str(&quantiles("generator's lateness", &report.lateness));
+    let rows = [
+        ("from intended send", &report.latency),
+        ("from actual send", &report.latency_from_send),
+        ("generator's lateness", &report.lateness),
+    ];
+    out.push_str(&latencies(&rows, terminal));
     out.push('\n');
-    for line in facts(report) {
-        out.push_str(&format!("{line}\n"));
-    }
+    out.extend(facts(report).iter().map(|line| terminal.fill(line, "", "  ") + "\n"));
     out
 }
 
-pub(super) fn quantiles(name: &str, histogram: &LatencyHistogram) -> String {
-    if histogram.is_empty() {
-        return format!("{name:<21} {:>9}\n", "–");
+/// Latencies of these names, in µs.
+pub(super) fn latencies(rows: &[(&str, &LatencyHistogram)], terminal: Terminal) -> String {
+    let mut grid = Grid::new(["µs", "mean", "p50", "p95", "p99", "p99.9", "max"], 1).with_gap(2);
+    let us =
+        |value: Option<Duration>| value.map_or_else(|| ABSENT.to_owned(), |value| short(value.as_secs_f64() * 1e6));
+    for (name, one) in rows {
+        let values = [one.mean(), one.p50(), one.p95(), one.p99(), one.p99_9(), one.max()];
+        grid.push([(*name).to_owned()].into_iter().chain(values.map(us)));
     }
-    let values =
-        [histogram.mean(), histogram.p50(), histogram.p95(), histogram.p99(), histogram.p99_9(), histogram.max()];
-    let us = |value: Option<Duration>| value.map_or_else(|| "–".to_owned(), |value| short(value.as_secs_f64() * 1e6));
-    let cells: String = values.into_iter().map(|value| format!(" {:>9}", us(value))).collect();
-    format!("{name:<19}{cells}\n")
+    grid.render(terminal)
 }
 
 fn facts(report: &LoadReport) -> Vec<String> {

@@ -24,10 +24,11 @@ const INDENT: &str = "    ";
 #[must_use]
 pub(crate) fn render(list: &ResultsList, terminal: Terminal) -> String {
     if list.results.is_empty() {
-        return format!(
-            "no results in {}; `quell bench` and `quell tune` store theirs there\n",
+        let text = format!(
+            "no results in {}; `quell bench` and `quell tune` store theirs there",
             visible::name(&list.directory)
         );
+        return terminal.fill(&text, "", "  ") + "\n";
     }
     let entries = list.results.iter().map(|result| entry(result, terminal));
     entries.collect::<String>() + "`quell results show ID` prints one again\n"

@@ -17,6 +17,7 @@ use super::payoff;
 use super::terminal::Terminal;
 use command::command;
 use quell_cli::table::{lines, new_table, set_gap};
+use textwrap::core::display_width;
 
 pub(crate) use conclusion::conclusion;
 
@@ -77,49 +78,63 @@ pub(crate) fn reverted(ends: &[EndRecord], terminal: Terminal) -> String {
     ends.iter().map(line).collect()
 }
 
+const HEADING: [&str; 8] = ["server", "PID", "in", "mode", "queues", "workers", "problems", "next"];
+const PLACE: usize = 2;
+const MODE: usize = 3;
+const PROBLEMS: usize = 6;
+const NEXT: usize = 7;
+/// Columns that a narrow terminal has below each server, those that move first at the front.
+const MOVABLE: [usize; 4] = [NEXT, PLACE, PROBLEMS, MODE];
+
+type Cells = [String; HEADING.len()];
+
 fn rows(servers: &[&HostServer], terminal: Terminal, fixes: Fixes) -> String {
     let shown = servers.len().min(SHOWN);
-    let steps: Vec<String> = servers[..shown].iter().map(|server| next(server, fixes)).collect();
-    let with = |below: bool| {
+    let rows: Vec<Cells> = servers[..shown].iter().map(|server| cells(server, fixes)).collect();
+    let table = |below: &[usize]| {
+        let beside = |row: &Cells| -> Vec<String> {
+            let columns = row.iter().enumerate().filter(|(column, _)| !below.contains(column));
+            columns.map(|(_, cell)| cell.clone()).collect()
+        };
         let mut table = new_table();
-        let heading = ["server", "PID", "in", "mode", "queues", "workers", "problems"];
-        table.set_header(heading.into_iter().chain((!below).then_some("next")));
-        for (server, step) in servers.iter().zip(&steps) {
-            table.add_row(cells(server).into_iter().chain((!below).then(|| step.clone())));
-        }
+        table.set_header(beside(&HEADING.map(str::to_owned))).add_rows(rows.iter().map(beside));
         set_gap(&mut table, 2);
         lines(&table)
     };
-    let wide = with(false);
-    let is_fit = wide.lines().all(|line| terminal.fits(line.chars().count()));
-    let mut out = match is_fit {
-        true => wide,
-        false => {
-            let narrow = with(true);
-            let mut lines = narrow.lines();
-            let heading = lines.next().unwrap_or_default();
-            let rows = lines.zip(&steps).map(|(line, step)| format!("{line}\n{}\n", below(step, terminal)));
-            format!("{heading}\n{}", rows.collect::<String>())
-        }
-    };
+    let fits = |below: &&[usize]| table(below).lines().all(|line| terminal.fits(display_width(line)));
+    let below = (0..MOVABLE.len()).map(|count| &MOVABLE[..count]).find(fits).unwrap_or(&MOVABLE);
+    let table = table(below);
+    let (heading, lines) = table.split_once('\n').unwrap_or_default();
+    let lines = lines.lines().zip(&rows).map(|(line, row)| format!("{line}\n{}", cells_below(row, below, terminal)));
+    let mut out = format!("{heading}\n{}", lines.collect::<String>());
     if servers.len() > shown {
         out.push_str(&format!("and {}; --json lists all\n", counted(servers.len() - shown, "more server")));
     }
     out
 }
 
-/// The step below its server. A command that does not fit beside its reason is on a line of its own.
-fn below(step: &str, terminal: Terminal) -> String {
+/// The cells of these columns, below their server.
+fn cells_below(row: &Cells, columns: &[usize], terminal: Terminal) -> String {
+    let is_below = |column: &usize| columns.contains(column) && row[*column] != ABSENT;
+    let cell = |column: usize| if column == PLACE { format!("in {}", row[column]) } else { row[column].clone() };
+    let about: Vec<String> = [PLACE, MODE, PROBLEMS].into_iter().filter(is_below).map(cell).collect();
+    let about = (!about.is_empty()).then(|| terminal.fill(&about.join(", "), "    ", "    ") + "\n");
+    let step = is_below(&NEXT).then(|| step_below(&row[NEXT], terminal) + "\n");
+    about.unwrap_or_default() + &step.unwrap_or_default()
+}
+
+/// A command that does not fit beside its reason is on a line of its own.
+fn step_below(step: &str, terminal: Terminal) -> String {
     let is_command = |text: &str| ["quell ", "ssh "].iter().any(|program| text.starts_with(program));
     match step.rsplit_once(": ").filter(|(_, command)| is_command(command)) {
-        Some((reason, command)) if !terminal.fits(step.chars().count() + 4) => {
+        Some((reason, command)) if !terminal.fits(display_width(step) + 4) => {
             format!("{}\n      {command}", terminal.fill(&format!("{reason}:"), "    ", "    "))
         }
         _ => terminal.fill(step, "    ", "    "),
     }
 }
 
-fn cells(server: &HostServer) -> [String; 7] {
+fn cells(server: &HostServer, fixes: Fixes) -> Cells {
     let mode = match (server.attached, server.present) {
         (Some(mode), _) => format!("{mode} ({})", if server.launched { "launched" } else { "attached" }),
         // Overrides are too long for a column; `quell show` has them.
@@ -148,6 +163,7 @@ fn cells(server: &HostServer) -> [String; 7] {
         server.queues.to_string(),
         server.workers.to_string(),
         or_absent(problems.join(", ")),
+        next(server, fixes),
     ]
 }
 
@@ -305,6 +321,23 @@ mod tests {
         let narrow = table(&servers, Terminal { columns: Some(80), colour: false }, Fixes::ByDoctor);
         assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
         assert_eq!(narrow.lines().nth(2), Some(&*format!("    measure: quell bench --pid {pid}")), "{narrow}");
+    }
+
+    #[test]
+    fn a_narrow_terminal_has_the_place_problems_and_mode_of_a_server_below_it() {
+        let place = Some(ProgramPlace::Unit("memcached-of-the-shop.service".to_owned()));
+        let (netns, attached) = (Some("frontend".to_owned()), "suspend200".parse().ok());
+        let of = |name: &str| server(name, NextStep::AwaitExperiment { pid: Pid::of_this_process() });
+        let servers = [HostServer { place, netns, attached, ..of("memcached-of-us") }, of("nginx")];
+        let at = |columns| table(&servers, Terminal { columns: Some(columns), colour: false }, Fixes::ByDoctor);
+        for columns in [50, 60, 80, 100, 132] {
+            let text = at(columns);
+            assert!(text.lines().all(|line| line.chars().count() <= columns), "{columns}: {text}");
+            for cell in ["suspend200 (attached)", "1 warning", "netns frontend", "wait: an experiment"] {
+                assert!(text.replace("\n    ", " ").contains(cell), "{columns}, {cell}: {text}");
+            }
+        }
+        assert!(at(80).contains("\n    in unit memcached-of-the-shop.service, netns frontend\n"), "{}", at(80));
     }
 
     fn measured(problem: Option<&str>) -> EarlierMeasurement {

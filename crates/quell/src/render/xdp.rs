@@ -9,8 +9,9 @@ use quell_sampler::{PollsByPoller, QueuePoller, XdpHook};
 use quell_stats::LatencyHistogram;
 use quell_xdp::{PollWay, XdpLoadReport, XdpQueue, XdpResponderStats, XdpSchedule};
 
-use super::load_report::{HEADING, quantiles};
+use super::load_report::latencies;
 use super::number::short;
+use super::terminal::Terminal;
 
 /// Figures for a judge of an experiment, as those of other loads.
 pub(crate) fn figures(report: &XdpLoadReport) -> String {
@@ -27,20 +28,21 @@ pub(crate) fn figures(report: &XdpLoadReport) -> String {
     out
 }
 
-pub(crate) fn load(run: &XdpLoadRun) -> String {
+pub(crate) fn load(run: &XdpLoadRun, terminal: Terminal) -> String {
     let XdpLoadRun { spec, report, .. } = run;
     let seconds = Duration::from_nanos(report.duration_ns).as_secs_f64();
     let mut out = format!(
-        "{} requests/s answered ({} in {seconds:.1} s)\n\n{HEADING}\n",
+        "{} requests/s answered ({} in {seconds:.1} s)\n\n",
         short(report.answered_per_s),
         short(count(report.answered)),
     );
-    out.push_str(&quantiles("from intended send", &report.latency));
-    out.push_str(&quantiles("from actual send", &report.latency_from_send));
-    out.push_str(&quantiles("generator's lateness", &report.lateness));
-    if let Some(calls) = &report.receive_calls {
-        out.push_str(&quantiles("receive call", calls));
-    }
+    let rows = [
+        ("from intended send", &report.latency),
+        ("from actual send", &report.latency_from_send),
+        ("generator's lateness", &report.lateness),
+    ];
+    let calls = report.receive_calls.as_ref().map(|calls| ("receive call", calls));
+    out.push_str(&latencies(&rows.into_iter().chain(calls).collect::<Vec<_>>(), terminal));
     out.push('\n');
     let mut lines = vec![queue(&report.queue), format!("polled by {}", way(spec.socket.way))];
     if let Some(polls) = &report.polls {
@@ -59,8 +61,7 @@ pub(crate) fn load(run: &XdpLoadRun) -> String {
         let (run, wait) = (cpu(thread.run_ns), cpu(thread.wait_ns));
         lines.push(format!("CPU of the {}: {run} % of one CPU, {wait} % waiting for a CPU, {place}", thread.thread));
     }
-    out.push_str(&lines.join("\n"));
-    out.push('\n');
+    out.extend(lines.iter().map(|line| terminal.fill(line, "", "  ") + "\n"));
     out
 }
 

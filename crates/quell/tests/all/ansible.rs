@@ -59,6 +59,14 @@ impl Host {
         (played.status.success(), said)
     }
 
+    /// What a command prints about the journals of the role.
+    fn quell(&self, arguments: &[&str]) -> String {
+        let mut quell = Command::new(env!("CARGO_BIN_EXE_quell"));
+        let output = quell.args(arguments).env("QUELL_JOURNAL_DIR", self.dir.path().join("journal")).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
     fn flush_timeout_ns(&self) -> Option<u64> {
         self.lab.napi().settings.gro_flush_timeout_ns
     }
@@ -77,6 +85,14 @@ fn the_role_applies_a_profile_verifies_it_and_rolls_back() {
     };
     profile("good.toml", "server0");
     profile("wrong.toml", "absent0");
+    let sysctl = |name: &str, value: u32| {
+        fs::write(host.dir.path().join(name), format!("[sysctl]\n'net.core.somaxconn' = {value}\n")).unwrap();
+    };
+    sysctl("second.toml", 77);
+    sysctl("others.toml", 88);
+    // A profile that the role has not applied.
+    let others = TestLab::raise_beside_others("ansible-others", 1).unwrap();
+    host.quell(&["apply", "--netns", &others.server_name, &host.dir.path().join("others.toml").to_string_lossy()]);
 
     let (played, said) = host.play("present", &["good.toml"]);
     assert!(played, "{said}");
@@ -90,8 +106,15 @@ fn the_role_applies_a_profile_verifies_it_and_rolls_back() {
 
     let (played, said) = host.play("present", &["good.toml"]);
     assert!(played, "{said}");
-    let (played, said) = host.play("absent", &["good.toml", "wrong.toml"]);
+    let (played, said) = host.play("present", &["good.toml", "second.toml"]);
+    assert!(played, "profiles are applied together: {said}");
+    assert_eq!(host.flush_timeout_ns(), Some(50_000));
+    let (played, said) = host.play("absent", &["good.toml", "second.toml", "wrong.toml"]);
     assert!(played, "{said}");
     assert_eq!(host.flush_timeout_ns(), Some(0));
+    let status = host.quell(&["status"]);
+    let (applied, _) = status.split_once("history:").unwrap();
+    assert!(applied.contains("others.toml") && !applied.contains("good.toml"), "others keep theirs: {status}");
+    host.quell(&["revert"]);
     assert_eq!(fs::read_dir(host.dir.path().join("etc")).unwrap().count(), 0);
 }

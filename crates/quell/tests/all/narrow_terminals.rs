@@ -4,10 +4,16 @@ use std::process::Command;
 
 use quell_test_support::{Lacks, skip};
 
+use crate::attach_on_the_kernel::stage::{MODE, Stage};
+
 /// What a command prints on a terminal with this number of columns. `None` without script(1).
 fn printed(columns: usize, arguments: &str) -> Option<String> {
+    printed_by(columns, env!("CARGO_BIN_EXE_quell"), arguments)
+}
+
+fn printed_by(columns: usize, quell: &str, arguments: &str) -> Option<String> {
     // Progress is on standard error.
-    let command = format!("{} {arguments} 2>/dev/null", env!("CARGO_BIN_EXE_quell"));
+    let command = format!("{quell} {arguments} 2>/dev/null");
     let ran = Command::new("script")
         .args(["-qec", &command, "/dev/null"])
         .env("COLUMNS", columns.to_string())
@@ -18,13 +24,15 @@ fn printed(columns: usize, arguments: &str) -> Option<String> {
         return None;
     };
     let text = String::from_utf8(ran.stdout).unwrap().replace("\r\n", "\n");
-    assert!(ran.status.success(), "{command}: {text}");
+    // 3: `quell doctor` has a serious finding.
+    assert!(matches!(ran.status.code(), Some(0 | 3)), "{command}: {text}");
     Some(text)
 }
 
 /// Lines that are wider than the terminal, except for those that are, or contain, a command that a reader copies.
 fn too_wide(columns: usize, text: &str) -> Vec<&str> {
-    let is_command = |line: &str| line.trim_start().starts_with("quell ") || line.contains('`');
+    let is_command =
+        |line: &str| line.contains('`') || ["quell ", "ssh "].iter().any(|it| line.trim_start().starts_with(it));
     text.lines().filter(|line| line.chars().count() > columns && !is_command(line)).collect()
 }
 
@@ -48,6 +56,31 @@ fn no_line_but_a_command_is_wider_than_the_terminal() {
             assert!(wide.is_empty(), "{columns} columns, {arguments}: {wide:#?}");
         }
     }
+}
+
+#[test]
+fn no_line_about_a_host_but_a_command_is_wider_than_the_terminal() {
+    let Some(stage) = Stage::enter("narrow") else { return };
+    let (pid, dir, netns) = (stage.pid(), stage.dir.path().display(), &stage.lab.server_name);
+    let quell = format!(
+        "QUELL_JOURNAL_DIR={dir}/journal QUELL_RESULTS_DIR={dir}/results ip netns exec {netns} {}",
+        env!("CARGO_BIN_EXE_quell")
+    );
+    let attach = format!("attach {MODE} {pid}");
+    stage.says(0, &["attach", MODE, &pid, "--yes"]);
+    let plan = format!("bench --pid {pid} --dry-run");
+    let of_the_host = ["", "doctor", "show", "show --details", "status", "revert --dry-run"];
+    for columns in [60, 80] {
+        for arguments in of_the_host.into_iter().chain(["results", "top -n 1", "conformance --list", &plan]) {
+            let Some(text) = printed_by(columns, &quell, arguments) else { return };
+            let wide = too_wide(columns, &text);
+            assert!(wide.is_empty(), "{columns} columns, {arguments}: {wide:#?}");
+        }
+    }
+    stage.says(0, &["detach", "--all"]);
+    let attach = printed_by(60, &quell, &format!("{attach} --dry-run")).unwrap_or_default();
+    assert!(too_wide(60, &attach).is_empty(), "{attach}");
+    stage.assert_back();
 }
 
 #[test]

@@ -42,6 +42,39 @@ fn the_schema_of_every_document_is_published() {
     assert_eq!(files.map(|entry| entry.unwrap().file_name()).collect::<BTreeSet<_>>(), expected);
 }
 
+/// Files of Rust below `dir`.
+fn sources(dir: &Path) -> Vec<PathBuf> {
+    let paths = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let of = |path: PathBuf| match path.is_dir() {
+        true => sources(&path),
+        false => vec![path],
+    };
+    paths.flat_map(of).filter(|path| path.extension().is_some_and(|extension| extension == "rs")).collect()
+}
+
+/// Names in literals such as `"quell-tune/1"`.
+fn schema_names(source: &str) -> impl Iterator<Item = &str> {
+    source.split("\"quell-").skip(1).filter_map(|rest| {
+        let (literal, _) = rest.split_once(['"', '\\'])?;
+        let (name, version) = literal.split_once('/')?;
+        version.parse::<u32>().is_ok().then_some(name)
+    })
+}
+
+/// Journals are state of the program, and `quell-study` is in no package.
+#[test]
+fn every_document_that_the_program_can_write_has_a_published_schema() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let packaged = fs::read_dir(crates).unwrap().map(|entry| entry.unwrap().path().join("src"));
+    let packaged = packaged.filter(|src| src.is_dir() && !src.starts_with(crates.join("quell-study")));
+    let texts: Vec<String> =
+        packaged.flat_map(|src| sources(&src)).map(|path| fs::read_to_string(path).unwrap()).collect();
+    let written: BTreeSet<&str> = texts.iter().flat_map(|text| schema_names(text)).collect();
+    let kinds = kinds();
+    let published = kinds.iter().map(|kind| &**kind).chain(["journal"]).collect();
+    assert_eq!(written, published);
+}
+
 #[test]
 fn the_page_lists_every_document() {
     let page = include_str!("../../../../docs/results.md");
@@ -95,6 +128,7 @@ fn output_of_commands_matches_its_schema() {
         &["lab", "list"],
         &["vm", "list"],
         &["sim", "hosts"],
+        &["conformance", "--list"],
         &["sim", "explain", "suspend20"],
         &[
             "tune",

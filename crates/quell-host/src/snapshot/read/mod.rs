@@ -24,6 +24,7 @@ use quell_linux::netlink::NetlinkError;
 use quell_linux::netns::NamespaceError;
 use quell_linux::proc::{ProcError, ProcRoot};
 use quell_linux::{Pid, clock};
+use quell_mode::did_you_mean;
 
 use self::outcome::Outcome as _;
 use self::processes::OpenProcess;
@@ -41,7 +42,10 @@ pub enum TakeError {
     Processes(#[from] ProcError),
     #[error("there is no process {0}")]
     NoSuchProcess(Pid),
-    #[error("there is no device {name} in this network namespace; there {}", in_words(there))]
+    #[error(
+        "there is no device {name} in this network namespace; there {}{}",
+        in_words(there), did_you_mean(name, there.iter().map(String::as_str))
+    )]
     NoSuchDevice { name: String, there: Vec<String> },
 }
 

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::str::FromStr;
 
 use clap::Args;
+use quell_cli::simulation::refused_mode;
 use quell_host::attach::placement::Wanted;
 use quell_host::attach::{AttachError, Targets};
 use quell_linux::visible;
@@ -20,7 +21,7 @@ use crate::output;
 pub(super) enum ModeOrProgram {
     Mode(DeliveryMode),
     /// A PID or a name, and why it is no mode.
-    Program(ProgramWord, String),
+    Program(ProgramWord, ParseModeError),
 }
 
 impl FromStr for ModeOrProgram {
@@ -28,7 +29,7 @@ impl FromStr for ModeOrProgram {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let program = || text.parse().unwrap_or_else(|never| match never {});
-        Ok(text.parse().map_or_else(|error: ParseModeError| Self::Program(program(), error.to_string()), Self::Mode))
+        Ok(text.parse().map_or_else(|error| Self::Program(program(), error), Self::Mode))
     }
 }
 
@@ -49,12 +50,20 @@ pub(super) struct AttachProgramsArgs {
     profile: Option<String>,
 }
 
+/// A mode in the place of a program.
+fn second_mode(word: &ProgramWord) -> Option<DeliveryMode> {
+    match word {
+        ProgramWord::Name(name) => name.parse().ok(),
+        ProgramWord::Pid(_) => None,
+    }
+}
+
 impl AttachProgramsArgs {
     /// Returns the mode and the processes that the command line selects.
     pub(super) fn find(&self, placement: &Wanted) -> Result<(DeliveryMode, Targets), Failure> {
         let (mode, first) = match (&self.profile, self.first.clone()) {
             (None, Some(ModeOrProgram::Mode(mode))) => (mode, None),
-            (None, Some(ModeOrProgram::Program(ProgramWord::Name(_), error))) => return Err(Failure::usage(error)),
+            (None, Some(ModeOrProgram::Program(ProgramWord::Name(_), error))) => return Err(refused_mode(&error)),
             (None, _) => return Err(Failure::usage("specify a mode before the processes, or --profile")),
             (Some(_), Some(ModeOrProgram::Mode(mode))) => {
                 return Err(Failure::usage(format!("--profile selects the mode, so {mode} cannot be specified too")));
@@ -64,6 +73,12 @@ impl AttachProgramsArgs {
             }
             (Some(named), None) => (self.of_profile(named, None, placement)?, None),
         };
+        if let Some(second) = self.words.iter().find_map(second_mode) {
+            return Err(Failure::usage(format!(
+                "a program has one mode, and {mode} and {second} are given; `quell bench --modes {mode},{second} --pid PID` \
+                 compares them (--name {second} selects a program of this name)"
+            )));
+        }
         let words: Vec<ProgramWord> = first.into_iter().chain(self.words.iter().cloned()).collect();
         if words.is_empty() && !self.programs.is_given() {
             return Err(Failure::usage(

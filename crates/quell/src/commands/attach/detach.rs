@@ -11,6 +11,7 @@ use quell_host::attach::attached::{Attached, attachments, waiting};
 use quell_host::attach::keeper::{Detached, detach};
 use quell_host::attach::{Selection, TargetError, Targets};
 use quell_linux::{Pid, visible};
+use quell_mode::did_you_mean;
 
 use super::ask;
 use crate::commands::programs_args::{ProgramWord, ProgramsArgs};
@@ -153,7 +154,12 @@ fn choose(attached: Vec<Attached>, waiting: Vec<Attached>, args: &DetachArgs) ->
         let of_it = |attached: &&Attached| attached.history.targets.iter().any(|it| selected.pids.contains(&it.pid));
         let its: Vec<&Attached> = all.iter().filter(of_it).collect();
         if its.is_empty() {
-            return Err(Failure::usage(format!("{} is not attached; `quell status` lists attachments", selected.name)));
+            let names = all.iter().flat_map(|attached| &attached.history.targets).map(|target| &*target.name);
+            return Err(Failure::usage(format!(
+                "{} is not attached{}; `quell status` lists attachments",
+                selected.name,
+                visible::name(&did_you_mean(&selected.name, names))
+            )));
         }
         if its.iter().any(|attached| attached.is_launched()) {
             return Err(Failure::usage(format!(
@@ -192,7 +198,7 @@ fn selected(all: &[Attached], args: &DetachArgs) -> Result<Vec<SelectedProgram>,
             }
             ProgramWord::Name(name) => {
                 let pids = match Selection::named(&name).and_then(running) {
-                    Err(TargetError::NoSuchName(_)) => {
+                    Err(TargetError::NoSuchName { .. }) => {
                         let targets = all.iter().flat_map(|attached| &attached.history.targets);
                         targets.filter(|target| target.name == name).map(|target| target.pid).collect()
                     }

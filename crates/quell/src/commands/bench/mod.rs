@@ -5,6 +5,7 @@ mod published;
 
 use std::time::Duration;
 
+use quell_cli::simulation::refused_mode;
 use quell_linux::clock;
 use quell_linux::output_file::OutputFile;
 use quell_mode::DeliveryMode;
@@ -245,7 +246,7 @@ fn modes(args: &BenchArgs, place: Place) -> Result<Vec<DeliveryMode>, Failure> {
         Place::Lab | Place::Sim | Place::Published | Place::PublishedGuest => extent(args).modes(),
     };
     let modes = args.modes.clone().unwrap_or_else(|| default.join(","));
-    DeliveryMode::parse_list(&modes).map_err(|error| Failure::usage(format!("{error}\n\n{}", error.caret())))
+    DeliveryMode::parse_list(&modes).map_err(|error| refused_mode(&error))
 }
 
 /// The commands that measure each slice.

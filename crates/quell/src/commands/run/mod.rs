@@ -10,6 +10,7 @@ use std::num::NonZeroU32;
 use std::process::ExitCode;
 
 use clap::Args;
+use quell_cli::simulation::refused_mode;
 use quell_host::attach::AttachPlan;
 use quell_host::attach::placement::Wanted;
 use quell_launch::choice::{LaunchChoice, Said};
@@ -39,6 +40,7 @@ use crate::render::launch as render;
 pub(crate) struct RunArgs {
     /// Delivery mode: base, deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, userbusy, eventspinN,
     /// sockpollN (N in µs).
+    #[arg(value_parser = mode_with_place)]
     mode: Option<DeliveryMode>,
     /// Command to start and its arguments, after `--`.
     #[arg(last = true, required = true, value_name = "COMMAND")]
@@ -161,6 +163,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     queues.set_command(command.pid(), launch.preload_settings.and_then(|settings| settings.epoll));
     let verifier = Verifier::new(launch.choice.mode.value, launch.wanted, &launch.program.reach);
     supervise::until_exit(&mut command, &signals, queues, verifier)
+}
+
+fn mode_with_place(text: &str) -> Result<DeliveryMode, String> {
+    text.parse().map_err(|error| refused_mode(&error).text)
 }
 
 /// Checks whether `quell run` can start a command under a mode. Starts nothing, changes nothing.

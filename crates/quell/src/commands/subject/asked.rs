@@ -322,12 +322,13 @@ fn loads(loads: &[OfferedLoad]) -> String {
     format!("at {}", loads.join(", "))
 }
 
-/// `at most 12 blocks of 3 slices: one of each mode, two of base`.
+/// `time for 12 blocks of 3 slices: one of each mode, two of base`. Not a limit: a block begins as long as the budget has
+/// time for one like those before, and slices can be shorter than planned.
 fn blocks(comparison: &Comparison, slice_ms: u64) -> String {
     let slices = comparison.modes.len() + 1;
     let blocks = comparison.budget_max_ms / (slice_ms * slices as u64).max(1);
     let reference = comparison.modes.first().map(ToString::to_string).unwrap_or_default();
-    format!("at most {} of {slices} slices: one of each mode, two of {reference}\n", counted(blocks, "block"))
+    format!("time for {} of {slices} slices: one of each mode, two of {reference}\n", counted(blocks, "block"))
 }
 
 /// Commands that send the load, measure latency, and measure another program, with their options.

@@ -6,12 +6,13 @@ use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::payoff::DoesItPay;
 use quell_linux::visible::counted;
 use quell_result::top::{IntervalReport, ObservedDevice, ObservedIdleState, ObservedProgram, ObservedQueue};
+use textwrap::core::display_width;
 
 use super::number::{ABSENT, short};
 use super::payoff::{self, ProgramArguments};
 use super::terminal::Terminal;
 use crate::output::on_one_line;
-use quell_cli::table::{align_numbers, lines, new_table, set_gap};
+use quell_cli::table::Grid;
 
 pub(crate) const LEGEND: &str = "\
 Columns of queues:
@@ -38,6 +39,8 @@ const QUEUE_HEADINGS: [&str; 18] = [
 /// Columns that name a queue, and those of its pollers.
 const NAMES: usize = 3;
 const POLLERS: std::ops::Range<usize> = 7..13;
+/// Columns that name a program.
+const PROGRAM_NAMES: usize = 2;
 const PROGRAM_HEADINGS: [&str; 7] = ["PID", "NAME", "QUEUES", "CPU", "US/PKT", "MODE", "EFFECT"];
 
 #[must_use]
@@ -47,14 +50,13 @@ pub(crate) fn text(report: &IntervalReport) -> String {
         Some(why) => format!("polls unknown: {}\n", on_one_line(why)),
         None => String::new(),
     };
-    out.push_str(&queue_tables(report, seconds, Terminal::of_stdout()));
+    let terminal = Terminal::of_stdout();
+    out.push_str(&queue_tables(report, seconds, terminal));
     if !report.programs.is_empty() {
         out.push('\n');
-        out.push_str(&table(
-            &PROGRAM_HEADINGS,
-            PROGRAM_HEADINGS.len(),
-            report.programs.iter().map(|program| program_cells(program).to_vec()),
-        ));
+        let mut programs = Grid::new(PROGRAM_HEADINGS, PROGRAM_NAMES).with_numbers(0..0).with_gap(1);
+        report.programs.iter().for_each(|program| programs.push(program_cells(program)));
+        out.push_str(&programs.render(terminal));
         out.push_str(&reasons(report));
     }
     if let Some(idle) = idle_states(report) {
@@ -71,18 +73,21 @@ pub(crate) fn text(report: &IntervalReport) -> String {
 /// The queues in one table. If it is too wide, those who poll are in a table of their own.
 fn queue_tables(report: &IntervalReport, seconds: f64, terminal: Terminal) -> String {
     let of_columns = |columns: &[usize]| {
-        let headings: Vec<&str> = columns.iter().map(|&column| QUEUE_HEADINGS[column]).collect();
-        let rows = report.queues.iter().map(|queue| queue_cells(queue, seconds));
-        table(&headings, 1, rows.map(|cells| columns.iter().map(|&column| cells[column].clone()).collect()))
+        let headings = columns.iter().map(|&column| QUEUE_HEADINGS[column]);
+        let mut grid = Grid::new(headings, NAMES).with_numbers(1..usize::MAX).with_gap(1);
+        for cells in report.queues.iter().map(|queue| queue_cells(queue, seconds)) {
+            grid.push(columns.iter().map(|&column| cells[column].clone()));
+        }
+        grid
     };
     let all: Vec<usize> = (0..QUEUE_HEADINGS.len()).collect();
-    let wide = of_columns(&all);
-    if wide.lines().all(|line| terminal.fits(line.chars().count())) {
+    let wide = of_columns(&all).render(Terminal { columns: None, ..terminal });
+    if wide.lines().all(|line| terminal.fits(display_width(line))) {
         return wide;
     }
     let (of_pollers, others): (Vec<usize>, Vec<usize>) = all.into_iter().partition(|column| POLLERS.contains(column));
     let of_pollers: Vec<usize> = (0..NAMES).chain(of_pollers).collect();
-    format!("{}\n{}", of_columns(&others), of_columns(&of_pollers))
+    format!("{}\n{}", of_columns(&others).render(terminal), of_columns(&of_pollers).render(terminal))
 }
 
 /// Stalled queues, devices and AF_XDP sockets that drop packets, and queues that are not sampled although others are. `None` without any.
@@ -142,17 +147,6 @@ fn idle_states(report: &IntervalReport) -> Option<String> {
         |state: &ObservedIdleState| format!("{} {}/s", on_one_line(&state.name), rate(state.entered as f64 / seconds));
     let states: Vec<String> = report.idle_states.iter().map(state).collect();
     (!states.is_empty()).then(|| format!("idle states entered: {}", states.join(", ")))
-}
-
-fn table(headings: &[&str], left: usize, rows: impl Iterator<Item = Vec<String>>) -> String {
-    let mut grid = new_table();
-    grid.set_header(headings.iter().copied());
-    rows.for_each(|row| {
-        grid.add_row(row);
-    });
-    align_numbers(&mut grid, left);
-    set_gap(&mut grid, 1);
-    lines(&grid)
 }
 
 fn queue_cells(queue: &ObservedQueue, seconds: f64) -> [String; 18] {
