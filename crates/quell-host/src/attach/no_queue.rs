@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::findings::{FixText, gro_on, lacks_napi};
 use crate::snapshot::query::{SnapshotQuery, is_connection_to_another_host, is_loopback};
-use crate::snapshot::{Device, Files, SnapshotSocket};
+use crate::snapshot::{Device, Files, OtherSocket, SnapshotSocket};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "cause", rename_all = "kebab-case")]
@@ -17,8 +17,14 @@ use crate::snapshot::{Device, Files, SnapshotSocket};
 pub enum NoQueueCause {
     /// All sockets of the programs are loopback ones, which never have a queue.
     Loopback,
+    /// The programs listen on Unix or vsock sockets, and have no TCP or UDP socket.
+    LocalListeners,
+    NoNetworkSocket,
     /// The device that delivers to the programs is a veth without NAPI instances.
-    GroOff { device: String, fix: FixText },
+    GroOff {
+        device: String,
+        fix: FixText,
+    },
     #[default]
     NoPacket,
 }
@@ -37,6 +43,9 @@ pub(crate) fn no_queue_cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>
     if is_visible && !held.is_empty() && held.iter().all(is_over_loopback) {
         return NoQueueCause::Loopback;
     }
+    if is_visible && held.is_empty() {
+        return without_network_socket(&files);
+    }
     let sockets: Vec<&SnapshotSocket> = held.into_iter().flatten().filter(|socket| !is_loopback(socket)).collect();
     let namespaces: BTreeSet<u64> = sockets.iter().map(|socket| socket.namespace).collect();
     let veth = namespaces.into_iter().find_map(|namespace| veth_without_napi(query, namespace, &sockets));
@@ -44,6 +53,16 @@ pub(crate) fn no_queue_cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>
         device: device.name.clone(),
         fix: gro_on(query, device).text(),
     })
+}
+
+fn without_network_socket(files: &[&Files]) -> NoQueueCause {
+    let others = || files.iter().flat_map(|files| &files.other_sockets);
+    let listens = others().any(|other| matches!(other, OtherSocket::UnixListener | OtherSocket::VsockListener));
+    match listens && others().all(|other| other.has_no_queue()) {
+        true => NoQueueCause::LocalListeners,
+        // A program that starts has no socket yet.
+        false => NoQueueCause::NoNetworkSocket,
+    }
 }
 
 /// The veth without NAPI instances that delivers to the sockets, if another device is not as likely.
@@ -59,12 +78,25 @@ fn veth_without_napi<'a>(query: &SnapshotQuery<'a>, namespace: u64, sockets: &[&
     veths.filter(|_| !has_napi || sockets.iter().any(bypass_napi)).max_by_key(received)
 }
 
+impl NoQueueCause {
+    /// Whether no packet of the programs can pass a queue, so that no mode has an effect.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::Loopback | Self::LocalListeners)
+    }
+}
+
 impl fmt::Display for NoQueueCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Loopback => f.write_str(
                 "all sockets of the programs have loopback addresses: let the server listen on another address",
             ),
+            Self::LocalListeners => f.write_str(
+                "the programs listen on Unix or vsock sockets only, whose data passes no queue, so no mode has an \
+                 effect: let the server listen on a TCP or UDP address",
+            ),
+            Self::NoNetworkSocket => f.write_str("the programs have no TCP or UDP socket"),
             Self::GroOff { device, fix } => {
                 write!(f, "GRO is off on {device}, so its packets pass no NAPI instance and have no queue: ")?;
                 match fix {
