@@ -286,7 +286,7 @@ mod tests {
         let Ok(socket) = rustix::net::socket(family, rustix::net::SocketType::RAW, None) else {
             return skip(Lacks::Root, "could not create an AF_XDP socket (needs CAP_NET_RAW)");
         };
-        assert_eq!(family(&socket).unwrap(), SocketFamily::Xdp);
+        assert_eq!(super::family(&socket).unwrap(), SocketFamily::Xdp);
         match set_prefer_busy_poll(&socket, true) {
             Err(SocketOptionError::Denied { .. }) => return skip(Lacks::Root, "needs CAP_NET_ADMIN"),
             result => result.unwrap(),
