@@ -84,8 +84,24 @@ pub fn is_inet(socket: impl AsFd) -> Result<bool, SocketOptionError> {
     Ok([libc::AF_INET, libc::AF_INET6].contains(&get(socket, SocketOption::Domain)?))
 }
 
-pub fn is_xdp(socket: impl AsFd) -> Result<bool, SocketOptionError> {
-    Ok(get(socket, SocketOption::Domain)? == libc::AF_XDP)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SocketFamily {
+    Xdp,
+    Unix,
+    Vsock,
+    Netlink,
+    Other,
+}
+
+pub fn family(socket: impl AsFd) -> Result<SocketFamily, SocketOptionError> {
+    Ok(match get(socket, SocketOption::Domain)? {
+        libc::AF_XDP => SocketFamily::Xdp,
+        libc::AF_UNIX => SocketFamily::Unix,
+        libc::AF_VSOCK => SocketFamily::Vsock,
+        libc::AF_NETLINK => SocketFamily::Netlink,
+        _ => SocketFamily::Other,
+    })
 }
 
 /// Time for which a blocking receive busy polls before it sleeps, in µs. A new socket starts with the sysctl
@@ -270,7 +286,7 @@ mod tests {
         let Ok(socket) = rustix::net::socket(family, rustix::net::SocketType::RAW, None) else {
             return skip(Lacks::Root, "could not create an AF_XDP socket (needs CAP_NET_RAW)");
         };
-        assert!(is_xdp(&socket).unwrap());
+        assert_eq!(super::family(&socket).unwrap(), SocketFamily::Xdp);
         match set_prefer_busy_poll(&socket, true) {
             Err(SocketOptionError::Denied { .. }) => return skip(Lacks::Root, "needs CAP_NET_ADMIN"),
             result => result.unwrap(),

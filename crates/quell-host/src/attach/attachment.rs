@@ -1,7 +1,7 @@
 //! Applies a mode to programs and maintains it. Each attachment has a journal and a keeper process of its own.
 //! [`mod@super::plan`] decides the changes; [`quell_change::transaction`] makes and undoes them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::PipeReader;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -67,6 +67,19 @@ pub struct Attachment {
 /// programs may use them.
 pub fn observe() -> Result<Snapshot, TakeError> {
     take(&SnapshotScope { whole_host: true, ..SnapshotScope::default() }).map(|(snapshot, _)| snapshot)
+}
+
+/// Takes a snapshot of the whole host, or of these programs if the former leaves them out because they have no network
+/// socket.
+pub fn observe_programs(programs: &BTreeSet<Pid>) -> Result<Snapshot, TakeError> {
+    let host = observe()?;
+    let is_shown =
+        |pid: &Pid| host.processes.iter().any(|process| process.pid == *pid) || host.hidden_processes.contains(pid);
+    if programs.is_empty() || programs.iter().any(is_shown) {
+        return Ok(host);
+    }
+    let scope = SnapshotScope { pids: programs.iter().copied().collect(), ..SnapshotScope::default() };
+    take(&scope).map(|(snapshot, _)| snapshot)
 }
 
 impl Attachment {

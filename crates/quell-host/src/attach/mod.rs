@@ -51,7 +51,7 @@ pub mod wait;
 pub mod watch;
 
 pub use attached::{Attached, AttachedMode, attachments};
-pub use attachment::{Attachment, observe};
+pub use attachment::{Attachment, observe, observe_programs};
 pub use error::AttachError;
 pub use mode_command::ModeCommand;
 pub use pass::{Pass, describe_step};

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::findings::{FixText, fix_of_bypass, gro_on, lacks_napi};
 use crate::snapshot::query::{SnapshotQuery, bypasses_napi, is_loopback};
-use crate::snapshot::{Device, Files, SnapshotSocket};
+use crate::snapshot::{Device, Files, OtherSocket, SnapshotSocket};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "cause", rename_all = "kebab-case")]
@@ -19,6 +19,9 @@ use crate::snapshot::{Device, Files, SnapshotSocket};
 pub enum NoQueueCause {
     /// All sockets of the programs are loopback ones, which never have a queue.
     Loopback,
+    /// The programs listen on Unix or vsock sockets, and have no TCP or UDP socket.
+    LocalListeners,
+    NoNetworkSocket,
     /// The device that delivers to the programs is a veth without NAPI instances.
     GroOff { device: String, fix: FixText },
     /// Connections of the programs receive packets that pass no NAPI instance.
@@ -41,6 +44,9 @@ pub(crate) fn no_queue_cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>
     if is_visible && !held.is_empty() && held.iter().all(is_over_loopback) {
         return NoQueueCause::Loopback;
     }
+    if is_visible && held.is_empty() {
+        return without_network_socket(&files);
+    }
     let sockets: Vec<&SnapshotSocket> = held.into_iter().flatten().filter(|socket| !is_loopback(socket)).collect();
     let namespaces: BTreeSet<u64> = sockets.iter().map(|socket| socket.namespace).collect();
     if let Some(device) = namespaces.into_iter().find_map(|namespace| veth_without_napi(query, namespace, &sockets)) {
@@ -50,6 +56,16 @@ pub(crate) fn no_queue_cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>
     match fix_of_bypass(query, &bypassing, false).first() {
         Some(fix) if !bypassing.is_empty() => NoQueueCause::Bypass { connections: bypassing.len(), fix: fix.text() },
         _ => NoQueueCause::NoPacket,
+    }
+}
+
+fn without_network_socket(files: &[&Files]) -> NoQueueCause {
+    let others = || files.iter().flat_map(|files| &files.other_sockets);
+    let listens = others().any(|other| matches!(other, OtherSocket::UnixListener | OtherSocket::VsockListener));
+    match listens && others().all(|other| other.has_no_queue()) {
+        true => NoQueueCause::LocalListeners,
+        // A program that starts has no socket yet.
+        false => NoQueueCause::NoNetworkSocket,
     }
 }
 
@@ -65,12 +81,25 @@ fn veth_without_napi<'a>(query: &SnapshotQuery<'a>, namespace: u64, sockets: &[&
         .max_by_key(received)
 }
 
+impl NoQueueCause {
+    /// Whether no packet of the programs can pass a queue, so that no mode has an effect.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::Loopback | Self::LocalListeners)
+    }
+}
+
 impl fmt::Display for NoQueueCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Loopback => f.write_str(
                 "all sockets of the programs have loopback addresses: let the server listen on another address",
             ),
+            Self::LocalListeners => f.write_str(
+                "the programs listen on Unix or vsock sockets only, whose data passes no queue, so no mode has an \
+                 effect: let the server listen on a TCP or UDP address",
+            ),
+            Self::NoNetworkSocket => f.write_str("the programs have no TCP or UDP socket"),
             Self::GroOff { device, fix } => {
                 write!(
                     f,

@@ -136,7 +136,7 @@ pub fn plan(
         let why = "access to its files was denied; needs CAP_SYS_PTRACE".to_owned();
         plan.impossible.push(AttachObstacle { what: format!("inspect process {pid}"), reason: why });
     }
-    if plan.refuse_loopback(&query, targets, request) || plan.refuse_without_epoll(&query, targets, request) {
+    if plan.refuse_without_queue(&query, targets, request) || plan.refuse_without_epoll(&query, targets, request) {
         // The reason is all there is to say.
         return AttachPlan { impossible: plan.impossible, ..AttachPlan::default() };
     }
@@ -185,6 +185,14 @@ impl AttachPlan {
             _ => false,
         };
         self.queues().any(suspends) || (self.queues().next().is_some() && self.steps.iter().any(polls))
+    }
+
+    /// Whether the plan sets no queue, and no epoll that can get one without a change of the host.
+    #[must_use]
+    pub fn is_without_effect(&self) -> bool {
+        // An epoll that is set polls nothing as long as no NAPI instance delivers to it.
+        let has_no_napi = matches!(self.without_queue, Some(NoQueueCause::GroOff { .. } | NoQueueCause::Bypass { .. }));
+        self.queues().next().is_none() && (has_no_napi || self.steps.iter().all(AttachStep::is_there))
     }
 
     pub fn queues(&self) -> impl Iterator<Item = &QueueStep> {
@@ -376,19 +384,24 @@ impl AttachPlan {
         }
     }
 
-    /// Refuses a mode for programs that receive over loopback only, where no mode has an effect. Returns whether it did.
-    fn refuse_loopback(&mut self, query: &SnapshotQuery<'_>, targets: &BTreeSet<Pid>, request: &AttachRequest) -> bool {
+    /// Refuses a mode for programs whose data passes no queue, where no mode has an effect. Returns whether it did.
+    fn refuse_without_queue(
+        &mut self,
+        query: &SnapshotQuery<'_>,
+        targets: &BTreeSet<Pid>,
+        request: &AttachRequest,
+    ) -> bool {
         let is_set = request.epolls == EpollsSetBy::Attachment && request.mode != DeliveryMode::default();
-        let is_refused = is_set && no_queue_cause(query, targets) == NoQueueCause::Loopback;
-        if is_refused {
+        let cause = is_set.then(|| no_queue_cause(query, targets)).filter(NoQueueCause::is_final);
+        if let Some(cause) = &cause {
             let processes: Vec<&Process> =
                 query.now.processes.iter().filter(|process| targets.contains(&process.pid)).collect();
             self.impossible.push(AttachObstacle {
                 what: format!("{} for {}", request.mode, first_of(&processes)),
-                reason: format!("{}, and {SEND_REQUESTS}", NoQueueCause::Loopback),
+                reason: format!("{cause}, and {SEND_REQUESTS}"),
             });
         }
-        is_refused
+        cause.is_some()
     }
 
     /// Refuses a mode that polls in `epoll_wait` for programs that receive packets without it. Returns whether it did.

@@ -32,8 +32,8 @@ pub use device::{Device, DeviceDefaults, Lower};
 pub use host::{ConfiguredFile, NetworkNamespace, Privileges, Service, SnapshotKernel, SnapshotScope, Sysctls, Taken};
 pub use index::{DeviceKey, Index};
 pub use process::{
-    BoundXdpQueue, EpollWait, FileWait, Files, HeldEpoll, HeldSocket, Process, SnapshotEpoll, SnapshotXdpSocket,
-    Thread, WatchedFile, WatchedKind, WatchedTarget,
+    BoundXdpQueue, EpollWait, FileWait, Files, HeldEpoll, HeldSocket, OtherSocket, Process, SnapshotEpoll,
+    SnapshotXdpSocket, Thread, WatchedFile, WatchedKind, WatchedTarget,
 };
 pub use quell_change::reuseport_group::Protocol;
 pub use queue::{Irq, Linked, Provenance, RxQueue, SnapshotNapi, TxQueue};

@@ -1,5 +1,7 @@
 //! A process as far as it receives packets: its threads, its epolls and their watched files, and its sockets.
 
+use std::collections::BTreeSet;
+
 use quell_linux::af_xdp::XdpSocketStats;
 use quell_linux::epoll_params::EpollParams;
 use quell_linux::proc::ProcessState;
@@ -163,6 +165,9 @@ pub struct Files {
     pub epolls: Vec<SnapshotEpoll>,
     /// Its TCP and UDP sockets, in ascending order of descriptors.
     pub sockets: Vec<HeldSocket>,
+    /// Kinds of its sockets that are neither TCP nor UDP.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub other_sockets: BTreeSet<OtherSocket>,
     /// Descriptors of AF_XDP sockets. They busy poll on their own and never suspend interrupts.
     pub xdp_sockets: Vec<i32>,
     /// What could be read of these sockets.
@@ -191,6 +196,30 @@ impl Files {
 
     pub(crate) fn receiving_rings(&self) -> impl Iterator<Item = i32> + '_ {
         self.io_urings.iter().copied().filter(|fd| !self.rings_without_sockets.contains(fd))
+    }
+}
+
+/// Kind of a socket that is neither TCP nor UDP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum OtherSocket {
+    Xdp,
+    UnixListener,
+    /// A Unix socket that does not listen.
+    Unix,
+    VsockListener,
+    /// A vsock socket that does not listen.
+    Vsock,
+    Netlink,
+    /// A socket of another family, or one whose family could not be read.
+    Unknown,
+}
+
+impl OtherSocket {
+    /// Whether it is known that none of its data passes a receive queue of a network device.
+    pub(crate) fn has_no_queue(self) -> bool {
+        !matches!(self, Self::Xdp | Self::Unknown)
     }
 }
 

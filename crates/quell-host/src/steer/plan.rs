@@ -28,11 +28,10 @@ pub struct Steering {
 #[non_exhaustive]
 pub enum CannotSteer {
     #[error(
-        "{key}: it has only one socket, {}; a filter selects among the sockets of a reuseport group. If the server \
-         can open a socket per worker (nginx: `listen … reuseport`), enable that",
+        "{key}: it has only one socket, {}; a filter selects among the sockets of a reuseport group. {advice}",
         match workers { 0 => "which no epoll watches".to_owned(), 1 => "with one worker".to_owned(), n => format!("shared by {n} workers") }
     )]
-    OneSocket { key: GroupKey, workers: usize },
+    OneSocket { key: GroupKey, workers: usize, advice: &'static str },
     #[error("{key}: no receive queue that a filter can distinguish delivers to it{}", listed(left_out))]
     NoQueues { key: GroupKey, left_out: Vec<LeftOut> },
     #[error("{key}: there is no device {name} in its namespace")]
@@ -72,6 +71,19 @@ impl CannotSteer {
             | Self::TooLarge { key, .. } => *key,
         }
     }
+}
+
+fn one_socket(group: &Group) -> CannotSteer {
+    let workers = group.workers();
+    let advice = match workers.first().map(|worker| worker.process.as_str()) {
+        Some("memcached") => {
+            "memcached sorts its connections itself if it is started with `-t QUEUES -N QUEUES`: leave out --steer"
+        }
+        Some("nginx") => "Add `reuseport` to its `listen` directives",
+        Some("haproxy") => "Add `shards by-thread` to its `bind` lines",
+        _ => "If the server can open a socket per worker (SO_REUSEPORT), enable that",
+    };
+    CannotSteer::OneSocket { key: group.key, workers: workers.len(), advice }
 }
 
 fn replacing(filter: &ServersFilter) -> String {
@@ -141,7 +153,7 @@ pub fn plan(
         return Err(CannotSteer::NoSuchDevice { key, name: name.clone() });
     }
     if group.members.len() < 2 {
-        return Err(CannotSteer::OneSocket { key, workers: group.workers().len() });
+        return Err(one_socket(group));
     }
     if key.protocol == Protocol::Udp && !request.udp {
         return Err(CannotSteer::Udp { key });

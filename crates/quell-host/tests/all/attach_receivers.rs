@@ -127,6 +127,43 @@ fn programs_whose_sockets_are_all_over_loopback_are_refused_in_every_mode() {
     assert_eq!(plan_of(&redirected, "suspend200").queues().count(), 1, "a packet filter redirects packets to it");
 }
 
+/// A program without TCP and UDP sockets has these other ones.
+fn with_other_sockets(kinds: Value) -> Value {
+    let mut host = untouched();
+    set(&mut host, "/processes/0/files/sockets", json!([]));
+    set(&mut host, "/processes/0/files/epolls", json!([]));
+    host["processes"][0]["files"]["other-sockets"] = kinds;
+    host
+}
+
+#[test]
+fn programs_that_listen_on_unix_or_vsock_sockets_only_are_refused_in_every_mode() {
+    for kinds in [json!(["unix-listener"]), json!(["unix-listener", "unix", "netlink"]), json!(["vsock-listener"])] {
+        for mode in ["suspend200", "defer200", "userbusy", "threaded", "sockpoll50"] {
+            let plan = plan_of(&with_other_sockets(kinds.clone()), mode);
+            assert!(
+                plan.steps.is_empty()
+                    && matches!(&plan.impossible[..], [one] if one.reason.contains("no mode has an effect")),
+                "{mode}: {plan:?}"
+            );
+        }
+    }
+    let cause = |host: &Value| plan_of(host, "base").without_queue;
+    assert_eq!(cause(&with_other_sockets(json!(["unix-listener"]))), Some(NoQueueCause::LocalListeners));
+    let mut also_ring = with_other_sockets(json!(["unix-listener"]));
+    set(&mut also_ring, "/processes/0/files/io-urings", json!([9]));
+    assert_eq!(cause(&also_ring), Some(NoQueueCause::NoPacket), "a ring can have sockets without descriptors");
+}
+
+#[test]
+fn programs_without_any_listening_or_network_socket_may_still_open_one() {
+    for kinds in [json!([]), json!(["unix"]), json!(["netlink"]), json!(["unix-listener", "unknown"])] {
+        let plan = plan_of(&with_other_sockets(kinds), "defer200");
+        assert!(plan.impossible.is_empty(), "{plan:?}");
+        assert_eq!(plan.without_queue, Some(NoQueueCause::NoNetworkSocket));
+    }
+}
+
 #[test]
 fn a_device_whose_packets_bypass_napi_is_named_with_the_command() {
     let without_gro = |mut host: Value| {
@@ -143,6 +180,13 @@ fn a_device_whose_packets_bypass_napi_is_named_with_the_command() {
         text.starts_with("the packets of 4 connections pass no NAPI instance") && text.contains("driver"),
         "{text}"
     );
+    for mode in ["suspend200", "defer200"] {
+        assert!(plan_of(&without_gro(silent(untouched())), mode).is_without_effect(), "{mode} sets epolls at most");
+    }
+    assert!(plan_of(&silent(untouched()), "suspend200").is_without_effect());
+    let mut idle = silent(untouched());
+    (0..5).for_each(|socket| set(&mut idle, &format!("/sockets/{socket}/state"), json!("listen")));
+    assert!(!plan_of(&idle, "suspend200").is_without_effect(), "its epolls get a queue with packets");
     // A bridge with this port, or a second device that has NAPI instances, can deliver the packets.
     let mut port = without_gro(silent(untouched()));
     port["devices"][0]["master"] = json!(3);

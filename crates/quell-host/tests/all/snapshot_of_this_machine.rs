@@ -1,15 +1,44 @@
 //! Takes a read-only snapshot of this machine. It is complete, consistent and unchanged after saving and loading, and
 //! gives reasons for values that an unprivileged reader cannot see.
 
+use std::io::{BufRead as _, BufReader};
 use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
 
-use quell_host::snapshot::{Snapshot, SnapshotScope, SnapshotSocket, TakeError, UnknownReason, take};
+use quell_host::attach::observe_programs;
+use quell_host::snapshot::{OtherSocket, Snapshot, SnapshotScope, SnapshotSocket, TakeError, UnknownReason, take};
 use quell_linux::{Pid, socket_options};
 use quell_test_support::{Lacks, skip};
 
 fn of_this_process() -> Snapshot {
     let scope = SnapshotScope { pids: vec![Pid::of_this_process()], ..SnapshotScope::default() };
     take(&scope).unwrap().0
+}
+
+#[test]
+fn programs_without_network_socket_are_observed_with_the_kinds_of_their_other_sockets() {
+    const LISTENS: &str = "import socket, sys
+one = socket.socket(socket.AF_UNIX)
+one.bind('\\0quell-test-' + sys.argv[1])
+one.listen()
+print('listens', flush=True)
+sys.stdin.read()";
+    let name = std::process::id().to_string();
+    let mut server = Command::new("python3");
+    server.args(["-c", LISTENS, &name]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let Ok(mut server) = server.spawn() else {
+        return skip(Lacks::Tool("python3"), "python3 is not installed");
+    };
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let pid = Pid::new(server.id().cast_signed()).unwrap();
+    let observed = observe_programs(&[pid].into());
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let observed = observed.unwrap();
+    let [process] = &observed.processes[..] else { panic!("{:?}", observed.processes) };
+    let Some(files) = process.files.known() else { return skip(Lacks::Root, "needs CAP_SYS_PTRACE") };
+    assert_eq!((process.pid, files.other_sockets.clone()), (pid, [OtherSocket::UnixListener].into()));
 }
 
 #[test]

@@ -220,6 +220,26 @@ fn one_listening_socket_for_all_workers_gets_no_filter() {
 }
 
 #[test]
+fn the_advice_for_one_listening_socket_is_that_of_the_program() {
+    let advice = |name: &str| {
+        let mut host = Host::listening_at("0.0.0.0:80");
+        host.snapshot["processes"][0]["name"] = json!(name);
+        host.surroundings.sockets.pop();
+        host.plan().unwrap_err().to_string()
+    };
+    for (name, expected) in [
+        ("memcached", "`-t QUEUES -N QUEUES`"),
+        ("nginx", "`listen` directives"),
+        ("haproxy", "`shards by-thread`"),
+        ("envoy", "SO_REUSEPORT"),
+    ] {
+        let all = advice(name);
+        assert!(all.contains(expected), "{all}");
+        assert_eq!(all.contains("listen"), name == "nginx", "{all}");
+    }
+}
+
+#[test]
 fn a_worker_with_two_sockets_and_a_socket_with_two_workers_are_reported() {
     let mut host = Host::listening_at("0.0.0.0:80");
     let target = json!({"fd": 31, "events": 1, "file": {"socket": {"inode": 202}}});

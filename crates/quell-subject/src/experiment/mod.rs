@@ -28,7 +28,7 @@ use xdp::XdpSubjectError;
 
 use quell_host::attach::plan::{AttachObstacle, AttachPlan};
 use quell_host::attach::poller;
-use quell_host::attach::{Targets, observe};
+use quell_host::attach::{Targets, observe_programs};
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::switching::{SwitchError, SwitchPlan};
 use quell_linux::CpuList;
@@ -78,7 +78,7 @@ impl Preview {
     /// # Errors
     /// Fails if the snapshot cannot be taken.
     pub fn of(targets: &Targets, modes: &[DeliveryMode]) -> Result<Self, TakeError> {
-        Ok(Self::new(observe()?, targets, modes))
+        Ok(Self::new(observe_programs(&targets.pids())?, targets, modes))
     }
 
     /// Plans the settings of each mode from a snapshot of the host.

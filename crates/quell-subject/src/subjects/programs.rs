@@ -12,7 +12,7 @@ use quell_host::attach::consequences::{consequences_beside, consequences_observe
 use quell_host::attach::measured::{MeasuredAttachments, measured_attachments};
 use quell_host::attach::placement::{Groups, Wanted, decide, mark_attached_filters};
 use quell_host::attach::plan::AttachObstacle;
-use quell_host::attach::{AttachPlan, Targets, observe};
+use quell_host::attach::{AttachPlan, Targets, observe, observe_programs};
 use quell_host::behavior;
 use quell_host::findings::{EPOLL_MIXES_NAPIS, Finding, Severity, are_steered};
 use quell_host::snapshot::Snapshot;
@@ -311,7 +311,7 @@ impl Measurement<'_> {
 
     /// Takes a snapshot, in which the sockets that have or would get a filter are marked, and plans the modes.
     fn look(&self, modes: &[DeliveryMode]) -> Result<Preview, Unanswered> {
-        let mut snapshot = observe()?;
+        let mut snapshot = observe_programs(&self.spec.targets.pids())?;
         self.decide_groups(&mut snapshot)?;
         Ok(self.preview_of(snapshot, modes))
     }

@@ -105,10 +105,20 @@ fn join_process(process: OpenProcess, sockets: &SocketTable) -> Process {
     let held = process.sockets().filter(|(_, inode)| sockets.contains(*inode));
     let held = held.map(|(fd, inode)| HeldSocket { fd, inode }).collect();
     let io_urings = process.fds.known_elements().filter(|fd| fd.kind == FdKind::IoUring).map(|fd| fd.number).collect();
-    let OpenProcess { epolls, xdp_sockets, xdp_details, rings_with_sockets, rings_without_sockets, .. } = process;
+    let OpenProcess {
+        epolls, xdp_sockets, xdp_details, other_sockets, rings_with_sockets, rings_without_sockets, ..
+    } = process;
     let xdp_details = xdp_details.into_iter().map(|(_, socket)| socket).collect();
-    let files =
-        Files { epolls, sockets: held, xdp_sockets, xdp_details, io_urings, rings_with_sockets, rings_without_sockets };
+    let files = Files {
+        epolls,
+        sockets: held,
+        other_sockets,
+        xdp_sockets,
+        xdp_details,
+        io_urings,
+        rings_with_sockets,
+        rings_without_sockets,
+    };
     Process {
         pid: process.pid,
         start_time_ticks: process.start_time_ticks,

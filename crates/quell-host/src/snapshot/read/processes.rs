@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use quell_linux::Pid;
 use quell_linux::proc::{Fd, FdKind, PidStat, ProcRoot};
 
-use super::super::{Reading, SnapshotEpoll, SnapshotScope, SnapshotXdpSocket, Thread, UnknownReason};
+use super::super::{OtherSocket, Reading, SnapshotEpoll, SnapshotScope, SnapshotXdpSocket, Thread, UnknownReason};
 use super::TakeError;
 use super::outcome::Outcome as _;
 use super::sockets::SocketTable;
@@ -34,6 +34,7 @@ pub(super) struct OpenProcess {
     pub(super) fds: Reading<Vec<Fd>>,
     pub(super) epolls: Vec<SnapshotEpoll>,
     pub(super) xdp_sockets: Vec<i32>,
+    pub(super) other_sockets: BTreeSet<OtherSocket>,
     /// With their inodes.
     pub(super) xdp_details: Vec<(u64, SnapshotXdpSocket)>,
     pub(super) rings_with_sockets: Vec<i32>,
@@ -101,6 +102,7 @@ pub(super) fn read(proc: &ProcRoot, candidate: &Candidate) -> OpenProcess {
         },
         epolls: Vec::new(),
         xdp_sockets: Vec::new(),
+        other_sockets: BTreeSet::new(),
         xdp_details: Vec::new(),
         rings_with_sockets: Vec::new(),
         rings_without_sockets: Vec::new(),

@@ -1,5 +1,5 @@
-//! AF_XDP sockets of other processes: their options through duplicates, and their queues by XDP_DIAG, or by a BPF iterator
-//! where the kernel lacks it.
+//! Sockets of other processes that are neither TCP nor UDP: their kinds, and of AF_XDP sockets their options through
+//! duplicates, and their queues by XDP_DIAG, or by a BPF iterator where the kernel lacks it.
 
 use std::collections::HashMap;
 
@@ -7,25 +7,39 @@ use quell_change::reuseport_group::reason;
 use quell_linux::capability::Capability;
 use quell_linux::pidfd::PidFd;
 use quell_linux::sock_diag::SockDiag;
-use quell_linux::{af_xdp, kernel, socket_options};
+use quell_linux::socket_options::{self, SocketFamily};
+use quell_linux::{af_xdp, kernel};
 use quell_sampler::{SamplerError, xdp_bindings};
 
-use super::super::{BoundXdpQueue, Reading, SnapshotXdpSocket, UnknownReason};
+use super::super::{BoundXdpQueue, OtherSocket, Reading, SnapshotXdpSocket, UnknownReason};
 use super::namespaces::Space;
 use super::processes::OpenProcess;
 use super::sockets::SocketTable;
 
-/// Finds the AF_XDP sockets among those that are neither TCP nor UDP.
 pub(super) fn look_at(process: &mut OpenProcess, pidfd: &PidFd, sockets: &SocketTable) {
     let others: Vec<(i32, u64)> = process.sockets().filter(|(_, inode)| !sockets.contains(*inode)).collect();
-    for (fd, inode) in others.into_iter().filter(|(fd, _)| is_xdp(pidfd, *fd)) {
-        process.xdp_sockets.push(fd);
-        process.xdp_details.extend(details(pidfd, fd).map(|socket| (inode, socket)));
+    for (fd, inode) in others {
+        let kind = kind(pidfd, fd);
+        if kind == OtherSocket::Xdp {
+            process.xdp_sockets.push(fd);
+            process.xdp_details.extend(details(pidfd, fd).map(|socket| (inode, socket)));
+        }
+        process.other_sockets.insert(kind);
     }
 }
 
-fn is_xdp(pidfd: &PidFd, fd: i32) -> bool {
-    pidfd.duplicate_briefly(fd).is_ok_and(|socket| socket_options::is_xdp(socket).unwrap_or(false))
+fn kind(pidfd: &PidFd, fd: i32) -> OtherSocket {
+    let Ok(socket) = pidfd.duplicate_briefly(fd) else { return OtherSocket::Unknown };
+    let listens = || socket_options::is_listening(&socket).unwrap_or(false);
+    match socket_options::family(&socket) {
+        Ok(SocketFamily::Xdp) => OtherSocket::Xdp,
+        Ok(SocketFamily::Unix) if listens() => OtherSocket::UnixListener,
+        Ok(SocketFamily::Unix) => OtherSocket::Unix,
+        Ok(SocketFamily::Vsock) if listens() => OtherSocket::VsockListener,
+        Ok(SocketFamily::Vsock) => OtherSocket::Vsock,
+        Ok(SocketFamily::Netlink) => OtherSocket::Netlink,
+        Ok(_) | Err(_) => OtherSocket::Unknown,
+    }
 }
 
 /// `None` if the kernel refuses one of the options, or the program has closed the socket.

@@ -30,8 +30,8 @@ use quell_host::attach::plan::QueueStep;
 use quell_host::attach::poller::with_safe_timer;
 use quell_host::attach::stall::{SuspendedQueue, watching_sampler};
 use quell_host::attach::{
-    AttachError, AttachPlan, AttachRequest, AttachStep, Attached, AttachedMode, Attachment, EpollsSetBy, TargetError,
-    Targets, effect, observe, plan,
+    AttachError, AttachPlan, AttachRequest, Attached, AttachedMode, Attachment, EpollsSetBy, TargetError, Targets,
+    effect, observe_programs, plan,
 };
 use quell_host::behavior;
 use quell_host::findings::{self, Finding, cpus_lacking_for_pollers};
@@ -358,7 +358,7 @@ fn look(targets: &Targets, request: AttachRequest, wanted: &Wanted) -> Result<Ob
 
 fn observe_and_plan(targets: &Targets, mut request: AttachRequest, wanted: &Wanted) -> Result<Observation, TakeError> {
     let observed = || -> Result<Snapshot, TakeError> {
-        let mut snapshot = observe()?;
+        let mut snapshot = observe_programs(&targets.pids())?;
         mark_planned_steering(&mut snapshot, targets, wanted);
         Ok(snapshot)
     };
@@ -429,14 +429,11 @@ fn refuse_impossible(report: &render::Report<'_>) -> Result<(), Failure> {
 
 fn refuse(report: &render::Report<'_>, mode: DeliveryMode, args: &AttachArgs) -> Result<(), Failure> {
     refuse_impossible(report)?;
-    let has_queue = report.plan.queues().next().is_some();
-    if !args.follow
-        && mode != DeliveryMode::default()
-        && !has_queue
-        && report.plan.steps.iter().all(AttachStep::is_there)
-    {
+    if !args.follow && mode != DeliveryMode::default() && report.plan.is_without_effect() {
         let cause = match &report.plan.without_queue {
-            Some(cause @ (NoQueueCause::GroOff { .. } | NoQueueCause::Bypass { .. })) => cause.to_string(),
+            Some(
+                cause @ (NoQueueCause::GroOff { .. } | NoQueueCause::Bypass { .. } | NoQueueCause::NoNetworkSocket),
+            ) => cause.to_string(),
             _ => {
                 "no TCP or UDP socket of the programs has received from a queue. Loopback, raw and packet sockets have \
                   none"

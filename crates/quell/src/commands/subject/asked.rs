@@ -392,7 +392,11 @@ pub(in crate::commands) fn failure(error: Unanswered) -> Failure {
         Unanswered::Guest(error) => Failure::new(Exit::RolledBack, error),
         Unanswered::Snapshot(error) => Failure::refused(error).unchanged(),
         Unanswered::Journal(error) => Failure::refused(error).unchanged(),
-        Unanswered::Switch(error) => Failure::new(exit_of_switching(&error), error).unchanged(),
+        Unanswered::Switch(error) => match exit_of_switching(&error) {
+            Exit::KernelRefused => Failure::refused(error),
+            exit => Failure::new(exit, error),
+        }
+        .unchanged(),
         Unanswered::Stalls(finding) => stalls::refused(&finding, "measures"),
         Unanswered::Plan { error, plan } => invalid_plan(&plan, error),
         Unanswered::PresentDiffers
@@ -406,7 +410,7 @@ pub(in crate::commands) fn failure(error: Unanswered) -> Failure {
         | Unanswered::Helper(HelperError::Start(_)) => Failure::usage(error),
         Unanswered::Interrupted | Unanswered::Declined => Failure::new(Exit::Interrupted, error),
         Unanswered::Clients(_) => Failure::new(Exit::KernelRefused, error).unchanged(),
-        error => Failure::new(Exit::KernelRefused, error),
+        error => Failure::refused(error),
     }
 }
 
@@ -490,6 +494,19 @@ pub(in crate::commands) fn invalid_plan(plan: &TunePlan, error: TunePlanError) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quell_change::journal::{Attempt, JournalError};
+
+    #[test]
+    fn a_missing_privilege_has_its_exit_code_in_a_dry_run_too() {
+        let (eacces, enotdir) = (13, 20);
+        let exit = |errno| {
+            let source = std::io::Error::from_raw_os_error(errno);
+            let error = JournalError { attempt: Attempt::List, path: "/j".into(), source };
+            failure(Unanswered::Switch(error.into())).exit
+        };
+        assert_eq!(exit(eacces), Exit::NotSupported);
+        assert_eq!(exit(enotdir), Exit::KernelRefused);
+    }
 
     #[test]
     fn busy_cpus_and_too_few_cpus_for_pollers_are_said_before_the_first_slice_with_what_to_do() {

@@ -157,7 +157,8 @@ fn no_server(examined: &Examined) -> (String, Option<&'static str>) {
     match examined {
         Examined::Host => ("no server listens on this host; measure one in a private lab".to_owned(), Some("quell bench")),
         Examined::Programs => {
-            ("none of these programs listens on an address of a device; list the servers of this host".to_owned(), Some("quell"))
+            ("none of these programs listens on an address of a device, and no mode affects loopback and Unix sockets; list the \
+             servers of this host".to_owned(), Some("quell"))
         }
         Examined::Device(device) => {
             (format!("no server receives from {}; look at every device and namespace", visible::name(device)), ALL)
