@@ -23,9 +23,15 @@ pub enum NoQueueCause {
     LocalListeners,
     NoNetworkSocket,
     /// The device that delivers to the programs is a veth without NAPI instances.
-    GroOff { device: String, fix: FixText },
+    GroOff {
+        device: String,
+        fix: FixText,
+    },
     /// Connections of the programs receive packets that pass no NAPI instance.
-    Bypass { connections: usize, fix: FixText },
+    Bypass {
+        connections: usize,
+        fix: FixText,
+    },
     #[default]
     NoPacket,
 }
