@@ -6,12 +6,14 @@ use std::fmt;
 
 use quell_linux::Pid;
 use quell_linux::visible::counted;
+use quell_mode::DeliveryMode;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::plan::{AttachObstacle, AttachPlan, AttachRequest, AttachStep, EpollsSetBy, first_of};
 use crate::findings::{FixText, fix_of_bypass, gro_on, lacks_napi};
 use crate::snapshot::query::{SnapshotQuery, bypasses_napi, is_loopback};
-use crate::snapshot::{Device, Files, OtherSocket, SnapshotSocket};
+use crate::snapshot::{Device, Files, OtherSocket, Process, SnapshotSocket};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "cause", rename_all = "kebab-case")]
@@ -92,6 +94,36 @@ impl NoQueueCause {
     #[must_use]
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Loopback | Self::LocalListeners)
+    }
+}
+
+impl AttachPlan {
+    /// Whether the plan sets no queue, and no epoll that can get one without a change of the host.
+    #[must_use]
+    pub fn is_without_effect(&self) -> bool {
+        // An epoll that is set polls nothing as long as no NAPI instance delivers to it.
+        let has_no_napi = matches!(self.without_queue, Some(NoQueueCause::GroOff { .. } | NoQueueCause::Bypass { .. }));
+        self.queues().next().is_none() && (has_no_napi || self.steps.iter().all(AttachStep::is_there))
+    }
+
+    /// Refuses a mode for programs whose data passes no queue, where no mode has an effect. Returns whether it did.
+    pub(super) fn refuse_without_queue(
+        &mut self,
+        query: &SnapshotQuery<'_>,
+        targets: &BTreeSet<Pid>,
+        request: &AttachRequest,
+    ) -> bool {
+        let is_set = request.epolls == EpollsSetBy::Attachment && request.mode != DeliveryMode::default();
+        let cause = is_set.then(|| no_queue_cause(query, targets)).filter(NoQueueCause::is_final);
+        if let Some(cause) = &cause {
+            let processes: Vec<&Process> =
+                query.now.processes.iter().filter(|process| targets.contains(&process.pid)).collect();
+            self.impossible.push(AttachObstacle {
+                what: format!("{} for {}", request.mode, first_of(&processes)),
+                reason: format!("{cause}, and {SEND_REQUESTS}"),
+            });
+        }
+        cause.is_some()
     }
 }
 

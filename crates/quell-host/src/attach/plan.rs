@@ -17,7 +17,7 @@ use tracing::{debug, info};
 
 use super::affected_processes::{AffectedProcess, affected_processes};
 pub use super::limitation::Limitation;
-use super::no_queue::{NoQueueCause, SEND_REQUESTS, no_queue_cause};
+use super::no_queue::{NoQueueCause, no_queue_cause};
 use super::pollers::{self, RingStep, SocketsStep, of_xdp_sockets, without_napi};
 use super::receivers::{WAITS_IN_RECV, will_poll, without_blocking_receive, without_epoll};
 use super::shared_epolls::EpollPlaces;
@@ -163,7 +163,7 @@ fn polls_epolls(mode: &DeliveryMode) -> bool {
 }
 
 /// Names the first of these processes and counts the others.
-fn first_of(processes: &[&Process]) -> String {
+pub(super) fn first_of(processes: &[&Process]) -> String {
     match processes {
         [] => String::new(),
         [only] => format!("{} {}", only.name, only.pid),
@@ -185,14 +185,6 @@ impl AttachPlan {
             _ => false,
         };
         self.queues().any(suspends) || (self.queues().next().is_some() && self.steps.iter().any(polls))
-    }
-
-    /// Whether the plan sets no queue, and no epoll that can get one without a change of the host.
-    #[must_use]
-    pub fn is_without_effect(&self) -> bool {
-        // An epoll that is set polls nothing as long as no NAPI instance delivers to it.
-        let has_no_napi = matches!(self.without_queue, Some(NoQueueCause::GroOff { .. } | NoQueueCause::Bypass { .. }));
-        self.queues().next().is_none() && (has_no_napi || self.steps.iter().all(AttachStep::is_there))
     }
 
     pub fn queues(&self) -> impl Iterator<Item = &QueueStep> {
@@ -382,26 +374,6 @@ impl AttachPlan {
         if !unknown.is_empty() && polls_epolls(mode) {
             self.limitations.push(Limitation::UnknownRings { pid, io_urings: unknown.len(), suspends });
         }
-    }
-
-    /// Refuses a mode for programs whose data passes no queue, where no mode has an effect. Returns whether it did.
-    fn refuse_without_queue(
-        &mut self,
-        query: &SnapshotQuery<'_>,
-        targets: &BTreeSet<Pid>,
-        request: &AttachRequest,
-    ) -> bool {
-        let is_set = request.epolls == EpollsSetBy::Attachment && request.mode != DeliveryMode::default();
-        let cause = is_set.then(|| no_queue_cause(query, targets)).filter(NoQueueCause::is_final);
-        if let Some(cause) = &cause {
-            let processes: Vec<&Process> =
-                query.now.processes.iter().filter(|process| targets.contains(&process.pid)).collect();
-            self.impossible.push(AttachObstacle {
-                what: format!("{} for {}", request.mode, first_of(&processes)),
-                reason: format!("{cause}, and {SEND_REQUESTS}"),
-            });
-        }
-        cause.is_some()
     }
 
     /// Refuses a mode that polls in `epoll_wait` for programs that receive packets without it. Returns whether it did.
