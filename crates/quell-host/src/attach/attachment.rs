@@ -33,6 +33,7 @@ use super::plan::{AttachPlan, AttachRequest, AttachStep, QueueStep, plan};
 use super::poller;
 use super::poller::watch::PollerWatch;
 use super::stall_log::StallLog;
+use crate::behavior::add_read_queues;
 use crate::snapshot::{Snapshot, SnapshotScope, TakeError, take};
 use crate::steer::mark_steered;
 
@@ -60,6 +61,7 @@ pub struct Attachment {
     steered: BTreeMap<u64, u32>,
     /// Whether an experiment switched the programs in the last pass.
     is_measured: bool,
+    has_looked: bool,
     changes: usize,
 }
 
@@ -72,7 +74,8 @@ pub fn observe() -> Result<Snapshot, TakeError> {
 /// Takes a snapshot of the whole host, or of these programs if the former leaves them out because they have no network
 /// socket.
 pub fn observe_programs(programs: &BTreeSet<Pid>) -> Result<Snapshot, TakeError> {
-    let host = observe()?;
+    let mut host = observe()?;
+    add_read_queues(&mut host, programs);
     let is_shown =
         |pid: &Pid| host.processes.iter().any(|process| process.pid == *pid) || host.hidden_processes.contains(pid);
     if programs.is_empty() || programs.iter().any(is_shown) {
@@ -129,6 +132,7 @@ impl Attachment {
             ledger: Ledger::default(),
             steered: BTreeMap::new(),
             is_measured: false,
+            has_looked: false,
             changes: 0,
         })
     }
@@ -390,7 +394,12 @@ impl Attachment {
                 return Ok(None);
             }
             match look_at_programs(&self.targets, &self.steered) {
-                Ok(snapshot) => return Ok(Some(snapshot)),
+                Ok(mut snapshot) => {
+                    if !std::mem::replace(&mut self.has_looked, true) {
+                        add_read_queues(&mut snapshot, &self.targets.pids());
+                    }
+                    return Ok(Some(snapshot));
+                }
                 Err(error) => {
                     debug!(%error, "could not take a snapshot: trying again");
                     last = Some(error);

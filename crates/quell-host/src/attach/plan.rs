@@ -335,8 +335,8 @@ impl AttachPlan {
             if !sockets_poll && duplicates.is_some() {
                 self.unassigned_epolls.extend(unassigned_epolls::look_at(query, epoll));
             }
-            // An epoll without network sockets is left alone.
-            if sockets > 0 {
+            // An epoll that has no network sockets, and had none, is left alone.
+            if sockets > 0 || !epoll.epoll.read_queues.is_empty() {
                 with_sockets += 1;
                 watched += sockets;
                 if let Some(duplicates) = duplicates {

@@ -6,6 +6,7 @@
 //! not observed, is not seen; nor are waits through `IORING_OP_EPOLL_WAIT`, calls of 32-bit programs, and, beyond the first
 //! sockets of an epoll, errors and urgent data.
 
+mod read_queues;
 mod ready;
 mod waits;
 
@@ -18,6 +19,7 @@ use tracing::debug;
 
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Protocol, Snapshot, SnapshotSocket, SocketState, WatchedFile, WatchedKind};
+pub use read_queues::{QueueReads, add_read_queues};
 use ready::ReadyObjects;
 pub(crate) use ready::{cause_in_snapshot, is_reported_by_each_wait};
 use waits::{Waiting, Waits};

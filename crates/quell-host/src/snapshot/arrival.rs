@@ -40,7 +40,8 @@ pub fn napis_of_files(snapshot: &Snapshot, index: &Index<'_>, files: &Files) -> 
     let sockets = files.sockets.iter().filter_map(|held| index.socket(held.inode));
     let receivers = sockets.filter(|socket| socket.state != SocketState::Listen);
     let of_xdp = files.xdp_details.iter().filter_map(|socket| napi_of_xdp(index, socket).ok()?);
-    receivers.flat_map(|socket| queues_of(snapshot, index, socket)).chain(of_xdp).collect()
+    let read = files.read_queues.iter().copied();
+    receivers.flat_map(|socket| queues_of(snapshot, index, socket)).chain(of_xdp).chain(read).collect()
 }
 
 /// NAPI instance of the queue to which an AF_XDP socket is bound, or the reason why it is unknown. Sockets that cannot

@@ -173,6 +173,10 @@ pub struct Files {
     /// What could be read of these sockets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub xdp_details: Vec<SnapshotXdpSocket>,
+    /// NAPI instances of TCP and UDP sockets that its threads read during an observation beside the snapshot, also if the
+    /// sockets were closed at once. Empty without an observation.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub read_queues: BTreeSet<NapiId>,
     /// Descriptors of io_urings. They busy poll without suspending interrupts.
     pub io_urings: Vec<i32>,
     /// Descriptors of io_urings with requests for sockets. It is unknown of rings in neither of the two lists.
@@ -243,6 +247,9 @@ pub struct SnapshotEpoll {
     pub params: Reading<EpollParams>,
     /// Watched files, in kernel order.
     pub targets: Reading<Vec<WatchedTarget>>,
+    /// Those of the [`Files::read_queues`] that were read by threads which received events from this epoll.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub read_queues: BTreeSet<NapiId>,
     /// An earlier descriptor of the same epoll. A descriptor can be duplicated or inherited. Absent for the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub same_as: Option<HeldEpoll>,

@@ -37,7 +37,7 @@ pub(crate) struct EpollContext<'a> {
     pub(crate) epoll: &'a SnapshotEpoll,
     pub(crate) params: Option<EpollParams>,
     /// Its connected and datagram sockets, by NAPI instance. A socket that can receive from several queues appears under
-    /// each.
+    /// each. None under those of closed connections ([`Files::read_queues`]).
     pub(crate) by_napi: BTreeMap<NapiId, Vec<&'a SnapshotSocket>>,
     /// Sockets that appear under several NAPI instances, with the number of queues that deliver to them.
     pub(crate) on_several_queues: Vec<(&'a SnapshotSocket, usize)>,
@@ -371,7 +371,7 @@ fn epolls_of<'a>(
             process,
             epoll,
             params: epoll.params.known().copied(),
-            by_napi: BTreeMap::new(),
+            by_napi: epoll.read_queues.iter().map(|&napi| (napi, Vec::new())).collect(),
             on_several_queues: Vec::new(),
             without_napi: Vec::new(),
             waiters: waiters_of(process, earlier, epoll.fd),

@@ -3,12 +3,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::roles;
 use quell_change::journal::Journal;
 use quell_host::apply::{self, ApplyRequest};
 use quell_host::attach::attached::{adapt, in_use};
+use quell_host::attach::{self, AttachRequest, EpollsSetBy};
+use quell_host::behavior;
 use quell_host::findings::{Finding, FindingsReport, Severity, examine};
 use quell_host::plan::ProfilePlan;
 use quell_host::snapshot::{Snapshot, SnapshotScope, take};
@@ -524,4 +528,40 @@ fn connections_that_bypass_napi_are_found() {
     assert!(advice().contains("PEER tso off") && !advice().contains("gro on"), "{}", advice());
     Ethtool::open_in(&lab.server).unwrap().set_features(lab.server_index, &[("rx-gro", false)]).unwrap();
     assert!(advice().contains("gro on") && !advice().contains("PEER"), "{}", advice());
+}
+
+#[test]
+fn connections_that_close_at_once_show_their_queue() {
+    use std::io::{Read as _, Write as _};
+    let Some(mut lab) = TestLab::raise("short", 1) else { return };
+    let Some((child, streams)) = memcached(&mut lab, "1", 1) else { return };
+    drop(streams);
+    let programs = [child.pid()].into();
+    let plan = |snapshot: &Snapshot| {
+        let request = AttachRequest { mode: "suspend200".parse().unwrap(), epolls: EpollsSetBy::Attachment };
+        attach::plan(snapshot, None, &programs, &request)
+    };
+    let mut snapshot = wait_until(|| {
+        let snapshot = look(&lab);
+        if plan(&snapshot).queues().next().is_none() { Ok(snapshot) } else { Err(String::from("a connection is open")) }
+    });
+    let is_over = Arc::new(AtomicBool::new(false));
+    let until = Arc::clone(&is_over);
+    let clients = lab.client.run(|| {
+        std::thread::spawn(move || {
+            while !until.load(Ordering::Relaxed) {
+                let mut stream = TcpStream::connect((SERVER, 11_211)).unwrap();
+                stream.write_all(b"version\r\n").unwrap();
+                assert!(stream.read(&mut [0; 64]).unwrap() > 0);
+            }
+        })
+    });
+    behavior::add_read_queues(&mut snapshot, &programs);
+    is_over.store(true, Ordering::Relaxed);
+    clients.unwrap().join().unwrap();
+    let planned = plan(&snapshot);
+    assert_eq!(planned.queues().count(), 1, "{planned:?}");
+    let napi = planned.queues().next().unwrap().napi;
+    let worker = planned.epolls().filter(|epoll| epoll.napis.iter().eq([&napi])).count();
+    assert_eq!(worker, 1, "the main thread accepts, and the worker reads: {planned:?}");
 }

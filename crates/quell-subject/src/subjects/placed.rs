@@ -1,7 +1,7 @@
 //! Steering of connections and pinning of workers during an experiment on running programs. It is the same under all
 //! modes, so it is made before the first slice, in the journal of the experiment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -13,9 +13,10 @@ use quell_host::attach::AttachError;
 use quell_host::attach::Targets;
 use quell_host::attach::measured::MeasuredAttachments;
 use quell_host::attach::placement::{Groups, Placement, PlacementResult, Wanted, decide, mark_attached_filters};
-use quell_host::snapshot::Snapshot;
+use quell_host::snapshot::{Files, Snapshot, SnapshotSocket, SocketState};
 use quell_host::steer::{NothingSteered, Steering, alignment, mark_steered};
 use quell_host::switching::{BegunSwitching, SwitchError};
+use quell_linux::Pid;
 use quell_result::facts::{PlacementFacts, SteeredFacts};
 
 use super::Unanswered;
@@ -118,4 +119,14 @@ pub(super) fn add_result(facts: &mut PlacementFacts, placed: &PlacementResult) {
     }
     facts.pinned = placed.pinned.len() + placed.in_place.len();
     facts.not_pinned = placed.not_pinned.iter().map(ToString::to_string).collect();
+}
+
+/// Whether requests arrived, but no connection stays open. Each of these connections came through the filters, but none can
+/// be counted.
+pub(super) fn all_connections_close_at_once(snapshot: &Snapshot, programs: &BTreeSet<Pid>) -> bool {
+    let its = snapshot.processes.iter().filter(|process| programs.contains(&process.pid));
+    let files: Vec<&Files> = its.filter_map(|process| process.files.known()).collect();
+    let held: BTreeSet<u64> = files.iter().flat_map(|files| &files.sockets).map(|held| held.inode).collect();
+    let is_open = |socket: &SnapshotSocket| held.contains(&socket.inode) && socket.state == SocketState::Established;
+    files.iter().any(|files| !files.read_queues.is_empty()) && !snapshot.sockets.iter().any(is_open)
 }

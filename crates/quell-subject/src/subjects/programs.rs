@@ -12,7 +12,7 @@ use quell_host::attach::consequences::{consequences_beside, consequences_observe
 use quell_host::attach::measured::{MeasuredAttachments, measured_attachments};
 use quell_host::attach::placement::{Groups, Wanted, decide, mark_attached_filters};
 use quell_host::attach::plan::AttachObstacle;
-use quell_host::attach::{AttachPlan, Targets, observe, observe_programs};
+use quell_host::attach::{AttachPlan, Targets, observe_programs};
 use quell_host::behavior;
 use quell_host::findings::{EPOLL_MIXES_NAPIS, Finding, Severity, are_steered};
 use quell_host::snapshot::Snapshot;
@@ -387,11 +387,14 @@ impl Measurement<'_> {
                 placed::place(wanted, &prepared.groups, &mut begun, (&judges, slice_ms), &restart, self.stopped)?;
             placed::add_result(facts, &placed);
             let look = || {
-                let mut snapshot = observe()?;
+                let mut snapshot = observe_programs(&targets.pids())?;
                 mark_attached_filters(&mut snapshot, self.tools.journal);
                 Ok(self.preview_of(snapshot, &prepared.modes))
             };
             (prepared.preview, _) = self.preview_under_load(&look, prepared.has_load, slice_ms)?;
+            if placed::all_connections_close_at_once(&prepared.preview.snapshot, &targets.pids()) {
+                facts.steered.iter_mut().for_each(|steered| steered.new_connections = None);
+            }
             let (modes, preview) = (&prepared.modes, &prepared.preview);
             prepared.problems = match arms {
                 Some(arms) => by_problem(under_arms(self.serious_by_kind(modes, preview), arms)),

@@ -11,7 +11,7 @@ use quell_host::attach::AttachedMode;
 use quell_host::attach::attached::{Attached, adapt, attached_modes, drifted, experiments, in_use};
 use quell_host::attach::measured::settings_below;
 use quell_host::attach::placement::mark_attached_filters;
-use quell_host::behavior::{self, Behavior};
+use quell_host::behavior::{self, Behavior, QueueReads};
 use quell_host::findings::{self, FindingsReport, Rule, Severity};
 use quell_host::servers::{self, EarlierAnswer, HostServer, Known, NamedProcess};
 use quell_host::snapshot::{self, Process, Snapshot, SnapshotScope};
@@ -285,6 +285,7 @@ fn take(scope: &SnapshotScope, seconds: u64) -> Result<Observed, Failure> {
     let napis = before.devices.iter().flat_map(|device| device.napis.known_elements().map(|napi| napi.id));
     let sampling = Sampling::begin(napis.collect());
     let began = Instant::now();
+    let reads = QueueReads::begin(&before, |_| true);
     let programs = behavior::polling_programs(&before);
     let behavior = (!programs.is_empty()).then(|| behavior::observe(&before, &programs, true));
     thread::sleep(Duration::from_secs(seconds).saturating_sub(began.elapsed()));
@@ -292,7 +293,9 @@ fn take(scope: &SnapshotScope, seconds: u64) -> Result<Observed, Failure> {
         info!(error = %error, "polls cannot be sampled; rules compare counters instead");
         (BTreeMap::new(), Duration::ZERO)
     });
-    Ok(Observed { before: Some(before), now: look()?, polls, sampled, behavior })
+    let mut now = look()?;
+    reads.add_to(&mut now);
+    Ok(Observed { before: Some(before), now, polls, sampled, behavior })
 }
 
 struct Sampling {

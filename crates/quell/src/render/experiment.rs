@@ -243,12 +243,17 @@ fn table(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
     table.render(Terminal::of_stdout())
 }
 
+/// Whether its verdict is withheld because other programs used the CPUs.
+fn is_withheld(contrast: &ContrastResult) -> bool {
+    matches!(contrast.verdict, ContrastVerdict::Undecided { reason: WhyUndecided::ForeignCpu })
+}
+
 /// Renders a ratio with its interval and verdict: `−25 % (−28 to −21) better`.
 fn cell(contrast: &ContrastResult) -> String {
     let interval = contrast
         .estimate
         .and_then(|RatioEstimate { ratio, low, high, .. }| Some(words::change_with_interval(ratio, low, high?)));
-    if let ContrastVerdict::Undecided { reason: WhyUndecided::ForeignCpu } = contrast.verdict {
+    if is_withheld(contrast) {
         return words::verdict(&contrast.verdict);
     }
     let verdict = words::verdict(&contrast.verdict);
@@ -290,7 +295,12 @@ fn notes(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
         note(format!("{} is left out: {}", visible::name(name), visible::name(why)));
     }
     match &experiment.end {
-        EndOfExperiment::Stopped(StopReason::AllDecided) => note("ended early: all comparisons are decided".to_owned()),
+        EndOfExperiment::Stopped(StopReason::AllDecided) => {
+            note(match analysis.contrasts.iter().any(is_withheld) {
+                true => "ended early: more blocks would change no verdict".to_owned(),
+                false => "ended early: all comparisons are decided".to_owned(),
+            });
+        }
         EndOfExperiment::Stopped(_) => {}
         EndOfExperiment::Interrupted => note("interrupted: the table contains the slices measured so far".to_owned()),
         EndOfExperiment::Failed(why) => note(format!("ENDED EARLY: {}", visible::name(why))),

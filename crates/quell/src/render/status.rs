@@ -297,7 +297,7 @@ fn live_effect(pid: Pid, observed: &Result<IntervalReport, String>) -> LiveEffec
         (Some(verdict), _) => LiveEffect::Judged(verdict.clone()),
         (None, Some(why)) => LiveEffect::Unknown(why.clone()),
         (None, None) => {
-            LiveEffect::ReceivesNothing("no connection through a queue with the mode at present".to_owned())
+            LiveEffect::ReceivesNothing("no open connection through a queue with the mode at present".to_owned())
         }
     }
 }
@@ -608,7 +608,7 @@ mod tests {
         assert!(judged.starts_with("  me") && judged.ends_with("m 42: not in effect: no busy poll\n"), "{judged}");
         assert_eq!(judged.lines().count(), 1, "{judged}");
         assert!(line(Ok(report(None, Some("needs CAP_BPF")))).ends_with(" 42: unknown: needs CAP_BPF\n"));
-        assert!(line(Ok(report(None, None))).contains(": idle: no connection through a queue"));
+        assert!(line(Ok(report(None, None))).contains(": idle: no open connection through a queue"));
         assert!(line(Err("process 42 does not exist".to_owned())).ends_with(": unknown: process 42 does not exist\n"));
     }
 

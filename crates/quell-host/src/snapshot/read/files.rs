@@ -2,6 +2,7 @@
 //! of those. Does not affect the processes, because it never waits on a duplicate.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::io;
 
 use quell_linux::epoll_params::{self, EpollParams};
@@ -81,6 +82,7 @@ fn epolls(
         fd,
         params: params(&files, fd),
         targets: proc.process(process.pid).epoll(fd).outcome().map(|info| watched(&files, fd, &info, sockets)),
+        read_queues: BTreeSet::new(),
         same_as: None,
     };
     epolls.map(epoll).collect()

@@ -1,7 +1,7 @@
 //! Joins the collected data: queues to NAPI instances, NAPI instances to interrupts, epolls and processes to sockets.
 //! Pure.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use quell_change::driver_inference::{napis_follow_queues, virtio_rx_interrupt, virtio_tx_interrupt};
 use quell_linux::proc::{FdKind, Interrupts};
@@ -115,6 +115,7 @@ fn join_process(process: OpenProcess, sockets: &SocketTable) -> Process {
         other_sockets,
         xdp_sockets,
         xdp_details,
+        read_queues: BTreeSet::new(),
         io_urings,
         rings_with_sockets,
         rings_without_sockets,
