@@ -590,7 +590,8 @@ mod tests {
             assert!(!of(mode, seen, NoPollCause::NoEpoll).0, "{mode}");
         }
         let polled = NapiId::from_kernel(9_001).unwrap();
-        let (_, verdict) = of("sockpoll50", never, NoPollCause::OfFirstDatagram { polled });
+        let (_, verdict) =
+            of("sockpoll50", never, NoPollCause::OfFirstDatagram { polled, advice: "let the program open one socket" });
         let first = "polls only that of its first datagram (NAPI 9001); let the program open one socket";
         assert!(matches!(&verdict, ModeVerdict::NotInEffect(why) if why.contains(first)), "{verdict:?}");
         let (_, verdict) = of("sockpoll50", never, NoPollCause::NoEpoll);
@@ -645,7 +646,10 @@ mod tests {
             ModeVerdict::NotInEffect(why) => why,
             other => panic!("{other:?}"),
         };
-        assert!(said(NoPollCause::OfFirstDatagram { polled }).contains("only that of its first datagram"));
+        assert!(
+            said(NoPollCause::OfFirstDatagram { polled, advice: "let the program open one socket" })
+                .contains("only that of its first datagram")
+        );
         assert!(!said(NoPollCause::NoEpoll).contains("no epoll"), "threads at work are in no epoll");
     }
 

@@ -12,7 +12,7 @@ use super::attachment::observe;
 use super::mode_command::ModeCommand;
 use super::receivers::accepts_for_others;
 use crate::findings::sorting::one_queue_per_epoll;
-use crate::findings::{Finding, Fix, one_queue_if_attached, stalls};
+use crate::findings::{Finding, Fix, one_queue_if_attached, queue_per_udp_socket, stalls};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Snapshot, SnapshotSocket};
 
@@ -32,6 +32,8 @@ pub enum NoPollCause {
     /// An unconnected UDP socket polls the queue of its first datagram, and this is another one.
     OfFirstDatagram {
         polled: NapiId,
+        /// How the socket can get one queue.
+        advice: &'static str,
     },
     Moved {
         /// NAPI instances that they received from last.
@@ -112,7 +114,7 @@ pub(crate) fn cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, napi: N
         query.epolls_by_descriptor.iter().filter(|one| programs.contains(&one.process.pid)).collect();
     if !own.iter().any(|epoll| epoll.sockets().next().is_some()) {
         let polled = polled_instead(query, programs, napi);
-        return polled.map_or(NoPollCause::NoEpoll, |polled| NoPollCause::OfFirstDatagram { polled });
+        return polled.unwrap_or(NoPollCause::NoEpoll);
     }
     let here: Vec<&EpollContext<'_>> = own.iter().filter(|epoll| epoll.by_napi.contains_key(&napi)).copied().collect();
     let Some(first) = here.first() else { return elsewhere(query, &own, programs, napi) };
@@ -132,7 +134,7 @@ pub(crate) fn cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, napi: N
         return unslept(query, epoll);
     }
     if let Some(polled) = polled_instead(query, programs, napi) {
-        return NoPollCause::OfFirstDatagram { polled };
+        return polled;
     }
     if let Some(epoll) = here.iter().find(|epoll| epoll.by_napi.len() > 1) {
         return NoPollCause::SeveralQueues {
@@ -178,9 +180,9 @@ fn elsewhere(
     }
 }
 
-/// The queue that an unconnected UDP socket of the programs polls, by itself or in an epoll, although this one can deliver
-/// to it, too.
-fn polled_instead(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, napi: NapiId) -> Option<NapiId> {
+/// The cause if an unconnected UDP socket of the programs polls another queue, by itself or in an epoll, although this one
+/// can deliver to it, too.
+fn polled_instead(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, napi: NapiId) -> Option<NoPollCause> {
     let own = query.now.processes.iter().filter(|process| programs.contains(&process.pid));
     let held = own.filter_map(|process| process.files.known()).flat_map(|files| &files.sockets);
     let polls = |socket: &SnapshotSocket| {
@@ -193,8 +195,11 @@ fn polled_instead(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, napi: Nap
     let is_meant = |socket: &&SnapshotSocket| {
         socket.records_first_napi() && query.queues_of(socket).contains(&napi) && polls(socket)
     };
-    let sockets = held.filter_map(|held| query.socket(held.inode)).filter(is_meant);
-    sockets.filter_map(|socket| *socket.napi.known()?).find(|&first| first != napi)
+    let mut sockets = held.filter_map(|held| query.socket(held.inode)).filter(is_meant);
+    sockets.find_map(|socket| {
+        let polled = (*socket.napi.known()?).filter(|&first| first != napi)?;
+        Some(NoPollCause::OfFirstDatagram { polled, advice: queue_per_udp_socket(query, socket) })
+    })
 }
 
 /// The cause if no thread sleeps in an epoll.
@@ -251,9 +256,8 @@ impl NoPollCause {
             }
             Self::WatchedByAnother { .. } | Self::NobodySleeps { .. } => SEE_HOW_IT_WAITS,
             Self::SeveralQueues { fix, .. } => return Some(fix.as_ref().clone()),
-            Self::OfFirstDatagram { .. } => {
-                "let the program open one socket with SO_REUSEPORT per queue, then add --steer --steer-udp; or use one \
-                 queue, or userbusy, which polls all"
+            Self::OfFirstDatagram { advice, .. } => {
+                return Some(Fix::advice(format!("{advice}, or use userbusy, which polls all queues")));
             }
         };
         Some(Fix::advice(text))
@@ -271,7 +275,7 @@ impl fmt::Display for NoPollCause {
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
                 write!(f, "the program has no socket on this queue; {} has", names.join(", "))
             }
-            Self::OfFirstDatagram { polled } => write!(
+            Self::OfFirstDatagram { polled, .. } => write!(
                 f,
                 "an unconnected UDP socket receives from several queues, and polls only that of its first datagram \
                  (NAPI {polled})"

@@ -41,6 +41,7 @@ pub use markdown::markdown;
 pub use node::Node;
 pub(crate) use polling::fix_of_bypass;
 pub use setting::are_owned;
+pub(crate) use sharing::queue_per_udp_socket;
 pub use sharing::{EPOLL_MIXES_NAPIS, unpolled_queues};
 pub use sorting::{
     LackingCpus, QueuePerEpoll, STEERED, are_attached, are_placed, are_steered, cpus_lacking_for_pollers, name_mode,

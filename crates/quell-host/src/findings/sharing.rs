@@ -133,19 +133,24 @@ fn of_udp(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Observa
 /// How the unconnected UDP socket of an epoll that receives from several queues can get one. `None` without such a socket.
 pub(super) fn one_queue_per_udp_socket(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<&'static str> {
     let &(socket, _) = epoll.on_several_queues.iter().find(|(_, queues)| *queues > 1)?;
+    Some(queue_per_udp_socket(query, socket))
+}
+
+/// How an unconnected UDP socket that receives from several queues can get one.
+pub(crate) fn queue_per_udp_socket(query: &SnapshotQuery<'_>, socket: &SnapshotSocket) -> &'static str {
     let is_of_group = |other: &&SnapshotSocket| {
         (other.namespace, other.protocol, other.local) == (socket.namespace, socket.protocol, socket.local)
             && other.reuseport.known() == Some(&true)
     };
     let is_group = query.now.sockets.iter().filter(is_of_group).nth(1).is_some();
-    Some(match (socket.steered_queues, is_group) {
+    match (socket.steered_queues, is_group) {
         (Some(_), _) => "run as many workers as queues, use fewer queues (`ethtool -L`)",
         (None, true) => "add --steer --steer-udp, which gives each socket of its SO_REUSEPORT group one queue",
         (None, false) => {
             "let the program open one UDP socket with SO_REUSEPORT per queue and add --steer --steer-udp, use a device with \
              one queue"
         }
-    })
+    }
 }
 
 static UDP_KEEPS_FIRST: Rule = Rule {

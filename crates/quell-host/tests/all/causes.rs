@@ -34,13 +34,20 @@ const OBSERVE_IT: &str = "`quell doctor` observes how the program waits; a mode 
 
 const OF_FIRST: &str = "an unconnected UDP socket receives from several queues, and polls only that of its first \
                         datagram (NAPI 8194)";
-const ONE_PER_QUEUE: &str = "let the program open one socket with SO_REUSEPORT per queue, then add --steer \
-                             --steer-udp; or use one queue, or userbusy, which polls all";
+const ONE_PER_QUEUE: &str = "let the program open one UDP socket with SO_REUSEPORT per queue and add --steer --steer-udp, \
+                             use a device with one queue, or use userbusy, which polls all queues";
 
 /// An unconnected UDP socket, whose first datagram came through another queue.
 fn first(inode: u64, busy_poll_us: u32) -> Value {
     let mut socket = snapshots::udp(inode);
     (socket["napi"], socket["busy-poll-us"]) = (json!(8_194), json!(busy_poll_us));
+    socket
+}
+
+/// The same in a reuseport group.
+fn first_of_group(inode: u64) -> Value {
+    let mut socket = first(inode, 50);
+    socket["reuseport"] = json!(true);
     socket
 }
 
@@ -87,6 +94,17 @@ fn rows() -> Vec<Row> {
             vec![],
             OF_FIRST,
             ONE_PER_QUEUE,
+        ),
+        row(
+            vec![
+                ("/processes/0/files/epolls", json!([])),
+                ("/sockets/1", first_of_group(101)),
+                ("/sockets/-", first_of_group(910)),
+            ],
+            vec![],
+            OF_FIRST,
+            "add --steer --steer-udp, which gives each socket of its SO_REUSEPORT group one queue, or use userbusy, which \
+             polls all queues",
         ),
         row(
             vec![("/processes/0/files/epolls", json!([])), ("/sockets/1", first(101, 0))],
