@@ -198,7 +198,7 @@ impl fmt::Display for WhyNotPinned {
                 write!(
                     f,
                     "its queue is unknown, because the filter selects the worker of new connections only, and it has \
-                     none ({connections} from before): let the clients reconnect (restart them, or `nginx -s reload`)"
+                     none ({connections} from before): let the clients reconnect: restart them, or reload a server that can, such as nginx"
                 )
             }
             Self::Datagrams => f.write_str(

@@ -280,7 +280,7 @@ pub(crate) fn unset(mode: &DeliveryMode, figures: &str) -> String {
 
 /// How connections from before an attachment get to their workers. A reload would end a measurement.
 pub(crate) const RECONNECT_TO_ATTACHED: &str =
-    "only new connections are steered: restart the clients, or reload the server (`nginx -s reload`)";
+    "only new connections are steered: restart the clients, or reload a server that can, such as nginx";
 
 /// What connections on several queues of one epoll mean for the reader.
 fn unpolled(payoff: &ModePayoff, fix: &str) -> String {
