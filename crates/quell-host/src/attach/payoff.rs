@@ -191,7 +191,8 @@ enum PollCost {
 
 impl PollCost {
     fn of(mode: &DeliveryMode, seen: &EffectOnQueue) -> Option<Self> {
-        let polls = match mode.polls_at_any_load() && mode.poller().is_none() {
+        let spins = mode.polls_at_any_load() || mode.socket_busy_poll().is_some();
+        let polls = match spins && mode.poller().is_none() {
             true => seen.polls,
             // Polls of epoll_wait without spinning come with the wait, which the program makes in any mode.
             false => seen.by_kernel(),
@@ -242,6 +243,9 @@ fn with_fewer_polls(mode: &DeliveryMode, gap_ns: f64) -> DeliveryMode {
     let present_ns = mode.napi().gro_flush_timeout_ns;
     let polls_by_program = mode.epoll().is_some_and(|epoll| epoll.prefer_busy_poll || epoll.busy_poll_usecs > 0);
     let suspends = mode.napi().irq_suspend_timeout_ns > 0;
+    if mode.socket_busy_poll().is_some() {
+        return DeliveryMode::default();
+    }
     let longer =
         TIMEOUTS_NS.into_iter().find(|&ns| ns as f64 >= gap_ns && (ns > present_ns || !suspends && polls_by_program));
     let kind = longer.and_then(NonZeroU64::new).map(|gro_flush_timeout_ns| match polls_by_program {
@@ -309,6 +313,8 @@ mod tests {
         assert_eq!(instead("fullbusy", seen(3_300)).as_deref(), Some("suspend500"));
         assert_eq!(instead("suspend20", seen(300)).as_deref(), Some("base"), "packets are milliseconds apart");
         assert_eq!(instead("base", seen(3_300)), None);
+        let spinning = EffectOnQueue { by_program: 132_000, polls: 132_000, ..seen(3_300) };
+        assert_eq!(instead("sockpoll50", spinning).as_deref(), Some("base"), "40 polls per packet in its receives");
         let few = EffectOnQueue { polls: 5_000, ..seen(3_300) };
         assert_eq!(instead("suspend20", few), None);
         let above = EffectOnQueue { polls: 3_300 * 7 / 2, ..seen(3_300) };

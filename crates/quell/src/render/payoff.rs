@@ -140,6 +140,9 @@ pub(crate) fn in_short(payoff: &ModePayoff) -> &'static str {
         DoesItPay::NotInEffect { .. } => "not in effect",
         DoesItPay::LeavesQueuesUnpolled { .. } => "leaves queues unpolled",
         DoesItPay::LacksCpus(_) => "lacks CPUs",
+        DoesItPay::CostsCpuTime { .. } if matches!(payoff.mode.kind(), ModeKind::Defer { .. }) => {
+            "costs more than it gives, undo it"
+        }
         DoesItPay::CostsCpuTime { .. } => "polls more than interrupts would, measure",
         DoesItPay::NearBreakEven { .. } => "near break-even, keep it or measure",
         DoesItPay::ChangesNothing | DoesItPay::MeasureToKnow => "in effect, measure",
@@ -179,6 +182,9 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
             let (cpus, threads) = (counted(*cpus, "CPU"), counted(*queues, "polling thread"));
             let workers = counted(*workers, "worker");
             (format!("{mode} costs more than it gives: {threads} and {workers} share {cpus}{figures}: {undo}"), detach)
+        }
+        DoesItPay::CostsCpuTime { .. } if matches!(mode.kind(), ModeKind::Defer { .. }) => {
+            (format!("{mode} polls more than interrupts would, and delays packets{figures}: {undo}"), detach)
         }
         DoesItPay::CostsCpuTime { instead, break_even_packets_per_s } => {
             let above = break_even_packets_per_s.map(|rate| {
@@ -357,6 +363,12 @@ mod tests {
         assert!(text.contains("measure whether it does beside suspend500"), "{text}");
         assert_eq!(command.as_deref(), Some("quell bench --pid 812,813 --modes base,suspend500"));
         assert!(said("suspend20", costs("base")).0.contains("measure whether it does, or undo it"));
+        let (deferral, command) = said("defer20", costs("defer500"));
+        assert!(
+            deferral.contains("and delays packets") && deferral.ends_with(": undo it"),
+            "nothing repays it: {deferral}"
+        );
+        assert_eq!(command.as_deref(), Some("quell detach 812 813"));
         let lacking = DoesItPay::LacksCpus(LackingCpus { cpus: 2, queues: 2, workers: 1 });
         let (text, command) = said("userbusy", lacking);
         assert!(text.contains("2 polling threads and 1 worker share 2 CPUs") && text.ends_with(": undo it"), "{text}");

@@ -190,7 +190,7 @@ fn limited(server: &HostServer) -> Option<String> {
         }
         (ServerWait::Epoll, _) => format!(" receives from {queues} in an epoll, which polls one, {others}"),
         (ServerWait::Receive, _) => format!(
-            " waits in a {call}, {others} (sockpoll50, which polls there, needs a start by Quell: `quell bench --modes \
+            " waits in a {call}, {others} (sockpoll50 polls there; its measurement starts the program: `quell bench --modes \
              base,sockpoll50 -- COMMAND`)"
         ),
         (ServerWait::Unknown, _) => format!(" has no epoll with connections, {others}"),
@@ -567,7 +567,7 @@ mod tests {
         assert!(row.contains("measure modes without epoll (poll or select): quell bench --pid"), "{row}");
         for (waits, reason) in [
             (ServerWait::Poll, " waits in poll or select, so modes in which epolls poll do not apply"),
-            (ServerWait::Receive, "sockpoll50, which polls there, needs a start by Quell"),
+            (ServerWait::Receive, "sockpoll50 polls there; its measurement starts the program"),
             (ServerWait::IoUring, " waits in io_uring, so"),
             (ServerWait::Unknown, " has no epoll with connections, so"),
         ] {

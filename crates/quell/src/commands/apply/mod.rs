@@ -122,6 +122,10 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
         }
         return stall.map_or(Ok(()), |finding| Err(stalls::refused(finding, "applies the profile")));
     }
+    let is_shown = !lines.is_empty() && !args.json && ask::is_asked(args.yes);
+    if is_shown {
+        show(&plan, &findings, false)?;
+    }
     if !lines.is_empty() {
         ask::on_terminal(args.yes, "apply?")?;
     }
@@ -137,7 +141,7 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
         }
         applied => applied.map_err(failure)?,
     };
-    let shown = show(&applied.plan, &findings, args.json);
+    let shown = if is_shown { Ok(()) } else { show(&applied.plan, &findings, args.json) };
     say_what_next(&applied, args.confirm);
     shown
 }

@@ -6,8 +6,12 @@ use crate::exit::{Exit, Failure};
 
 /// Asks `question` on a terminal, unless `yes` is set. Without a terminal goes on, so that units and scripts start.
 pub(crate) fn on_terminal(yes: bool, question: &str) -> Result<(), Failure> {
-    let has_terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
-    unless(yes || !has_terminal, question, "--yes")
+    unless(!is_asked(yes), question, "--yes")
+}
+
+/// Whether [`on_terminal`] asks.
+pub(crate) fn is_asked(yes: bool) -> bool {
+    !yes && io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
 /// Asks `question` unless `yes` is set. `option` is the command-line option that sets it. Without a terminal, the user
