@@ -183,9 +183,6 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
             let workers = counted(*workers, "worker");
             (format!("{mode} costs more than it gives: {threads} and {workers} share {cpus}{figures}: {undo}"), detach)
         }
-        DoesItPay::CostsCpuTime { .. } if matches!(mode.kind(), ModeKind::Defer { .. }) => {
-            (format!("{mode} polls more than interrupts would, and delays packets{figures}: {undo}"), detach)
-        }
         DoesItPay::CostsCpuTime { instead, break_even_packets_per_s } => {
             let above = break_even_packets_per_s.map(|rate| {
                 format!(
@@ -194,6 +191,13 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
                 )
             });
             let figures = in_parentheses([known, &above.unwrap_or_default()]);
+            if matches!(mode.kind(), ModeKind::Defer { .. }) {
+                let text = format!(
+                    "{mode} polls more than interrupts would, and delays packets{figures}: {undo}, unless more packets \
+                     come at other times"
+                );
+                return (text, detach);
+            }
             let (beside, modes) = match *instead == DeliveryMode::default() {
                 true => (String::new(), vec![*instead]),
                 false => (format!(" beside {instead}, which polls less"), vec![DeliveryMode::default(), *instead]),
@@ -365,7 +369,8 @@ mod tests {
         assert!(said("suspend20", costs("base")).0.contains("measure whether it does, or undo it"));
         let (deferral, command) = said("defer20", costs("defer500"));
         assert!(
-            deferral.contains("and delays packets") && deferral.ends_with(": undo it"),
+            deferral.contains("and delays packets")
+                && deferral.ends_with(": undo it, unless more packets come at other times"),
             "nothing repays it: {deferral}"
         );
         assert_eq!(command.as_deref(), Some("quell detach 812 813"));
