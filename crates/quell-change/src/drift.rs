@@ -18,6 +18,14 @@ pub struct Condition {
     pub out_of_sight: usize,
 }
 
+impl Condition {
+    /// Number of settings that have another value now. Those of queues that do not exist at present have none.
+    #[must_use]
+    pub fn changed(&self) -> usize {
+        self.drifted.iter().filter(|drift| drift.now.is_some()).count()
+    }
+}
+
 /// Reads the current state of the settings in the journal at `path`. A value that another journal has set since does
 /// not count as drift.
 pub fn condition(path: &Path, history: &History) -> Result<Condition, CompareError> {

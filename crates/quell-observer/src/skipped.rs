@@ -61,7 +61,7 @@ fn conditions_of(
 ) -> BTreeMap<ProgramKey, ModeCondition> {
     let Some(mode) = attached.purpose().mode() else { return BTreeMap::new() };
     let targets = &attached.history.targets;
-    let drifted = condition(&attached.path, &attached.history).ok().map(|condition| condition.drifted.len());
+    let drifted = condition(&attached.path, &attached.history).ok().map(|condition| condition.changed());
     let parts = skipped(snapshot, attached, new, mode);
     let parent_of = |pid| ProcRoot::default().process(pid).stat().ok()?.ppid;
     let of = |program: &TargetProgram, started_since| {

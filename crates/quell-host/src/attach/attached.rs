@@ -106,7 +106,7 @@ pub fn experiments(attached: &[Attached]) -> BTreeMap<Pid, Pid> {
 pub fn drifted(attached: &[Attached]) -> BTreeSet<Pid> {
     let is_meant = |one: &&Attached| one.mode().is_some();
     let has_drifted =
-        |one: &&Attached| condition(&one.path, &one.history).is_ok_and(|condition| !condition.drifted.is_empty());
+        |one: &&Attached| condition(&one.path, &one.history).is_ok_and(|condition| condition.changed() > 0);
     let drifted = attached.iter().filter(is_meant).filter(has_drifted);
     drifted.flat_map(|one| one.history.targets.iter().map(|target| target.pid)).collect()
 }

@@ -276,7 +276,9 @@ pub(crate) fn whole_cpus(mode: &DeliveryMode, queues: usize) -> Option<String> {
 /// Another program has changed settings of the mode.
 #[must_use]
 pub(crate) fn drifted(mode: &DeliveryMode) -> String {
-    format!("another program has changed settings of {mode}, whose figures do not hold: set it again")
+    format!(
+        "another program, or a reset of the device, has changed settings of {mode}, whose figures do not hold: set it again"
+    )
 }
 
 /// The mode is missing on epolls that were opened since it was attached.

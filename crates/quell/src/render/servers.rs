@@ -19,7 +19,7 @@ use command::command;
 use quell_cli::table::{lines, new_table, set_gap};
 use textwrap::core::display_width;
 
-pub(crate) use conclusion::conclusion;
+pub(crate) use conclusion::{Unfinished, conclusion, undo_first};
 
 /// Maximum number of servers in the table; `--json` lists all.
 const SHOWN: usize = 20;
@@ -376,6 +376,24 @@ mod tests {
         assert!(conclusion(&all[..2], true, Fixes::Above, &Examined::Host).contains("quell bench --pid"));
         assert!(conclusion(&all[..1], false, Fixes::Above, &Examined::Host).contains("(as root)"));
         assert!(conclusion(&[], false, Fixes::Above, &Examined::Host).contains("run this as root"));
+    }
+
+    #[test]
+    fn what_no_process_undoes_is_undone_first() {
+        let left = |waited| {
+            let (what, journal_name) = ("attach suspend200".to_owned(), "attach-42".to_owned());
+            undo_first(&Unfinished { what, journal_name, waited }).replace("\n  ", " ")
+        };
+        assert_eq!(
+            left(false),
+            "conclusion: attach suspend200 was left by an earlier run, and nothing undoes it: undo it first: quell revert \
+             attach-42\n"
+        );
+        assert!(
+            left(true).contains("except for queues that were gone, and queues have its settings"),
+            "{}",
+            left(true)
+        );
     }
 
     #[test]

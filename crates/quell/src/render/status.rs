@@ -244,10 +244,15 @@ impl AppliedReport {
         }
     }
 
+    /// Whether a setting has another value now. That of a queue that does not exist at present has none.
+    fn has_changed(&self) -> bool {
+        self.drifted.iter().any(|drift| drift.now.is_some())
+    }
+
     /// Whether the mode pays for the program for which it pays least, and the command that follows.
     fn conclusion(&self) -> Option<(String, Option<String>)> {
         let programs = self.arguments();
-        if let Some(attached) = self.attached.filter(|_| !self.drifted.is_empty() && !self.parents.is_empty()) {
+        if let Some(attached) = self.attached.filter(|_| self.has_changed() && !self.parents.is_empty()) {
             return Some((payoff::drifted(&attached.mode), Some(programs.replace(&attached.mode))));
         }
         if let Some(attached) = self.attached.filter(|attached| !attached.launched && !self.started_since.is_empty()) {
@@ -364,7 +369,10 @@ impl StatusReport {
             format!("{} cannot be read: {it} settings may be in force", counted(count, "journal"))
         });
         let drifted = self.applied.iter().filter(|one| one.attached.is_some() && !one.drifted.is_empty());
-        let again = drifted.filter_map(|one| Some(format!("`{}`", one.arguments().replace(&one.attached?.mode))));
+        let again = drifted.filter_map(|one| match one.has_changed() {
+            true => Some(format!("`{}`", one.arguments().replace(&one.attached?.mode))),
+            false => Some("restore the number of queues (`ethtool -L`)".to_owned()),
+        });
         let again = again.collect::<Vec<_>>().join(", ");
         let advice = [
             unusable,

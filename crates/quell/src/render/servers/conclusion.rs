@@ -13,6 +13,29 @@ use crate::output::on_one_line;
 use crate::render::conclusion;
 use crate::render::payoff::RECONNECT_TO_ATTACHED;
 
+/// An attachment or profile whose undo was not finished.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Unfinished {
+    pub(crate) what: String,
+    pub(crate) journal_name: String,
+    /// Whether all that is left waited for queues that were gone.
+    pub(crate) waited: bool,
+}
+
+/// The conclusion while changes are left that no process undoes.
+#[must_use]
+pub(crate) fn undo_first(left: &Unfinished) -> String {
+    let Unfinished { what, journal_name, waited } = left;
+    let why = match waited {
+        true => "was undone except for queues that were gone, and queues have its settings",
+        false => "was left by an earlier run, and nothing undoes it",
+    };
+    conclusion::line(
+        &format!("{} {why}: undo it first", on_one_line(what)),
+        Some(&format!("quell revert {}", on_one_line(journal_name))),
+    )
+}
+
 /// What to do first on this host: fix, else measure, else attach. `is_root` is whether commands that change settings
 /// can be run.
 #[must_use]
