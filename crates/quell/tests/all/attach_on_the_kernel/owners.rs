@@ -325,7 +325,7 @@ fn a_mode_that_another_program_has_changed_has_no_figures_but_the_command_that_s
     let pid = stage.pid();
     let again = format!("quell detach {pid} && quell attach {MODE} {pid}");
     let status = stage.says(3, &["status"]);
-    assert!(status.contains("another program has changed settings of suspend200"), "{status}");
+    assert!(status.contains("has changed settings of suspend200"), "{status}");
     assert!(
         status.contains(&format!(":\n    {again}\n")) && status.contains(&format!("to reapply: `{again}`")),
         "{status}"
