@@ -121,12 +121,14 @@ pub(super) fn add_result(facts: &mut PlacementFacts, placed: &PlacementResult) {
     facts.not_pinned = placed.not_pinned.iter().map(ToString::to_string).collect();
 }
 
-/// Whether requests arrived, but no connection stays open. Each of these connections came through the filters, but none can
-/// be counted.
-pub(super) fn all_connections_close_at_once(snapshot: &Snapshot, programs: &BTreeSet<Pid>) -> bool {
+/// Forgets the number of new connections if none stays open although requests arrive: each came through the filters, but
+/// none was there to be counted.
+pub(super) fn forget_short_connections(facts: &mut PlacementFacts, snapshot: &Snapshot, programs: &BTreeSet<Pid>) {
     let its = snapshot.processes.iter().filter(|process| programs.contains(&process.pid));
     let files: Vec<&Files> = its.filter_map(|process| process.files.known()).collect();
     let held: BTreeSet<u64> = files.iter().flat_map(|files| &files.sockets).map(|held| held.inode).collect();
     let is_open = |socket: &SnapshotSocket| held.contains(&socket.inode) && socket.state == SocketState::Established;
-    files.iter().any(|files| !files.read_queues.is_empty()) && !snapshot.sockets.iter().any(is_open)
+    if files.iter().any(|files| !files.read_queues.is_empty()) && !snapshot.sockets.iter().any(is_open) {
+        facts.steered.iter_mut().for_each(|steered| steered.new_connections = None);
+    }
 }

@@ -392,9 +392,7 @@ impl Measurement<'_> {
                 Ok(self.preview_of(snapshot, &prepared.modes))
             };
             (prepared.preview, _) = self.preview_under_load(&look, prepared.has_load, slice_ms)?;
-            if placed::all_connections_close_at_once(&prepared.preview.snapshot, &targets.pids()) {
-                facts.steered.iter_mut().for_each(|steered| steered.new_connections = None);
-            }
+            placed::forget_short_connections(facts, &prepared.preview.snapshot, &targets.pids());
             let (modes, preview) = (&prepared.modes, &prepared.preview);
             prepared.problems = match arms {
                 Some(arms) => by_problem(under_arms(self.serious_by_kind(modes, preview), arms)),

@@ -212,7 +212,7 @@ fn a_result_that_does_not_fit_on_the_disk_is_printed_and_the_server_is_restored(
 }
 
 #[test]
-fn a_program_without_packets_is_refused() {
+fn a_program_without_sockets_is_refused() {
     let Some(stage) = Stage::enter("bp-none") else { return };
     let sleeps = Spawn::new("sleep").args(["1000"]).start().unwrap();
     let bench = |pid: &str| {
@@ -226,7 +226,7 @@ fn a_program_without_packets_is_refused() {
     };
     let (code, stderr) = bench(&sleeps.pid().to_string());
     assert_eq!(code, Some(5), "{stderr}");
-    assert!(stderr.contains("no socket of the programs has received a packet"), "{stderr}");
+    assert!(stderr.contains("the programs have no TCP or UDP socket"), "{stderr}");
     let (code, stderr) = bench("2147483646");
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("there is no process 2147483646"), "{stderr}");
