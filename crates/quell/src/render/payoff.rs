@@ -369,7 +369,7 @@ mod tests {
         assert!(text.contains("measure whether it does beside suspend500"), "{text}");
         assert_eq!(command.as_deref(), Some("quell bench --pid 812,813 --modes base,suspend500"));
         assert!(said("suspend20", costs("base")).0.contains("measure whether it does, or undo it"));
-        let (deferral, command) = said("defer20", costs("defer500"));
+        let (deferral, command) = said("defer20", costs("base"));
         assert!(
             deferral.contains("and delays packets")
                 && deferral.ends_with(": undo it, unless more packets come at other times"),
