@@ -19,8 +19,8 @@ use crate::snapshot::{Process, Reading, Snapshot, SocketState};
 pub struct QueueReads(Option<WaitSampler>);
 
 impl QueueReads {
-    /// Begins to count the reads of those of these programs that accept connections, and have fewer than queues can
-    /// deliver to them. Counts nothing if there are none, or if the kernel refuses.
+    /// Begins to count the reads of the chosen programs that accept connections and have fewer connections than queues. No
+    /// program is counted if the kernel refuses.
     #[must_use]
     pub fn begin(snapshot: &Snapshot, is_chosen: impl Fn(Pid) -> bool) -> Self {
         let query = SnapshotQuery::new(snapshot, None);
