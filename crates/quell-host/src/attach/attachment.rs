@@ -61,6 +61,7 @@ pub struct Attachment {
     steered: BTreeMap<u64, u32>,
     /// Whether an experiment switched the programs in the last pass.
     is_measured: bool,
+    /// Whether it has looked for the queues of connections that close at once, which takes half a second.
     has_looked: bool,
     changes: usize,
 }
@@ -71,8 +72,8 @@ pub fn observe() -> Result<Snapshot, TakeError> {
     take(&SnapshotScope { whole_host: true, ..SnapshotScope::default() }).map(|(snapshot, _)| snapshot)
 }
 
-/// Takes a snapshot of the whole host, or of these programs if the former leaves them out because they have no network
-/// socket.
+/// Takes a snapshot of the whole host, with the queues from which these programs read, or of the programs alone if the
+/// former leaves them out because they have no network socket.
 pub fn observe_programs(programs: &BTreeSet<Pid>) -> Result<Snapshot, TakeError> {
     let mut host = observe()?;
     add_read_queues(&mut host, programs);

@@ -163,6 +163,12 @@ impl ModePayoff {
         }
     }
 
+    /// Whether no lower latency repays the CPU time that it costs, because its timer delays packets and nobody polls.
+    #[must_use]
+    pub fn only_delays(&self) -> bool {
+        matches!(self.pays, DoesItPay::CostsCpuTime { .. }) && matches!(self.mode.kind(), ModeKind::Defer { .. })
+    }
+
     /// The same, if another program has changed settings of the mode since it was attached.
     #[must_use]
     pub fn drifted(self, is_so: bool) -> Self {

@@ -140,9 +140,7 @@ pub(crate) fn in_short(payoff: &ModePayoff) -> &'static str {
         DoesItPay::NotInEffect { .. } => "not in effect",
         DoesItPay::LeavesQueuesUnpolled { .. } => "leaves queues unpolled",
         DoesItPay::LacksCpus(_) => "lacks CPUs",
-        DoesItPay::CostsCpuTime { .. } if matches!(payoff.mode.kind(), ModeKind::Defer { .. }) => {
-            "costs more than it gives, undo it"
-        }
+        DoesItPay::CostsCpuTime { .. } if payoff.only_delays() => "costs more than it gives, undo it",
         DoesItPay::CostsCpuTime { .. } => "polls more than interrupts would, measure",
         DoesItPay::NearBreakEven { .. } => "near break-even, keep it or measure",
         DoesItPay::ChangesNothing | DoesItPay::MeasureToKnow => "in effect, measure",
@@ -191,7 +189,7 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
                 )
             });
             let figures = in_parentheses([known, &above.unwrap_or_default()]);
-            if matches!(mode.kind(), ModeKind::Defer { .. }) {
+            if payoff.only_delays() {
                 let text = format!(
                     "{mode} polls more than interrupts would, and delays packets{figures}: {undo}, unless more packets \
                      come at other times"
