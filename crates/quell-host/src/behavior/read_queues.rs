@@ -14,82 +14,72 @@ use crate::snapshot::arrival::receiving_napis;
 use crate::snapshot::query::SnapshotQuery;
 use crate::snapshot::{Process, Reading, Snapshot, SocketState};
 
-/// Counts reads of servers from queues.
-#[derive(Debug)]
-pub struct QueueReads(Option<WaitSampler>);
+/// Queues from which servers read during an observation.
+#[derive(Debug, Default)]
+pub struct ReadQueues(BTreeMap<WaitKey, WaitCounts>);
 
-impl QueueReads {
-    /// Begins to count the reads of the chosen programs that accept connections and have fewer connections than queues. No
-    /// program is counted if the kernel refuses.
+impl ReadQueues {
+    /// Counts for [`OBSERVED`] the reads of the chosen programs that accept connections and have fewer connections than
+    /// queues. Returns at once, without queues, if there is no such program or the kernel refuses.
     #[must_use]
-    pub fn begin(snapshot: &Snapshot, is_chosen: impl Fn(Pid) -> bool) -> Self {
+    pub fn observe(snapshot: &Snapshot, is_chosen: impl Fn(Pid) -> bool) -> Self {
         let query = SnapshotQuery::new(snapshot, None);
         let chosen = snapshot.processes.iter().filter(|process| is_chosen(process.pid));
         let programs: BTreeSet<Pid> =
             chosen.filter(|process| may_have_other_queues(&query, process)).map(|process| process.pid).collect();
         if programs.is_empty() {
-            return Self(None);
+            return Self::default();
         }
-        let attached = WaitSampler::attach(kernel::sysfs(), &programs, &BTreeSet::new());
-        Self(attached.inspect_err(|error| info!(%error, "reads of short connections cannot be counted")).ok())
+        let counted = WaitSampler::attach(kernel::sysfs(), &programs, &BTreeSet::new()).and_then(|sampler| {
+            thread::sleep(OBSERVED);
+            sampler.read()
+        });
+        Self(counted.unwrap_or_else(|error| {
+            info!(%error, "reads of short connections cannot be counted");
+            BTreeMap::new()
+        }))
     }
 
     /// Adds the queues to a snapshot.
-    pub fn add_to(self, snapshot: &mut Snapshot) {
-        match self.0.map(|sampler| sampler.read()) {
-            Some(Ok(counts)) => add(snapshot, &counts),
-            Some(Err(error)) => info!(%error, "reads of short connections cannot be counted"),
-            None => {}
+    pub fn add_to(&self, snapshot: &mut Snapshot) {
+        let napis = snapshot.devices.iter().flat_map(|device| device.napis.known_elements()).map(|napi| napi.id);
+        let napis: BTreeSet<NapiId> = napis.collect();
+        let mut of_process: BTreeMap<Pid, BTreeSet<NapiId>> = BTreeMap::new();
+        let mut of_thread: BTreeMap<(Pid, Pid), BTreeSet<NapiId>> = BTreeMap::new();
+        for &(pid, tid, place) in self.0.keys() {
+            if let WaitPlace::Read(Some(napi)) | WaitPlace::Socket(Some(napi)) = place
+                && napis.contains(&napi)
+            {
+                of_process.entry(pid).or_default().insert(napi);
+                of_thread.entry((pid, tid)).or_default().insert(napi);
+            }
         }
-    }
-
-    fn is_counting(&self) -> bool {
-        self.0.is_some()
+        let mut of_epoll: BTreeMap<EpollKey, BTreeSet<NapiId>> = BTreeMap::new();
+        for (&(pid, tid, place), counted) in &self.0 {
+            if let (WaitPlace::Epoll(fd), Some(read)) = (place, of_thread.get(&(pid, tid)))
+                && counted.with_events > 0
+            {
+                of_epoll.entry((pid, fd)).or_default().extend(read);
+            }
+        }
+        for process in &mut snapshot.processes {
+            if let (Reading::Known(files), Some(read)) = (&mut process.files, of_process.remove(&process.pid)) {
+                files.read_queues = read;
+                for epoll in &mut files.epolls {
+                    epoll.read_queues = of_epoll.remove(&(process.pid, epoll.fd)).unwrap_or_default();
+                }
+            }
+        }
     }
 }
 
 /// Adds the queues from which these programs read during [`OBSERVED`], if a snapshot may not show all of them.
 pub fn add_read_queues(snapshot: &mut Snapshot, programs: &BTreeSet<Pid>) {
-    let reads = QueueReads::begin(snapshot, |pid| programs.contains(&pid));
-    if reads.is_counting() {
-        thread::sleep(OBSERVED);
-        reads.add_to(snapshot);
-    }
+    ReadQueues::observe(snapshot, |pid| programs.contains(&pid)).add_to(snapshot);
 }
 
 fn may_have_other_queues(query: &SnapshotQuery<'_>, process: &Process) -> bool {
     let connections = query.sockets_of(process).filter(|socket| socket.state == SocketState::Established).count();
     let queues = expected_device(query, process).map_or(0, |device| receiving_napis(device).len());
     query.serves(process) && connections < queues
-}
-
-fn add(snapshot: &mut Snapshot, counts: &BTreeMap<WaitKey, WaitCounts>) {
-    let napis = snapshot.devices.iter().flat_map(|device| device.napis.known_elements()).map(|napi| napi.id);
-    let napis: BTreeSet<NapiId> = napis.collect();
-    let mut of_process: BTreeMap<Pid, BTreeSet<NapiId>> = BTreeMap::new();
-    let mut of_thread: BTreeMap<(Pid, Pid), BTreeSet<NapiId>> = BTreeMap::new();
-    for &(pid, tid, place) in counts.keys() {
-        if let WaitPlace::Read(Some(napi)) | WaitPlace::Socket(Some(napi)) = place
-            && napis.contains(&napi)
-        {
-            of_process.entry(pid).or_default().insert(napi);
-            of_thread.entry((pid, tid)).or_default().insert(napi);
-        }
-    }
-    let mut of_epoll: BTreeMap<EpollKey, BTreeSet<NapiId>> = BTreeMap::new();
-    for (&(pid, tid, place), counted) in counts {
-        if let (WaitPlace::Epoll(fd), Some(read)) = (place, of_thread.get(&(pid, tid)))
-            && counted.with_events > 0
-        {
-            of_epoll.entry((pid, fd)).or_default().extend(read);
-        }
-    }
-    for process in &mut snapshot.processes {
-        if let (Reading::Known(files), Some(read)) = (&mut process.files, of_process.remove(&process.pid)) {
-            files.read_queues = read;
-            for epoll in &mut files.epolls {
-                epoll.read_queues = of_epoll.remove(&(process.pid, epoll.fd)).unwrap_or_default();
-            }
-        }
-    }
 }

@@ -12,7 +12,7 @@ use quell_host::attach::AttachedMode;
 use quell_host::attach::attached::{Attached, adapt, attached_modes, drifted, experiments, in_use};
 use quell_host::attach::measured::settings_below;
 use quell_host::attach::placement::mark_attached_filters;
-use quell_host::behavior::{self, Behavior, QueueReads};
+use quell_host::behavior::{self, Behavior, ReadQueues};
 use quell_host::findings::{self, FindingsReport, Rule, Severity};
 use quell_host::servers::{self, EarlierAnswer, HostServer, Known, NamedProcess};
 use quell_host::snapshot::{self, Process, Snapshot, SnapshotScope};
@@ -315,7 +315,7 @@ fn take(scope: &SnapshotScope, seconds: u64) -> Result<Observed, Failure> {
     let napis = before.devices.iter().flat_map(|device| device.napis.known_elements().map(|napi| napi.id));
     let sampling = Sampling::begin(napis.collect());
     let began = Instant::now();
-    let reads = QueueReads::begin(&before, |_| true);
+    let reads = ReadQueues::observe(&before, |_| true);
     let programs = behavior::polling_programs(&before);
     let behavior = (!programs.is_empty()).then(|| behavior::observe(&before, &programs, true));
     thread::sleep(Duration::from_secs(seconds).saturating_sub(began.elapsed()));
