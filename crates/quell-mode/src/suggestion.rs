@@ -3,7 +3,8 @@
 /// Fewest letters of a beginning that suggests a name.
 const BEGINNING_MIN: usize = 3;
 
-/// The known name that is most similar to `word`: it begins with `word`, or at most a third of the letters of the longer one differ.
+/// The known name that is most similar to `word`: it begins with `word`, or at most a third of the letters of the longer
+/// one differ.
 #[must_use]
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let is_beginning = |candidate: &str| word.len() >= BEGINNING_MIN && candidate.starts_with(word);
