@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use quell_change::drift::condition;
 use quell_change::journal::{History, Journal, Keeper, ListedJournal, Persistence, Purpose, TargetProgram};
 use quell_change::persistent::PersistError;
-use quell_change::recovery::is_running;
+use quell_change::recovery::{is_running, left_behind};
 use quell_change::target::Targets;
 use quell_linux::Pid;
 use quell_linux::proc::ProcRoot;
@@ -109,6 +109,28 @@ pub fn drifted(attached: &[Attached]) -> BTreeSet<Pid> {
         |one: &&Attached| condition(&one.path, &one.history).is_ok_and(|condition| condition.changed() > 0);
     let drifted = attached.iter().filter(is_meant).filter(has_drifted);
     drifted.flat_map(|one| one.history.targets.iter().map(|target| target.pid)).collect()
+}
+
+/// Changes of a journal that no process undoes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unfinished {
+    pub path: PathBuf,
+    pub purpose: Purpose,
+    /// Whether all of them waited for queues that were gone.
+    pub waited: bool,
+}
+
+/// The first changes of this host that no process undoes. Those that waited for queues count only if a queue has settings
+/// that nobody owns, which the kernel restores when a queue comes back.
+#[must_use]
+pub fn unfinished(journal: &Journal, now: &Snapshot, owners: &[Attached]) -> Option<Unfinished> {
+    let mut napis = now.devices.iter().flat_map(|device| device.napis.known_elements());
+    let are_back = owners.is_empty() && napis.any(|napi| napi.defers() || napi.suspends());
+    let left = left_behind(journal).unwrap_or_default().into_iter().map(|(path, history)| {
+        let waited = history.only_waits();
+        Unfinished { path, purpose: history.begin.purpose, waited }
+    });
+    left.into_iter().find(|left| are_back || !left.waited)
 }
 
 /// Those of `programs` that are not children of others, for commands.

@@ -6,10 +6,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
-use quell_change::journal::{EndRecord, Journal, TargetProgram};
-use quell_change::recovery::left_behind;
+use quell_change::journal::{EndRecord, TargetProgram};
 use quell_host::attach::AttachedMode;
-use quell_host::attach::attached::{Attached, adapt, attached_modes, drifted, experiments, in_use};
+use quell_host::attach::attached::{
+    Attached, Unfinished, adapt, attached_modes, drifted, experiments, in_use, unfinished,
+};
 use quell_host::attach::measured::settings_below;
 use quell_host::attach::placement::mark_attached_filters;
 use quell_host::behavior::{self, Behavior, ReadQueues};
@@ -30,11 +31,11 @@ use tracing::info;
 
 use super::snapshot_scope::{ScopeArgs, not_taken};
 use crate::exit::{Exit, Failure};
-use crate::journals::{journal, name_of};
+use crate::journals::journal;
 use crate::output;
 use crate::render::doctor as render;
 use crate::render::progress::Progress;
-use crate::render::servers::{self as servers_render, Examined, Fixes, Unfinished};
+use crate::render::servers::{self as servers_render, Examined, Fixes};
 use crate::render::terminal::Terminal;
 
 /// Time between the two snapshots of `quell` without arguments.
@@ -137,8 +138,7 @@ struct Diagnosis {
     reverted: Vec<EndRecord>,
     /// Number of processes whose files are hidden.
     hidden: usize,
-    /// Changes of this host that no process undoes.
-    unfinished: Vec<Unfinished>,
+    unfinished: Option<Unfinished>,
 }
 
 impl Diagnosis {
@@ -152,7 +152,7 @@ impl Diagnosis {
         let owners = in_use(&journal).unwrap_or_default();
         let below = settings_below(&journal, &owners, &examined.now);
         let reverted = reverted(journal.ends(), &examined.now, &attached_modes(&owners));
-        let unfinished = unfinished(&journal, owners.is_empty() && has_deferral(&examined.now));
+        let unfinished = unfinished(&journal, &examined.now, &owners);
         Ok(Self { reverted, unfinished, ..Self::of(&examined, &owners, &below, &measured) })
     }
 
@@ -182,7 +182,7 @@ impl Diagnosis {
             sampled_ns: u64::try_from(sampled.as_nanos()).unwrap_or(u64::MAX),
         };
         let servers = servers::servers(now, before.as_ref(), &known);
-        Self { servers, reverted: Vec::new(), hidden: now.hidden_processes.len(), unfinished: Vec::new(), report }
+        Self { servers, reverted: Vec::new(), hidden: now.hidden_processes.len(), unfinished: None, report }
     }
 
     fn servers_and_conclusion(&self, terminal: Terminal, fixes: Fixes, examined: &Examined) -> String {
@@ -202,34 +202,11 @@ impl Diagnosis {
             + &servers_render::reverted(&self.reverted, terminal)
             + &hidden
             + &elsewhere
-            + &match self.unfinished.first() {
+            + &match &self.unfinished {
                 Some(first) => servers_render::undo_first(first),
                 None => servers_render::conclusion(&self.servers, is_root(), fixes, examined),
             }
     }
-}
-
-/// Changes of this host that no process undoes. Those that waited for queues count only if `are_set`, so that queues have
-/// come back with them.
-fn unfinished(journal: &Journal, are_set: bool) -> Vec<Unfinished> {
-    let left = left_behind(journal).unwrap_or_default();
-    let left = left.iter().map(|(path, history)| Unfinished {
-        what: history.begin.purpose.to_string(),
-        journal_name: name_of(path),
-        waited: history.only_waits(),
-    });
-    left.filter(|left| are_set || !left.waited).collect()
-}
-
-/// Whether a queue defers or suspends interrupts.
-fn has_deferral(snapshot: &Snapshot) -> bool {
-    let mut napis = snapshot.devices.iter().flat_map(|device| device.napis.known_elements());
-    napis.any(|napi| {
-        let settings = napi.settings();
-        let values =
-            [settings.defer_hard_irqs.map(u64::from), settings.gro_flush_timeout_ns, settings.irq_suspend_timeout_ns];
-        values.into_iter().flatten().any(|value| value > 0)
-    })
 }
 
 /// Number of network namespaces of processes, other than that of this one.

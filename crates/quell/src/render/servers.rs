@@ -19,7 +19,7 @@ use command::command;
 use quell_cli::table::{lines, new_table, set_gap};
 use textwrap::core::display_width;
 
-pub(crate) use conclusion::{Unfinished, conclusion, undo_first};
+pub(crate) use conclusion::{conclusion, undo_first};
 
 /// Maximum number of servers in the table; `--json` lists all.
 const SHOWN: usize = 20;
@@ -274,6 +274,7 @@ mod tests {
     use super::command::{judge, load};
     use super::*;
     use quell_change::journal::{Purpose, TargetProgram};
+    use quell_host::attach::attached::Unfinished;
     use quell_host::attach::payoff::{DoesItPay, ModePayoff};
     use quell_host::findings::FixText;
     use quell_linux::Pid;
@@ -381,8 +382,8 @@ mod tests {
     #[test]
     fn what_no_process_undoes_is_undone_first() {
         let left = |waited| {
-            let (what, journal_name) = ("attach suspend200".to_owned(), "attach-42".to_owned());
-            undo_first(&Unfinished { what, journal_name, waited }).replace("\n  ", " ")
+            let purpose = Purpose::Attachment { mode: "suspend200".parse().unwrap() };
+            undo_first(&Unfinished { path: "/run/attach-42.journal".into(), purpose, waited }).replace("\n  ", " ")
         };
         assert_eq!(
             left(false),

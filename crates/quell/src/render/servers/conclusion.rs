@@ -2,6 +2,7 @@
 
 use std::mem::discriminant;
 
+use quell_host::attach::attached::Unfinished;
 use quell_host::attach::payoff::DoesItPay;
 use quell_host::findings::{EPOLL_MIXES_NAPIS, FixText};
 use quell_host::servers::{HostServer, NextStep, ServerWait};
@@ -9,31 +10,22 @@ use quell_linux::visible;
 
 use super::command::{arguments, command, pays};
 use super::{Examined, Fixes, NAMED, again, as_measured, limited, settings_changed, to_change};
+use crate::journals::name_of;
 use crate::output::on_one_line;
 use crate::render::conclusion;
 use crate::render::payoff::RECONNECT_TO_ATTACHED;
 
-/// An attachment or profile whose undo was not finished.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Unfinished {
-    pub(crate) what: String,
-    pub(crate) journal_name: String,
-    /// Whether all that is left waited for queues that were gone.
-    pub(crate) waited: bool,
-}
-
 /// The conclusion while changes are left that no process undoes.
 #[must_use]
 pub(crate) fn undo_first(left: &Unfinished) -> String {
-    let Unfinished { what, journal_name, waited } = left;
+    let Unfinished { path, purpose, waited } = left;
     let why = match waited {
         true => "was undone except for queues that were gone, and queues have its settings",
         false => "was left by an earlier run, and nothing undoes it",
     };
-    conclusion::line(
-        &format!("{} {why}: undo it first", on_one_line(what)),
-        Some(&format!("quell revert {}", on_one_line(journal_name))),
-    )
+    let purpose = on_one_line(&purpose.to_string());
+    let undo = format!("quell revert {}", on_one_line(&name_of(path)));
+    conclusion::line(&format!("{purpose} {why}: undo it first"), Some(&undo))
 }
 
 /// What to do first on this host: fix, else measure, else attach. `is_root` is whether commands that change settings
