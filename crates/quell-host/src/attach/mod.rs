@@ -38,6 +38,7 @@ mod pass;
 pub mod payoff;
 pub mod placement;
 pub mod plan;
+pub mod poll_counting;
 pub mod poller;
 mod pollers;
 pub(crate) mod receivers;

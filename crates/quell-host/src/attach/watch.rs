@@ -12,10 +12,11 @@ use tracing::{info, warn};
 
 use super::attached::AttachedMode;
 use super::attachment::Attachment;
-use super::effect::{ModeVerdict, PollCounting, judge};
+use super::effect::{ModeVerdict, judge};
 use super::no_poll::{NoPollCause, no_poll_cause_now};
 use super::payoff::{DoesItPay, ModePayoff};
 use super::plan::QueueStep;
+use super::poll_counting::PollCounting;
 use super::stall::{StallWatch, Stalled, SuspendedQueue};
 use super::stall_log::StallLog;
 use crate::findings::{cpus_lacking_for_pollers, one_queue_if_attached, unpolled_queues};

@@ -31,7 +31,7 @@ use quell_host::attach::poller::with_safe_timer;
 use quell_host::attach::stall::{SuspendedQueue, watching_sampler};
 use quell_host::attach::{
     AttachError, AttachPlan, AttachRequest, Attached, AttachedMode, Attachment, EpollsSetBy, TargetError, Targets,
-    effect, observe_programs, plan,
+    observe_programs, plan, poll_counting,
 };
 use quell_host::behavior;
 use quell_host::findings::{self, Finding, cpus_lacking_for_pollers};
@@ -550,8 +550,9 @@ fn effect(
             }
         }
     };
-    let watched =
-        Progress::during("checking whether the mode is in effect", || effect::watch(queues, programs, &mut wait));
+    let watched = Progress::during("checking whether the mode is in effect", || {
+        poll_counting::watch(queues, programs, &mut wait)
+    });
     if interruption.flag().get().is_some() {
         return None;
     }
