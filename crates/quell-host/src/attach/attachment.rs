@@ -33,7 +33,7 @@ use super::plan::{AttachPlan, AttachRequest, AttachStep, QueueStep, plan};
 use super::poller;
 use super::poller::watch::PollerWatch;
 use super::stall_log::StallLog;
-use crate::behavior::add_read_queues;
+use crate::behavior::ReadQueues;
 use crate::snapshot::{Snapshot, SnapshotScope, TakeError, take};
 use crate::steer::mark_steered;
 
@@ -61,8 +61,6 @@ pub struct Attachment {
     steered: BTreeMap<u64, u32>,
     /// Whether an experiment switched the programs in the last pass.
     is_measured: bool,
-    /// Whether it has looked for the queues of connections that close at once, which takes half a second.
-    has_looked: bool,
     changes: usize,
 }
 
@@ -76,7 +74,7 @@ pub fn observe() -> Result<Snapshot, TakeError> {
 /// former leaves them out because they have no network socket.
 pub fn observe_programs(programs: &BTreeSet<Pid>) -> Result<Snapshot, TakeError> {
     let mut host = observe()?;
-    add_read_queues(&mut host, programs);
+    ReadQueues::observe(&host, |pid| programs.contains(&pid)).add_to(&mut host);
     let is_shown =
         |pid: &Pid| host.processes.iter().any(|process| process.pid == *pid) || host.hidden_processes.contains(pid);
     if programs.is_empty() || programs.iter().any(is_shown) {
@@ -133,7 +131,6 @@ impl Attachment {
             ledger: Ledger::default(),
             steered: BTreeMap::new(),
             is_measured: false,
-            has_looked: false,
             changes: 0,
         })
     }
@@ -395,12 +392,7 @@ impl Attachment {
                 return Ok(None);
             }
             match look_at_programs(&self.targets, &self.steered) {
-                Ok(mut snapshot) => {
-                    if !std::mem::replace(&mut self.has_looked, true) {
-                        add_read_queues(&mut snapshot, &self.targets.pids());
-                    }
-                    return Ok(Some(snapshot));
-                }
+                Ok(snapshot) => return Ok(Some(snapshot)),
                 Err(error) => {
                     debug!(%error, "could not take a snapshot: trying again");
                     last = Some(error);

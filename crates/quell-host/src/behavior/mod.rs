@@ -19,7 +19,7 @@ use tracing::debug;
 
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Protocol, Snapshot, SnapshotSocket, SocketState, WatchedFile, WatchedKind};
-pub use read_queues::{ReadQueues, add_read_queues};
+pub use read_queues::ReadQueues;
 use ready::ReadyObjects;
 pub(crate) use ready::{cause_in_snapshot, is_reported_by_each_wait};
 use waits::{Waiting, Waits};

@@ -73,11 +73,6 @@ impl ReadQueues {
     }
 }
 
-/// Adds the queues from which these programs read during [`OBSERVED`], if a snapshot may not show all of them.
-pub fn add_read_queues(snapshot: &mut Snapshot, programs: &BTreeSet<Pid>) {
-    ReadQueues::observe(snapshot, |pid| programs.contains(&pid)).add_to(snapshot);
-}
-
 fn may_have_other_queues(query: &SnapshotQuery<'_>, process: &Process) -> bool {
     let connections = query.sockets_of(process).filter(|socket| socket.state == SocketState::Established).count();
     let queues = expected_device(query, process).map_or(0, |device| receiving_napis(device).len());

@@ -12,7 +12,7 @@ use quell_change::journal::Journal;
 use quell_host::apply::{self, ApplyRequest};
 use quell_host::attach::attached::{adapt, in_use};
 use quell_host::attach::{self, AttachRequest, EpollsSetBy};
-use quell_host::behavior;
+use quell_host::behavior::ReadQueues;
 use quell_host::findings::{Finding, FindingsReport, Severity, examine};
 use quell_host::plan::ProfilePlan;
 use quell_host::snapshot::{Snapshot, SnapshotScope, take};
@@ -557,7 +557,7 @@ fn connections_that_close_at_once_show_their_queue() {
         })
     });
     let planned = wait_until(|| {
-        behavior::add_read_queues(&mut snapshot, &programs);
+        ReadQueues::observe(&snapshot, |pid| programs.contains(&pid)).add_to(&mut snapshot);
         let planned = plan(&snapshot);
         if planned.queues().count() == 1 { Ok(planned) } else { Err(format!("{planned:?}")) }
     });
