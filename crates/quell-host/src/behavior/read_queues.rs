@@ -9,7 +9,7 @@ use quell_sampler::{WaitCounts, WaitKey, WaitPlace, WaitSampler};
 use tracing::info;
 
 use super::{EpollKey, OBSERVED};
-use crate::findings::expected_device;
+use crate::findings::receiving_devices;
 use crate::snapshot::arrival::receiving_napis;
 use crate::snapshot::query::SnapshotQuery;
 use crate::snapshot::{Process, Reading, Snapshot, SocketState};
@@ -75,6 +75,6 @@ impl ReadQueues {
 
 fn may_have_other_queues(query: &SnapshotQuery<'_>, process: &Process) -> bool {
     let connections = query.sockets_of(process).filter(|socket| socket.state == SocketState::Established).count();
-    let queues = expected_device(query, process).map_or(0, |device| receiving_napis(device).len());
+    let queues: usize = receiving_devices(query, process).map(|device| receiving_napis(device).len()).sum();
     query.serves(process) && connections < queues
 }

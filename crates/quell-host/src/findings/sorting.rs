@@ -142,13 +142,20 @@ fn queues_of_device(query: &SnapshotQuery<'_>, process: &Process) -> usize {
 
 /// The device that will deliver to a process without connections: the only one of its network namespace that receives.
 pub(crate) fn expected_device<'a>(query: &SnapshotQuery<'a>, process: &Process) -> Option<&'a Device> {
-    let namespace = process.namespace.known()?;
-    let receives = |device: &&Device| {
-        let has_received = device.counters.known().is_none_or(|counters| counters.rx_packets > 0);
-        device.namespace == *namespace && device.is_up && has_received && !receiving_napis(device).is_empty()
-    };
-    let mut devices = query.now.devices.iter().filter(receives);
+    let mut devices = receiving_devices(query, process);
     devices.next().filter(|_| devices.next().is_none())
+}
+
+/// Devices in the network namespace of a process that may deliver to it.
+pub(crate) fn receiving_devices<'a>(
+    query: &SnapshotQuery<'a>,
+    process: &Process,
+) -> impl Iterator<Item = &'a Device> + use<'a> {
+    let namespace = process.namespace.known().copied();
+    query.now.devices.iter().filter(move |device| {
+        let has_received = device.counters.known().is_none_or(|counters| counters.rx_packets > 0);
+        Some(device.namespace) == namespace && device.is_up && has_received && !receiving_napis(device).is_empty()
+    })
 }
 
 /// Modes that need no epoll, after `base`. `userbusy` only with a CPU for each queue beside those of all threads of the

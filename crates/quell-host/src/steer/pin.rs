@@ -74,8 +74,8 @@ pub fn pins(snapshot: &Snapshot, pids: &[Pid], baseline: &Baseline) -> Pins {
     pins
 }
 
-/// NAPI instances of the connections that each epoll of a process watches. Epolls without TCP or UDP sockets are not
-/// workers.
+/// NAPI instances of the connections that each epoll of a process watches, or from which it has read if its connections
+/// close at once. Epolls without TCP or UDP sockets are not workers.
 fn napis_of_workers(
     process: &Process,
     index: &Index<'_>,
@@ -100,6 +100,10 @@ fn napis_of_workers(
             sockets.filter(|socket| has_napi(socket).is_some()).partition(|socket| baseline.contains(socket));
         if new.is_empty() && !old.is_empty() {
             workers.insert(SteerWorker::new(process, epoll), Err(WhyNotPinned::OlderThanFilter(old.len())));
+            continue;
+        }
+        if new.is_empty() {
+            workers.insert(SteerWorker::new(process, epoll), Ok(epoll.read_queues.clone()));
             continue;
         }
         let new = new.into_iter().filter_map(|socket| Some((socket, has_napi(socket)?)));
@@ -192,7 +196,9 @@ impl fmt::Display for NotPinned {
 impl fmt::Display for WhyNotPinned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoConnection => f.write_str("its queue is unknown, because no connection has arrived on a queue yet"),
+            Self::NoConnection => {
+                f.write_str("its queue is unknown, because it had no open connection through a queue")
+            }
             Self::OlderThanFilter(count) => {
                 let connections = counted(*count, "connection");
                 write!(

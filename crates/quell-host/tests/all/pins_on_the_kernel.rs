@@ -1,11 +1,14 @@
 //! Binds workers to the CPU of their queue and restores their affinity, except for workers that another program has
 //! bound since. Needs root, Linux 6.13 and two CPUs.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::steered::{BOTH, Steered};
-use crate::workers::open;
+use crate::workers::{count, open};
+use quell_host::behavior::ReadQueues;
 use quell_host::steer::{Baseline, NotPinned, Pins, WhyNotPinned, alignment, connections, pins};
 use quell_linux::{CpuList, Pid, sched};
-use quell_test_support::{Lacks, kernel_threads_are_out_of_sight, skip};
+use quell_test_support::{Lacks, kernel_threads_are_out_of_sight, skip, wait_until};
 
 const CONNECTIONS: usize = 200;
 
@@ -77,6 +80,39 @@ fn workers_are_bound_to_the_cpu_of_their_queue_and_restored_unless_another_progr
         let expected = if pin.tid == by_somebody_else.tid { CpuList::from_iter([1]) } else { everywhere.clone() };
         assert_eq!(affinity(pin.tid), expected);
     }
+}
+
+#[test]
+fn a_worker_whose_connections_close_at_once_is_bound_according_to_its_reads() {
+    if kernel_threads_are_out_of_sight() {
+        return;
+    }
+    let Some(steered) = Steered::start("pin-reads", 4) else { return };
+    steered.thread_queues();
+    let cpus = steered.bind_queues();
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = steered.lab.transaction(&dir, "pin-reads-t");
+    let steering = steered.plan(&[]).1.unwrap();
+    transaction.steer(&steering).unwrap();
+    let baseline = Baseline::of(&connections(&steering.group.key).unwrap());
+    let is_over = AtomicBool::new(false);
+    let decided = std::thread::scope(|scope| {
+        let (client, is_over) = (&steered.lab.client, &is_over);
+        scope.spawn(move || {
+            while !is_over.load(Ordering::Relaxed) {
+                count(client, &BOTH, 20);
+            }
+        });
+        let decided = wait_until(|| {
+            let mut snapshot = steered.look();
+            ReadQueues::observe(&snapshot, |pid| pid == steered.server.pid()).add_to(&mut snapshot);
+            let decided = pins(&snapshot, &[steered.server.pid()], &baseline);
+            if decided.pins.len() == 4 { Ok(decided) } else { Err(format!("{decided:?}")) }
+        });
+        is_over.store(true, Ordering::Relaxed);
+        decided
+    });
+    assert!(decided.pins.iter().all(|pin| pin.new == cpus[&pin.napi]), "{decided:?}");
 }
 
 #[test]

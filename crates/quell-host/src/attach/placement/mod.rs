@@ -23,10 +23,11 @@ use self::filters::Filters;
 use super::attached::attachments;
 use super::attachment::AttachObserver;
 use super::error::AttachError;
+use crate::behavior::ReadQueues;
 use crate::snapshot::{Snapshot, SnapshotScope, TakeError, queues_of, take};
 use crate::steer::{
     CannotSteer, GroupKey, LookError, NotPinned, Pin, Shown, ShownGroup, SteerRequest, Steering, Verification,
-    connections, groups, look, mark_steered, pins, plan,
+    WhyNotPinned, connections, groups, look, mark_steered, pins, plan,
 };
 
 /// Interval between snapshots of the workers while waiting for their connections.
@@ -237,8 +238,12 @@ impl Placement {
         let mut programs = programs.into();
         let give_up = Instant::now() + within;
         let mut placed = PlacementResult::default();
+        let mut reads: Option<ReadQueues> = None;
         loop {
-            let snapshot = look_at_programs(programs.targets, programs.steered).map_err(AttachError::Look)?;
+            let mut snapshot = look_at_programs(programs.targets, programs.steered).map_err(AttachError::Look)?;
+            if let Some(reads) = &reads {
+                reads.add_to(&mut snapshot);
+            }
             self.filters.see(&snapshot, |_| true);
             if let Some(group) = self.filters.mixed() {
                 return Err(AttachError::Mixed { group });
@@ -264,6 +269,10 @@ impl Placement {
                 return Err(AttachError::Stopped);
             }
             thread::sleep(LOOKED_EVERY);
+            if reads.is_none() && placed.not_pinned.iter().any(|one| one.why == WhyNotPinned::NoConnection) {
+                let placed = programs.targets.pids();
+                reads = Some(ReadQueues::observe(&snapshot, |pid| placed.contains(&pid)));
+            }
         }
         placed.verifications = self.filters.verifications().cloned().collect();
         self.filters.news();
