@@ -10,6 +10,7 @@ use super::sorting::{can_come_to_mix, has_reuseport_group, to_steer};
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Device, SnapshotNapi, Thread};
+use crate::steer::Spread;
 
 pub(super) const RULES: &[&Rule] = &[&FLOATING, &APART, &OTHER_NODE, &BUSY_THREAD];
 
@@ -26,7 +27,8 @@ static FLOATING: Rule = Rule {
              per second",
     explanation: "Detected if a thread that waits on an epoll with connections is allowed on several CPUs. A warning \
                   if the epoll busy-polls, otherwise a note. Fix: pin the thread to the CPU of its queue's interrupt or \
-                  kernel thread; to any CPU if the queue has neither (veth).",
+                  kernel thread, or to a CPU of its own if that CPU has several workers or the queue has neither \
+                  (veth).",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -34,7 +36,9 @@ static FLOATING: Rule = Rule {
 };
 
 fn floating(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let with_queue = query.epolls().filter(|epoll| !epoll.by_napi.is_empty());
+    let with_queue = || query.epolls().filter(|epoll| !epoll.by_napi.is_empty());
+    let places: Vec<(&CpuList, CpuList)> = with_queue().filter_map(|epoll| placed(query, epoll)).collect();
+    let spread = Spread::of(places.iter().map(|(present, queue)| (*present, queue)));
     let of = |epoll: &EpollContext<'_>| {
         let [(thread, _)] = epoll.waiters[..] else { return None };
         let cpus = thread.affinity.known().filter(|cpus| cpus.len() > 1)?;
@@ -54,7 +58,14 @@ fn floating(query: &SnapshotQuery<'_>) -> Vec<Observation> {
                 false => Fix::advice("pin it when it polls one queue (epoll-mixes-napis)"),
             },
             _ if can_come_to_mix(query, epoll.process) => steered("pin it to the CPU of its queue:"),
-            Some(cpu) => Fix::pin(thread, &only(cpu)),
+            Some(cpu) => match spread.crowd(&only(cpu)) {
+                Some(workers) => Fix::advice(format!(
+                    "the queues of {workers} workers have CPU {cpu}: use as many queues as workers, or pin each to a \
+                     CPU of its own: taskset -cp CPU {}",
+                    thread.tid
+                )),
+                None => Fix::pin(thread, &only(cpu)),
+            },
             None => by_hand(),
         };
         let mut nodes = epoll.nodes();
@@ -66,7 +77,14 @@ fn floating(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             fix: vec![fix],
         })
     };
-    with_queue.filter_map(of).collect()
+    with_queue().filter_map(of).collect()
+}
+
+/// CPUs that the only thread of an epoll may use at present, and the CPU of its queue.
+fn placed<'a>(query: &SnapshotQuery<'_>, epoll: &EpollContext<'a>) -> Option<(&'a CpuList, CpuList)> {
+    let [(thread, _)] = epoll.waiters[..] else { return None };
+    let cpu = epoll.by_napi.keys().find_map(|&id| packet_cpu(query, id))?;
+    Some((thread.affinity.known()?, only(cpu)))
 }
 
 /// The single CPU that processes a queue's packets.

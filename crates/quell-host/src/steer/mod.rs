@@ -16,6 +16,7 @@ mod plan;
 mod programs;
 mod queues;
 mod shown;
+mod spread;
 mod surroundings;
 mod verify;
 
@@ -27,5 +28,6 @@ pub use quell_change::reuseport_group::{GroupKey, GroupSocket, ServersFilter};
 pub use quell_change::settings::affinity::Pin;
 pub use queues::{LeftOut, SteerQueue, WhyLeftOut};
 pub use shown::{Shown, ShownGroup};
+pub(crate) use spread::Spread;
 pub use surroundings::{Connection, LookError, Surroundings, connections, look};
 pub use verify::{Alignment, Baseline, SeenWorker, SteerVerdict, Verification, alignment, verify};

@@ -9,7 +9,9 @@ use quell_linux::visible::counted;
 use quell_linux::{CpuList, NapiId, Pid};
 
 use super::groups::SteerWorker;
+use super::spread::Spread;
 use super::verify::Baseline;
+use crate::snapshot::query::SnapshotQuery;
 use crate::snapshot::{Index, Process, Reading, Snapshot, SnapshotNapi, SnapshotSocket, Thread, WatchedFile};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +37,12 @@ pub enum WhyNotPinned {
     /// Several threads wait on its epoll and would share the CPU.
     SeveralThreads(Vec<Pid>),
     UnknownAffinity(Pid),
+    /// This many workers have queues on these CPUs, and more CPUs at present.
+    CrowdedCpus {
+        workers: usize,
+        cpus: CpuList,
+        present: CpuList,
+    },
 }
 
 /// What polls a queue whose packets have no fixed CPU.
@@ -62,13 +70,31 @@ pub struct Pins {
 pub fn pins(snapshot: &Snapshot, pids: &[Pid], baseline: &Baseline) -> Pins {
     let index = snapshot.index();
     let mut pins = Pins::default();
+    let query = SnapshotQuery::new(snapshot, None);
+    let mut of_queues: Vec<(SteerWorker, Pin)> = Vec::new();
+    let mut leaving: BTreeSet<Pid> = BTreeSet::new();
     for process in snapshot.processes.iter().filter(|process| pids.contains(&process.pid)) {
+        if !query.serves(process) {
+            leaving.insert(process.pid);
+        }
         for (worker, napis) in napis_of_workers(process, &index, baseline) {
             match napis.and_then(|napis| pin(process, &worker, &napis, &index)) {
-                Ok(pin) if pin.old == pin.new => pins.in_place.push(pin.tid),
-                Ok(pin) => pins.pins.push(pin),
+                Ok(pin) => of_queues.push((worker, pin)),
                 Err(why) => pins.not_pinned.push(NotPinned { worker, why }),
             }
+        }
+    }
+    // A worker that only finishes its connections, as after a reload, gives its CPU to another.
+    let stays = |(_, pin): &&(SteerWorker, Pin)| pin.old != pin.new || !leaving.contains(&pin.pid);
+    let spread = Spread::of(of_queues.iter().filter(stays).map(|(_, pin)| (&pin.old, &pin.new)));
+    for (worker, pin) in of_queues {
+        match spread.crowd(&pin.new) {
+            _ if pin.old == pin.new => pins.in_place.push(pin.tid),
+            Some(workers) => {
+                let why = WhyNotPinned::CrowdedCpus { workers, cpus: pin.new, present: pin.old };
+                pins.not_pinned.push(NotPinned { worker, why });
+            }
+            None => pins.pins.push(pin),
         }
     }
     pins
@@ -182,7 +208,7 @@ impl WhyNotPinned {
     /// Whether the reason may disappear, for example because a client connects or the thread waits.
     #[must_use]
     pub fn may_change(&self) -> bool {
-        matches!(self, Self::NoConnection | Self::OlderThanFilter(_) | Self::NoThread)
+        matches!(self, Self::NoConnection | Self::OlderThanFilter(_) | Self::NoThread | Self::CrowdedCpus { .. })
     }
 }
 
@@ -232,6 +258,12 @@ impl fmt::Display for WhyNotPinned {
             },
             Self::NoThread => f.write_str("no thread was waiting on it when the snapshot was taken"),
             Self::SeveralThreads(tids) => write!(f, "{} threads wait on it, and would share one CPU", tids.len()),
+            Self::CrowdedCpus { workers, cpus, present } => write!(
+                f,
+                "{} would share CPU {cpus} of their queues, while they may use CPUs {present}: use as many queues as \
+                 workers, with a CPU each",
+                counted(*workers, "worker")
+            ),
             Self::UnknownAffinity(tid) => write!(f, "the CPUs of thread {tid} could not be read"),
         }
     }

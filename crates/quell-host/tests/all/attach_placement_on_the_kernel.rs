@@ -94,11 +94,12 @@ fn filters_are_verified_workers_are_bound_and_both_are_restored() {
         return;
     }
     let Some(mut placing) = Placing::start("place", 4, true) else { return };
-    if sched::affinity(Pid::of_this_process()).unwrap().len() < 2 {
+    let everywhere = sched::affinity(Pid::of_this_process()).unwrap();
+    if everywhere.len() < 2 {
         return skip(Lacks::Machine, "needs two CPUs");
     }
     placing.steered.thread_queues();
-    placing.steered.bind_queues();
+    placing.steered.bind_queues(&everywhere);
     let placed = placing.place().unwrap();
     assert_eq!(placed.verifications[0].verdict, SteerVerdict::Holds);
     assert_eq!((placed.verifications[0].workers.len(), placed.pinned.len()), (4, 4), "{placed:?}");
@@ -173,11 +174,12 @@ fn a_worker_that_starts_later_is_bound_to_the_cpu_of_its_queue() {
         return;
     }
     let Some(mut placing) = Placing::start("place-pin", 3, true) else { return };
-    if sched::affinity(Pid::of_this_process()).unwrap().len() < 2 {
+    let everywhere = sched::affinity(Pid::of_this_process()).unwrap();
+    if everywhere.len() < 2 {
         return skip(Lacks::Machine, "needs two CPUs");
     }
     placing.steered.thread_queues();
-    placing.steered.bind_queues();
+    placing.steered.bind_queues(&everywhere);
     placing.placement.steer(&placing.groups, &mut placing.attachment, &mut go_on).unwrap();
     placing.after_a_change();
     add_worker(&placing.steered.lab.client, SERVER);

@@ -50,7 +50,7 @@ fn workers_are_bound_to_the_cpu_of_their_queue_and_restored_unless_another_progr
         return skip(Lacks::Machine, "needs two CPUs");
     }
     steered.thread_queues();
-    let cpus = steered.bind_queues();
+    let cpus = steered.bind_queues(&everywhere);
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = steered.lab.transaction(&dir, "pin-t");
     let steering = steered.plan(&[]).1.unwrap();
@@ -89,7 +89,7 @@ fn a_worker_whose_connections_close_at_once_is_bound_according_to_its_reads() {
     }
     let Some(steered) = Steered::start("pin-reads", 4) else { return };
     steered.thread_queues();
-    let cpus = steered.bind_queues();
+    let cpus = steered.bind_queues(&affinity(Pid::of_this_process()));
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = steered.lab.transaction(&dir, "pin-reads-t");
     let steering = steered.plan(&[]).1.unwrap();
@@ -116,13 +116,34 @@ fn a_worker_whose_connections_close_at_once_is_bound_according_to_its_reads() {
 }
 
 #[test]
+fn workers_whose_queues_have_one_cpu_keep_the_others() {
+    if kernel_threads_are_out_of_sight() {
+        return;
+    }
+    if affinity(Pid::of_this_process()).len() < 2 {
+        return skip(Lacks::Machine, "needs two CPUs");
+    }
+    let Some(steered) = Steered::start("pin-crowd", 4) else { return };
+    steered.thread_queues();
+    steered.bind_queues(&CpuList::from_iter([0]));
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = steered.lab.transaction(&dir, "pin-crowd-t");
+    transaction.steer(&steered.plan(&[]).1.unwrap()).unwrap();
+    let _connections = open(&steered.lab.client, &BOTH, CONNECTIONS);
+    let decided = decide(&steered, &Baseline::default());
+    assert_eq!((decided.pins.len(), decided.not_pinned.len()), (0, 4), "{decided:?}");
+    let is_crowd = |one: &NotPinned| matches!(one.why, WhyNotPinned::CrowdedCpus { workers: 4, .. });
+    assert!(decided.not_pinned.iter().all(is_crowd), "{decided:?}");
+}
+
+#[test]
 fn a_worker_with_connections_from_several_queues_is_not_bound() {
     if kernel_threads_are_out_of_sight() {
         return;
     }
     let Some(steered) = Steered::start("pin-mixed", 2) else { return };
     steered.thread_queues();
-    steered.bind_queues();
+    steered.bind_queues(&affinity(Pid::of_this_process()));
     let _connections = open(&steered.lab.client, &BOTH, CONNECTIONS);
     let decided = decide(&steered, &Baseline::default());
     assert!(decided.pins.is_empty());

@@ -301,6 +301,16 @@ fn of_sharing_and_placement() -> Vec<Edit> {
             Warning,
             vec![("/processes/0/threads/1/affinity", json!("0-3")), ("/sockets/1/napi", json!(8_194))],
         ),
+        edit(
+            "floating-worker",
+            Warning,
+            vec![
+                ("/processes/0/threads/1/affinity", json!("0-3")),
+                ("/processes/0/threads/2/affinity", json!("0-3")),
+                ("/sockets/3/napi", json!(8_193)),
+                ("/sockets/4/napi", json!(8_193)),
+            ],
+        ),
         edit("irq-away-from-worker", Note, vec![("/processes/0/threads/1/affinity", json!("1"))]),
         edit(
             "queue-leased-to-container",

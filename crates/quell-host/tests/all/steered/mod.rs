@@ -79,15 +79,16 @@ impl Steered {
         self.napis().into_iter().for_each(|napi| netdev.set_napi(napi, &threaded).unwrap());
     }
 
-    /// Binds the kthread of each queue to CPU 0 or 1, in place of an interrupt; returns the CPUs by NAPI ID.
-    pub(crate) fn bind_queues(&self) -> BTreeMap<NapiId, CpuList> {
+    /// Binds the kthread of each queue to one of these CPUs in turn, in place of an interrupt; returns the CPUs by NAPI
+    /// ID.
+    pub(crate) fn bind_queues(&self, cpus: &CpuList) -> BTreeMap<NapiId, CpuList> {
         let snapshot = self.look();
         let napis = snapshot.devices.iter().flat_map(|device| device.napis.known_elements());
-        let bind = |(number, napi): (u32, &quell_host::snapshot::SnapshotNapi)| {
-            let cpu = CpuList::from_iter([number % 2]);
+        let bind = |(cpu, napi): (u32, &quell_host::snapshot::SnapshotNapi)| {
+            let cpu = CpuList::from_iter([cpu]);
             sched::set_affinity(napi.thread.known().unwrap().as_ref().unwrap().tid, &cpu).unwrap();
             (napi.id, cpu)
         };
-        (0..).zip(napis).map(bind).collect()
+        cpus.iter().collect::<Vec<_>>().into_iter().cycle().zip(napis).map(bind).collect()
     }
 }
