@@ -98,7 +98,7 @@ pub enum JudgeError {
         printed: String,
     },
     /// The judge did not exit within the time limit.
-    #[error("`{command}` did not exit within {limit:?}; limit its duration, as in `wrk --latency -d 1 …`")]
+    #[error("`{command}` did not exit within {limit:?}; {}", how_to_limit(*limit))]
     TooLong {
         /// Command line.
         command: String,
@@ -128,6 +128,16 @@ pub enum JudgeError {
         /// Last bytes of the judge's output.
         printed: String,
     },
+}
+
+fn how_to_limit(limit: Duration) -> &'static str {
+    match limit < RUN_MAX {
+        true => {
+            "with --never, a mode that violates a guard is left within 1 s: let it measure for less, as in \
+             `quell load … --warm-up 0.1 --seconds 0.3`"
+        }
+        false => "limit its duration, as in `wrk --latency -d 1 …`",
+    }
 }
 
 impl JudgeError {
