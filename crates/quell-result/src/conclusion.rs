@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, Goal, SliceFlag, SwitchbackAnalysis, WhyUndecided};
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
-use quell_tune::{Confirmation, TuneAnswer, TuneEnd, TuneMetric, TuneResult, WhyNotChosen};
+use quell_tune::{ArmReport, ArmState, Confirmation, TuneAnswer, TuneEnd, TuneMetric, TuneResult, WhyNotChosen};
 
 use crate::experiment::{ExperimentResult, LoadExperiment, SubjectFacts, is_mostly};
 use crate::facts::SteeredFacts;
@@ -90,8 +90,11 @@ pub enum WhyKeep {
     SeriousFinding { mode: String, saves: Vec<QuantityChange>, finding: String },
     /// The best of the others is better by some quantities and much worse by others.
     TradeOff { mode: String, saves: Vec<QuantityChange>, costs: Vec<QuantityChange> },
-    /// A search found no better mode.
-    NotBeaten,
+    /// A search found no better mode among those that it measured.
+    NotBeaten {
+        /// Number of modes that could not be set or measured.
+        failed: usize,
+    },
 }
 
 /// Why there is no answer.
@@ -552,6 +555,8 @@ impl TuneFile {
         let (best, budget_ms) = open.unzip();
         let budget_ms = budget_ms.filter(|_| longer_ms(self.search.plan.budget_ms).is_some());
         let open = best.map(|best| OpenGain { quantity, best: Some(best) }).into_iter().collect();
-        Conclusion::Keep { mode: present, because: WhyKeep::NotBeaten, open, budget_ms, without_clients: false }
+        let has_failed = |arm: &&ArmReport| matches!(arm.state, ArmState::NotSettable { .. });
+        let because = WhyKeep::NotBeaten { failed: self.search.arms.iter().filter(has_failed).count() };
+        Conclusion::Keep { mode: present, because, open, budget_ms, without_clients: false }
     }
 }

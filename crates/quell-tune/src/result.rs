@@ -67,7 +67,7 @@ pub enum ArmState {
     },
     /// Abandoned at once, because a slice violated a guard.
     ViolatedGuard { guard: String },
-    /// Could not be set.
+    /// Could not be set or measured.
     NotSettable { reason: String },
 }
 

@@ -111,7 +111,7 @@ fn end(state: &ArmState) -> &'static str {
         ArmState::Worse { .. } => "worse",
         ArmState::MissesLimit { .. } => "misses limit",
         ArmState::ViolatedGuard { .. } => "abandoned",
-        ArmState::NotSettable { .. } => "not possible",
+        ArmState::NotSettable { .. } => "failed",
     }
 }
 

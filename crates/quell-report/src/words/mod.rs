@@ -176,7 +176,7 @@ pub fn conclusion(conclusion: &Conclusion, left_alone: &[String]) -> String {
         Conclusion::Keep { mode, because, open, budget_ms, without_clients } => {
             let unmeasured = if *without_clients { LATENCY_UNMEASURED } else { "" };
             let condition = match because {
-                WhyKeep::NotBeaten => "",
+                WhyKeep::NotBeaten { .. } => "",
                 _ if open.iter().all(|gain| is_latency(&gain.quantity)) => "if latency is what you lack, ",
                 _ => "if that is what you lack, ",
             };
@@ -321,7 +321,11 @@ fn why_keep(because: &WhyKeep) -> String {
             let (saved, cost) = (changes(saves, ALL_LOADS), changes(costs, ALL_LOADS));
             format!(", unless {saved} under {} is worth {cost}", visible::name(mode))
         }
-        WhyKeep::NotBeaten => ", because the search found no better mode".to_owned(),
+        WhyKeep::NotBeaten { failed: 0 } => ", because the search found no better mode".to_owned(),
+        WhyKeep::NotBeaten { failed } => format!(
+            ", because the search found no better mode among those that it could measure; {} failed, as shown above",
+            counted(*failed, "mode")
+        ),
     }
 }
 
@@ -438,7 +442,7 @@ pub fn arm_state(state: &ArmState) -> String {
         ArmState::Worse { .. } => "worse".to_owned(),
         ArmState::MissesLimit { limit } => format!("misses {}", visible::name(limit)),
         ArmState::ViolatedGuard { guard } => format!("abandoned: {}", visible::name(guard)),
-        ArmState::NotSettable { reason } => format!("not possible: {}", visible::name(reason)),
+        ArmState::NotSettable { reason } => format!("failed: {}", visible::name(reason)),
     }
 }
 

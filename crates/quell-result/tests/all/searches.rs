@@ -5,7 +5,7 @@ use quell_load::OfferedLoad;
 use quell_result::Document as _;
 use quell_result::conclusion::{Conclusion, LoadRange, WhyKeep, WhyLonger};
 use quell_result::tune::TuneFile;
-use quell_tune::{Rival, TuneAnswer, TuneEnd, WhyNotChosen};
+use quell_tune::{ArmState, Rival, TuneAnswer, TuneEnd, WhyNotChosen};
 
 use crate::conclusions::{mode, split, unknown, used};
 
@@ -14,7 +14,14 @@ fn a_search_concludes_its_answer() {
     let mut file = TuneFile::from_json(include_str!("../../../quell/tests/fixtures/tune.json")).unwrap();
     assert!(used(&file.conclusion()).is_some());
     file.search.answer = TuneAnswer::NoSettingBetter;
-    assert!(matches!(file.conclusion(), Conclusion::Keep { because: WhyKeep::NotBeaten, budget_ms: None, .. }));
+    assert!(matches!(
+        file.conclusion(),
+        Conclusion::Keep { because: WhyKeep::NotBeaten { failed: 0 }, budget_ms: None, .. }
+    ));
+    let arms = file.search.arms.clone();
+    file.search.arms[1].state = ArmState::NotSettable { reason: "`wrk` did not exit".to_owned() };
+    assert!(matches!(file.conclusion(), Conclusion::Keep { because: WhyKeep::NotBeaten { failed: 1 }, .. }));
+    file.search.arms = arms;
     let rivals = file.search.rivals.clone();
     let why = WhyNotChosen::Undecided { budget_ms: Some(100_000) };
     file.search.rivals = vec![Rival { mode: mode("suspend40"), looks: 0.88, interval: None, why }];
