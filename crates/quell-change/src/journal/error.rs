@@ -33,7 +33,8 @@ impl Attempt {
     const fn consequence(self) -> &'static str {
         match self {
             Self::Begin => "changes are recorded there before they are made, so nothing was changed",
-            Self::List | Self::Read | Self::Lock => "its changes were left in place",
+            Self::List => "the changes recorded there are unknown",
+            Self::Read | Self::Lock => "its changes were left in place",
             Self::Turn => "the queue was not changed; try again when that process has exited",
             Self::WriteIntent => "changes are recorded there before they are made, so this one was not made",
             Self::WriteOutcome => "the change was made and will be undone with the others",
@@ -69,7 +70,10 @@ impl fmt::Display for Attempt {
 
 /// Reason why a journal could not be read or written. The text states which changes were made to the host nevertheless.
 #[derive(Debug, thiserror::Error)]
-#[error("could not {attempt} {}: {source}; {}", visible::path(path), attempt.consequence())]
+#[error("could not {attempt} {}: {source}; {}{}", visible::path(path), attempt.consequence(), match source.kind() {
+    io::ErrorKind::PermissionDenied => "; run the command as root",
+    _ => "",
+})]
 pub struct JournalError {
     pub attempt: Attempt,
     pub path: PathBuf,
@@ -138,6 +142,14 @@ mod tests {
         assert!(text(Attempt::WriteOutcome).contains("the change was made"));
         assert!(text(Attempt::WriteUndone).contains("the change was undone"));
         assert!(text(Attempt::Remove).contains("everything was undone"));
+    }
+
+    #[test]
+    fn a_directory_that_only_root_reads_says_so_and_nothing_about_undoing() {
+        let source = io::Error::from(io::ErrorKind::PermissionDenied);
+        let text = JournalError { attempt: Attempt::List, path: "/j".into(), source }.to_string();
+        assert!(text.ends_with("; the changes recorded there are unknown; run the command as root"), "{text}");
+        assert!(!self::text(Attempt::List).contains("root"), "a full disk is not a missing permission");
     }
 
     #[test]
