@@ -2,6 +2,7 @@
 
 mod set;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -419,7 +420,8 @@ impl WaitingReport {
 
 impl fmt::Display for StatusReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.applied.is_empty() && self.left_behind.is_empty() && self.unusable.is_empty() {
+        let is_left = !self.left_behind.is_empty() || !self.waiting.is_empty();
+        if self.applied.is_empty() && !is_left && self.unusable.is_empty() {
             writeln!(f, "nothing is applied")?;
         }
         for applied in &self.applied {
@@ -430,13 +432,11 @@ impl fmt::Display for StatusReport {
             writeln!(f, "left by an earlier run: {purpose} ({name}): undo with `quell revert {name}`")?;
         }
         for WaitingReport { journal_name, purpose, settings } in &self.waiting {
-            writeln!(
-                f,
-                "reverted except {}: {purpose} ({})",
-                self::settings(settings.len()),
-                on_one_line(journal_name)
-            )?;
-            settings.iter().try_for_each(|why| writeln!(f, "  waits: {why}"))?;
+            let (name, count) = (on_one_line(journal_name), self::settings(settings.len()));
+            writeln!(f, "reverted except {count}: {purpose} ({name}): try again with `quell revert {name}`")?;
+            // Settings of one queue wait for the same reason.
+            let reasons: BTreeSet<_> = settings.iter().collect();
+            reasons.into_iter().try_for_each(|why| writeln!(f, "  waits: {why}"))?;
         }
         self.stalls.iter().try_for_each(|stalls| stalls.fmt(f))?;
         self.unusable.iter().try_for_each(|unusable| writeln!(f, "{unusable}"))?;
@@ -681,6 +681,21 @@ mod tests {
         assert_eq!(
             report(&[Purpose::Attachment { mode: "base".parse().unwrap() }]),
             "left by an earlier run: attach base (attach-42): undo with `quell revert attach-42`\n"
+        );
+    }
+
+    #[test]
+    fn settings_that_wait_are_not_nothing_and_each_reason_is_listed_once_with_the_command() {
+        let waiting = WaitingReport {
+            journal_name: "attach-42".to_owned(),
+            purpose: Purpose::Attachment { mode: "base".parse().unwrap() },
+            settings: vec!["queue 0".to_owned(); 2],
+        };
+        let empty = StatusReport::new(Vec::new(), Vec::new(), &[], Vec::new(), Vec::new());
+        assert_eq!(
+            StatusReport { waiting: vec![waiting], ..empty }.to_string(),
+            "reverted except 2 settings: attach base (attach-42): try again with `quell revert attach-42`\n  \
+             waits: queue 0\n"
         );
     }
 

@@ -350,7 +350,7 @@ fn detached_settings_wait_while_the_link_is_down() {
     let again = stage.says(3, &["detach", &stage.pid()]);
     assert!(again.contains("0 settings restored") && again.contains("wait for their queues"), "{again}");
     let status = stage.says(0, &["status"]);
-    assert!(status.contains("nothing is applied") && status.contains("reverted except 2 settings"), "{status}");
+    assert!(status.starts_with("reverted except 2 settings") && status.contains("`quell revert "), "{status}");
     quell_linux::link::Links::open_in(&stage.lab.server).unwrap().set_up(index).unwrap();
     let detached = stage.says(0, &["detach", &stage.pid()]);
     assert!(detached.contains("2 settings restored"), "{detached}");
