@@ -47,7 +47,7 @@ pub use sorting::{
     LackingCpus, QueuePerEpoll, STEERED, are_attached, are_placed, are_steered, cpus_lacking_for_pollers, name_mode,
     one_queue_if_attached,
 };
-pub(crate) use sorting::{can_come_to_mix, expected_device, lacking, modes_without_epolls};
+pub(crate) use sorting::{can_be_pinned, can_come_to_mix, expected_device, lacking, modes_without_epolls};
 pub(crate) use starved::starved_program;
 
 pub const SCHEMA: &str = "quell-findings/1";

@@ -16,6 +16,7 @@ use crate::attach::{AttachedMode, ModeCommand};
 use crate::snapshot::arrival::receiving_napis;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Device, Process, Protocol, Snapshot, SnapshotSocket, SocketState};
+use crate::steer::can_pin;
 
 /// How each epoll of a program can get the connections of one queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -107,9 +108,14 @@ pub(crate) fn one_queue_per_epoll(query: &SnapshotQuery<'_>, epoll: &EpollContex
     Fix::Mode { first, command: to_steer(query, epoll.process), otherwise }
 }
 
-/// Command that steers the connections of a program to its workers, and pins these.
+/// Command that steers the connections of a program to its workers, and pins these if its queues have CPUs.
 pub(super) fn to_steer(query: &SnapshotQuery<'_>, worker: &Process) -> ModeCommand {
-    ModeCommand::of_pids(None, [&server_of(query, worker).pid]).placed(true, true)
+    ModeCommand::of_pids(None, [&server_of(query, worker).pid]).placed(true, can_be_pinned(query, worker))
+}
+
+/// Whether workers of the program can be pinned to the CPUs of a queue of its devices.
+pub(crate) fn can_be_pinned(query: &SnapshotQuery<'_>, process: &Process) -> bool {
+    can_pin(query.now, &devices_of(query, process).into_iter().flat_map(receiving_napis).collect())
 }
 
 /// Number of epolls among which a program spreads its connections: those that have some, and those of its other processes
@@ -134,10 +140,14 @@ fn accepts_connections(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> b
 
 /// Number of receive queues of the device that delivers to a process.
 fn queues_of_device(query: &SnapshotQuery<'_>, process: &Process) -> usize {
+    devices_of(query, process).into_iter().map(|device| receiving_napis(device).len()).max().unwrap_or(0)
+}
+
+/// Devices that deliver to a process, or will.
+fn devices_of<'a>(query: &SnapshotQuery<'a>, process: &Process) -> Vec<&'a Device> {
     let napis: BTreeSet<_> = process.files.known().into_iter().flat_map(|files| query.napis_of(files)).collect();
     let devices = napis.into_iter().filter_map(|napi| query.napi(napi)).map(|(device, _)| device);
-    let devices = devices.chain(expected_device(query, process));
-    devices.map(|device| receiving_napis(device).len()).max().unwrap_or(0)
+    devices.chain(expected_device(query, process)).collect()
 }
 
 /// The device that will deliver to a process without connections: the only one of its network namespace that receives.

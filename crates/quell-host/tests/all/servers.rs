@@ -461,6 +461,23 @@ fn a_reuseport_group_on_several_queues_is_steered_although_no_epoll_mixes_queues
 }
 
 #[test]
+fn pinning_is_not_advised_where_no_queue_has_an_interrupt_or_a_kernel_thread() {
+    let advice = |host: &Value| {
+        let findings = examine(&snapshot(host), None).findings;
+        let mixes = findings.into_iter().find(|finding| finding.id == "epoll-mixes-napis").unwrap();
+        (mixes.fix[0].to_string(), only(host, &Facts::default()).can_pin)
+    };
+    let mut host = mixing(true);
+    let (fix, can_pin) = advice(&host);
+    assert!(can_pin && fix.ends_with("`quell attach MODE 4242 --steer --pin --follow`"), "{fix}");
+    set(&mut host, "/devices/0/napis/0/irq", json!(null));
+    assert!(advice(&host).1, "the other queue has one");
+    set(&mut host, "/devices/0/napis/1/irq", json!(null));
+    let (fix, can_pin) = advice(&host);
+    assert!(!can_pin && fix.ends_with("`quell attach MODE 4242 --steer --follow`"), "{fix}");
+}
+
+#[test]
 fn workers_on_suspended_queues_are_attached_by_their_parent_and_steered() {
     let mut host = sorted_for_now();
     let mut parent = host["processes"][0].clone();

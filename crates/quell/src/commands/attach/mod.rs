@@ -54,6 +54,8 @@ use crate::journals::{boot_id, journal, revert_killed_runs};
 use crate::output;
 use crate::render::attach::placement::PlacementReport;
 use crate::render::attach::{self as render, finding_lines};
+use crate::render::client_load;
+use crate::render::payoff::ProgramArguments;
 use crate::render::progress::Progress;
 
 /// Time for which the queues of a mode that is kept are watched, to check that it is in effect.
@@ -192,7 +194,11 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let printed = if args.json {
         output::json(&report)
     } else {
-        show_what_was_set(&report, &groups, &placed, (&targets, attached, &queues), args)
+        let programs = ProgramArguments::of_selection(targets.selection())
+            .attached(Some(attached))
+            .judged_by(client_load::judge_in(&snapshot, &targets.pids()))
+            .sharing(queue_sharers(&targets, &queues.iter().map(|step| step.napi).collect()));
+        show_what_was_set(&report, &groups, &placed, &programs, mode, args)
     };
     // A closed pipe must not undo the mode.
     if let Some(attachment) = kept {
@@ -248,20 +254,19 @@ fn show_what_was_set(
     report: &render::Report<'_>,
     groups: &Groups,
     placed: &PlacementResult,
-    (targets, attached, queues): (&Targets, AttachedMode, &[QueueStep]),
+    programs: &ProgramArguments,
+    mode: DeliveryMode,
     args: &AttachArgs,
 ) -> Result<(), Failure> {
     output::prose(&render::rings_left_alone(&report.rings_left_alone))?;
     output::prose(&render::placement::placed(groups, placed))?;
     if !args.follow && placed.not_pinned.iter().any(|one| one.why.may_change()) {
-        let command = args.command_instead(attached.mode);
+        let command = args.command_instead(mode);
         output::prose(&format!("to pin workers as soon as that is possible: {command}\n"))?;
     }
     let Some(effect) = &report.effect else { return Ok(()) };
     let is_partly_steered = groups.steerings.iter().any(Steering::leaves_established);
-    let sharing = queue_sharers(targets, &queues.iter().map(|step| step.napi).collect());
-    let conclusion =
-        render::conclusion(report.payoff.as_ref(), targets.selection(), attached, is_partly_steered, sharing);
+    let conclusion = render::conclusion(report.payoff.as_ref(), programs, is_partly_steered);
     output::prose(&format!("{effect}{conclusion}"))
 }
 
