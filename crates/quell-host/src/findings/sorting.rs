@@ -89,6 +89,19 @@ impl QueuePerEpoll {
     }
 }
 
+/// What these processes lack so that each of their epolls gets the connections of one queue, if their next connections
+/// will come from several queues to one epoll. Absent if that has happened already.
+#[must_use]
+pub fn will_mix(now: &Snapshot, programs: &BTreeSet<Pid>) -> Option<QueuePerEpoll> {
+    let query = SnapshotQuery::new(now, None);
+    let epolls: Vec<_> = query.epolls().filter(|epoll| programs.contains(&epoll.process.pid)).collect();
+    let processes: Vec<_> = now.processes.iter().filter(|process| programs.contains(&process.pid)).collect();
+    match QueuePerEpoll::of_epolls(&query, &epolls) {
+        Some(_) => None,
+        None => QueuePerEpoll::expected(&query, &processes),
+    }
+}
+
 /// Advice to a program whose threads share an epoll, or that has one thread.
 const ONE_EPOLL: &str = "the program has one epoll for the connections of all queues: use a device with one queue";
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::snapshots::{before, healthy, set, snapshot, udp};
 use quell_host::attach::AttachedMode;
 use quell_host::attach::payoff::DoesItPay;
-use quell_host::findings::{FixText, QueuePerEpoll, examine};
+use quell_host::findings::{FixText, QueuePerEpoll, examine, will_mix};
 use quell_host::servers::{
     EarlierAnswer, EarlierMeasurement, EarlierVerdict, HostServer, Known, NextStep, OpenQuestion, ProcessOrigin,
     ServerWait, servers, with_started_since,
@@ -397,6 +397,8 @@ fn an_idle_server_has_what_is_known_without_requests() {
             set(&mut host, &format!("/processes/0/files/epolls/{epoll}/targets"), targets);
         }
         let server = only(&host, &Facts::default());
+        let attached = will_mix(&snapshot(&host), &[server.pid].into());
+        assert_eq!(attached, server.queue_per_epoll, "attach warns of it, too");
         (server.next, server.queue_per_epoll)
     };
     let (next, nginx) = idle(plain(), "nginx", &[1, 2]);

@@ -311,9 +311,15 @@ fn live_effect(pid: Pid, observed: &Result<IntervalReport, String>) -> LiveEffec
         Ok(report) => report,
         Err(why) => return LiveEffect::Unknown(why.clone()),
     };
-    match (observed_program(pid, observed).and_then(|program| program.effect.as_ref()), &report.polls_unknown) {
+    let program = observed_program(pid, observed);
+    match (program.and_then(|program| program.effect.as_ref()), &report.polls_unknown) {
         (Some(verdict), _) => LiveEffect::Judged(verdict.clone()),
         (None, Some(why)) => LiveEffect::Unknown(why.clone()),
+        (None, None) if program.is_some_and(|program| !program.napis.is_empty()) => {
+            LiveEffect::Judged(ModeVerdict::NotInEffect(
+                "none of the queues from which it receives has the mode: attach it again".to_owned(),
+            ))
+        }
         (None, None) => {
             LiveEffect::ReceivesNothing("no open connection through a queue with the mode at present".to_owned())
         }
@@ -630,6 +636,11 @@ mod tests {
         assert_eq!(judged.lines().count(), 1, "{judged}");
         assert!(line(Ok(report(None, Some("needs CAP_BPF")))).ends_with(" 42: unknown: needs CAP_BPF\n"));
         assert!(line(Ok(report(None, None))).contains(": idle: no open connection through a queue"));
+        let mut elsewhere = report(None, None);
+        elsewhere.programs[0].napis.push(quell_linux::NapiId::from_kernel(8193).unwrap());
+        assert!(
+            line(Ok(elsewhere)).contains(": not in effect: none of the queues from which it receives has the mode")
+        );
         assert!(line(Err("process 42 does not exist".to_owned())).ends_with(": unknown: process 42 does not exist\n"));
     }
 

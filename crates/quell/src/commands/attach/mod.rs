@@ -40,7 +40,7 @@ use quell_host::steer::{NothingSteered, Steering, mark_steered};
 use quell_linux::pidfd::Signal;
 use quell_linux::signal::Interruption;
 use quell_linux::{NapiId, Pid};
-use quell_mode::DeliveryMode;
+use quell_mode::{DeliveryMode, EpollParams};
 use tracing::{debug, info};
 
 use args::AttachProgramsArgs;
@@ -127,6 +127,9 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         groups.steerings.iter_mut().for_each(Steering::forget_established);
     }
     let mut report = render::Report::new(&request, &targets, &plan, findings, args.command_that_follows(mode));
+    if mode.epoll().is_some_and(|epoll| epoll != EpollParams::default()) {
+        report.will_mix = findings::will_mix(&snapshot, &targets.pids());
+    }
     if mode.poller().is_some() {
         report.lacking_cpus = cpus_lacking_for_pollers(&snapshot, &targets.pids(), plan.queues().count());
     }
