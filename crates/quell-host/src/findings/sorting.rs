@@ -359,3 +359,24 @@ fn reuseport_groups(query: &SnapshotQuery<'_>, process: &Process) -> Vec<BTreeSe
     let held: BTreeSet<u64> = held.map(|held| held.inode).collect();
     groups.into_values().filter(|group| group.len() > 1 && !group.is_disjoint(&held)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::Reading;
+
+    #[test]
+    fn pinning_is_not_advised_where_no_queue_has_an_interrupt_or_a_kernel_thread() {
+        let mut host = Snapshot::parse(include_bytes!("../../tests/fixtures/healthy.json")).unwrap();
+        let advice = |host: &Snapshot| to_steer(&SnapshotQuery::new(host, None), &host.processes[0]).to_string();
+        assert_eq!(advice(&host), "quell attach MODE 4242 --steer --pin --follow");
+        let without_irq = |host: &mut Snapshot, queues: usize| {
+            let Reading::Known(napis) = &mut host.devices[0].napis else { panic!("unknown") };
+            napis.iter_mut().take(queues).for_each(|napi| napi.irq = Reading::Known(None));
+        };
+        without_irq(&mut host, 1);
+        assert_eq!(advice(&host), "quell attach MODE 4242 --steer --pin --follow", "the other queue has one");
+        without_irq(&mut host, 2);
+        assert_eq!(advice(&host), "quell attach MODE 4242 --steer --follow");
+    }
+}

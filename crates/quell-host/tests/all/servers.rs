@@ -397,8 +397,7 @@ fn an_idle_server_has_what_is_known_without_requests() {
             set(&mut host, &format!("/processes/0/files/epolls/{epoll}/targets"), targets);
         }
         let server = only(&host, &Facts::default());
-        let attached = will_mix(&snapshot(&host), &[server.pid].into());
-        assert_eq!(attached, server.queue_per_epoll, "attach warns of it, too");
+        assert_eq!(will_mix(&snapshot(&host), &[server.pid].into()), server.queue_per_epoll, "attach warns, too");
         (server.next, server.queue_per_epoll)
     };
     let (next, nginx) = idle(plain(), "nginx", &[1, 2]);
@@ -458,25 +457,7 @@ fn a_reuseport_group_on_several_queues_is_steered_although_no_epoll_mixes_queues
     for napi in floating["devices"][0]["napis"].as_array().map(Vec::len).into_iter().flat_map(|count| 0..count) {
         set(&mut floating, &format!("/devices/0/napis/{napi}/irq"), json!(null));
     }
-    let by_hand = fixes(&floating);
-    assert!(by_hand.iter().all(|fix| fix.starts_with("pin it to one CPU: taskset -cp CPU ")), "{by_hand:?}");
-}
-
-#[test]
-fn pinning_is_not_advised_where_no_queue_has_an_interrupt_or_a_kernel_thread() {
-    let advice = |host: &Value| {
-        let findings = examine(&snapshot(host), None).findings;
-        let mixes = findings.into_iter().find(|finding| finding.id == "epoll-mixes-napis").unwrap();
-        (mixes.fix[0].to_string(), only(host, &Facts::default()).can_pin)
-    };
-    let mut host = mixing(true);
-    let (fix, can_pin) = advice(&host);
-    assert!(can_pin && fix.ends_with("`quell attach MODE 4242 --steer --pin --follow`"), "{fix}");
-    set(&mut host, "/devices/0/napis/0/irq", json!(null));
-    assert!(advice(&host).1, "the other queue has one");
-    set(&mut host, "/devices/0/napis/1/irq", json!(null));
-    let (fix, can_pin) = advice(&host);
-    assert!(!can_pin && fix.ends_with("`quell attach MODE 4242 --steer --follow`"), "{fix}");
+    assert!(fixes(&floating).iter().all(|fix| fix.starts_with("pin it to one CPU: taskset -cp CPU ")));
 }
 
 #[test]
