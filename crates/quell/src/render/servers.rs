@@ -443,6 +443,16 @@ mod tests {
     }
 
     #[test]
+    fn an_unattached_server_is_not_said_to_be_free_of_stalls_that_were_not_observed() {
+        let of = |present| {
+            let present = DeliveryMode::parse_list(present).unwrap().first().copied();
+            concluded(HostServer { present, ..server("nginx", NextStep::Measure { steered: false }) })
+        };
+        let why = "whether the program would stall its queues, which was not observed here";
+        assert!(of("base").contains(why) && !of("suspend200").contains(why), "{}", of("base"));
+    }
+
+    #[test]
     fn a_server_whose_workers_cannot_be_pinned_is_steered_only() {
         let of = |can_pin| HostServer { can_pin, ..server("nginx", NextStep::Measure { steered: true }) };
         assert!(command(&of(true), Fixes::ByDoctor).is_some_and(|it| it.ends_with(" --steer --pin")));
