@@ -219,8 +219,6 @@ impl Measurement<'_> {
         // A search leaves kinds of mode out that lack CPUs.
         let is_comparison = matches!(question, Question::Compare(_));
         let facts = self.facts(&prepared, load.clients.as_ref());
-        let affected = affected(&prepared.preview);
-        let helpful_placement = self.helpful_placement(&prepared);
         let has_poller = prepared.modes.iter().any(|mode| mode.poller().is_some());
         let lacking_cpus = lacking_cpus(&prepared.preview.plan).filter(|_| has_poller && is_comparison);
         let contention = self.contention(&prepared.preview);
@@ -229,9 +227,9 @@ impl Measurement<'_> {
         let subject = PlannedSubject::Programs {
             facts: &facts,
             left_out: impossible.filter(|_| is_comparison).filter_map(left_out).chain(stalling).collect(),
-            affected,
+            affected: affected(&prepared.preview),
             judges_took_ms,
-            helpful_placement,
+            helpful_placement: self.helpful_placement(&prepared),
             lacking_cpus,
             contention,
         };
@@ -343,10 +341,9 @@ impl Measurement<'_> {
     fn helpful_placement(&self, prepared: &Prepared) -> &'static str {
         let is_mixed = prepared.problems.iter().any(|problem| problem.id == EPOLL_MIXES_NAPIS);
         let is_steered = self.spec.placement.steer.is_some() || self.attached.steers;
-        let Preview { snapshot, plan, .. } = &prepared.preview;
-        let groups = || decide(snapshot, &self.spec.targets.pids(), &SteerRequest::default());
+        let groups = || decide(&prepared.preview.snapshot, &self.spec.targets.pids(), &SteerRequest::default());
         let helps = is_mixed && !is_steered && groups().is_ok_and(|groups| !groups.steerings.is_empty());
-        placement_options(helps, helps && can_pin(snapshot, &plan.napis()))
+        placement_options(helps, helps && can_pin(&prepared.preview.snapshot, &prepared.preview.plan.napis()))
     }
 
     /// Mode of the queues under `base`, if it is another one. The NAPI threads of an attachment pause with it.
