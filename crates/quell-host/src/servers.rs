@@ -27,8 +27,8 @@ use crate::attach::payoff::{DoesItPay, ModePayoff};
 use crate::attach::receivers::accepts_for_others;
 use crate::attach::{Attached, AttachedMode};
 use crate::findings::{
-    Finding, FixText, GRO_OFF_ID, Node, QueuePerEpoll, Severity, can_come_to_mix, expected_device, kinds_of, lacking,
-    modes_without_epolls,
+    Finding, FixText, GRO_OFF_ID, Node, QueuePerEpoll, Severity, can_be_pinned, can_come_to_mix, expected_device,
+    kinds_of, lacking, modes_without_epolls,
 };
 use crate::snapshot::arrival::receiving_napis;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
@@ -58,6 +58,8 @@ pub struct HostServer {
     pub steered: bool,
     /// Whether that attachment pins its workers.
     pub pinned: bool,
+    /// Whether its workers can be pinned: a queue of its devices has an interrupt or a kernel thread.
+    pub can_pin: bool,
     /// Present setting of its queues and epolls; absent if it differs between them or is unknown.
     pub present: Option<DeliveryMode>,
     /// Number of queues from which it has received.
@@ -351,6 +353,7 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         launched: attached.is_some_and(|it| it.launched),
         steered: attached.is_some_and(|it| it.steers),
         pinned: attached.is_some_and(|it| it.pins),
+        can_pin: processes.iter().any(|process| can_be_pinned(query, process)),
         present,
         address: address(query, processes),
         queues: queues.len(),
@@ -367,6 +370,14 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         next,
         fix,
     }
+}
+
+/// Name and address of a program that these processes are, as [`HostServer`] has them. Absent without an address.
+#[must_use]
+pub fn name_and_address(now: &Snapshot, pids: &BTreeSet<Pid>) -> Option<(String, SocketAddr)> {
+    let processes: Vec<&Process> = now.processes.iter().filter(|process| pids.contains(&process.pid)).collect();
+    let first = processes.iter().min_by_key(|process| process.start_time_ticks)?;
+    Some((first.name.clone(), address(&SnapshotQuery::new(now, None), &processes)?))
 }
 
 /// Local address of most TCP connections of a program that came from a queue; before the first one, that of a listening

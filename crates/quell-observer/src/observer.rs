@@ -11,6 +11,7 @@ use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge};
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
 use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::views::with_attachments;
+use quell_host::behavior::ReadQueues;
 use quell_host::findings::{cpus_lacking_for_pollers, one_queue_if_attached, unpolled_queues};
 use quell_host::snapshot::{
     self, Device, Files, Process, Snapshot, SnapshotNapi, SnapshotScope, TakeError, napis_of_files,
@@ -62,6 +63,8 @@ pub struct Observer {
     unsampled: BTreeMap<NapiId, Unsampled>,
     snapshot: Snapshot,
     before: Option<Snapshot>,
+    /// Queues from which attached programs without an open connection read at the beginning. They are in every snapshot.
+    reads: ReadQueues,
     /// Conditions of the modes of attached programs at the time of the snapshot.
     conditions: BTreeMap<ProgramKey, ModeCondition>,
     causes: BTreeMap<(Pid, NapiId), NoPollCause>,
@@ -81,7 +84,14 @@ impl Observer {
     /// attachments in `journal`. With `programs`, the scope has their processes of the moment. Fails if no snapshot can be
     /// taken. Polls that cannot be sampled are not an error: reports contain the reason.
     pub fn begin(mut scope: SnapshotScope, mut programs: Option<Targets>, journal: Journal) -> Result<Self, TakeError> {
-        let (snapshot, conditions, pause) = take(&mut scope, programs.as_mut(), &journal)?;
+        let (mut snapshot, mut conditions, pause) =
+            take(&mut scope, programs.as_mut(), &journal, &ReadQueues::default())?;
+        let without_queue = without_queue(&snapshot, &conditions);
+        let reads = ReadQueues::observe(&snapshot, |pid| without_queue.contains(&pid));
+        if !without_queue.is_empty() {
+            reads.add_to(&mut snapshot);
+            conditions = self::conditions(&journal, &snapshot);
+        }
         let now = Instant::now();
         let mut this = Self {
             scope,
@@ -92,6 +102,7 @@ impl Observer {
             journal,
             snapshot,
             before: None,
+            reads,
             causes: BTreeMap::new(),
             next_snapshot: now + pause,
             packets: BTreeMap::new(),
@@ -113,7 +124,8 @@ impl Observer {
         let earlier = std::mem::replace(&mut self.read, read);
         self.read_at = now;
         if now >= self.next_snapshot {
-            let (snapshot, conditions, pause) = take(&mut self.scope, self.programs.as_mut(), &self.journal)?;
+            let (snapshot, conditions, pause) =
+                take(&mut self.scope, self.programs.as_mut(), &self.journal, &self.reads)?;
             self.before = Some(std::mem::replace(&mut self.snapshot, snapshot));
             self.packets_before = std::mem::replace(&mut self.packets, packets(&self.read.counters));
             self.conditions = conditions;
@@ -137,6 +149,12 @@ impl Observer {
             idle_states: self.idle_states(&earlier),
             hidden_processes: self.snapshot.hidden_processes.len(),
         })
+    }
+
+    /// The latest snapshot.
+    #[must_use]
+    pub fn into_snapshot(self) -> Snapshot {
+        self.snapshot
     }
 
     fn select(&mut self) {
@@ -371,11 +389,22 @@ impl Observer {
     }
 }
 
-/// Takes a snapshot. Returns the pause until the next one, for its CPU time.
+/// Attached programs that have no open connection through a queue.
+fn without_queue(snapshot: &Snapshot, attached: &BTreeMap<ProgramKey, ModeCondition>) -> BTreeSet<Pid> {
+    let index = snapshot.index();
+    let has_no_queue = |process: &&Process| {
+        let is_attached = attached.contains_key(&(process.pid, process.start_time_ticks));
+        is_attached && process.files.known().is_some_and(|files| napis_of_files(snapshot, &index, files).is_empty())
+    };
+    snapshot.processes.iter().filter(has_no_queue).map(|process| process.pid).collect()
+}
+
+/// Takes a snapshot with these queues. Returns the pause until the next one, for its CPU time.
 fn take(
     scope: &mut SnapshotScope,
     programs: Option<&mut Targets>,
     journal: &Journal,
+    reads: &ReadQueues,
 ) -> Result<(Snapshot, BTreeMap<ProgramKey, ModeCondition>, Duration), TakeError> {
     let before_ns = clock::process_cpu_ns();
     if let Some(programs) = programs {
@@ -384,7 +413,8 @@ fn take(
         let pids: Vec<Pid> = programs.pids().into_iter().collect();
         scope.pids = if pids.is_empty() { std::mem::take(&mut scope.pids) } else { pids };
     }
-    let (snapshot, _) = snapshot::take(&with_attachments(scope.clone(), journal))?;
+    let (mut snapshot, _) = snapshot::take(&with_attachments(scope.clone(), journal))?;
+    reads.add_to(&mut snapshot);
     let conditions = conditions(journal, &snapshot);
     Ok((snapshot, conditions, pause_since(before_ns)))
 }

@@ -12,7 +12,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 
 use super::setting::{Setting, SettingObject};
-use super::sorting::{can_come_to_mix, server_of};
+use super::sorting::{can_be_pinned, can_come_to_mix, server_of};
 use crate::attach::{AttachedMode, ModeCommand};
 use crate::snapshot::query::SnapshotQuery;
 use crate::snapshot::{Device, Process, SnapshotNapi, Thread};
@@ -178,7 +178,8 @@ impl Fix {
         let Some(mode) = suspending_mode(napi) else { return Self::advice(otherwise) };
         let programs: BTreeSet<Pid> = processes.iter().map(|process| server_of(query, process).pid).collect();
         let is_placed = processes.iter().any(|process| can_come_to_mix(query, process));
-        let command = ModeCommand::of_pids(Some(mode), &programs).placed(is_placed, is_placed);
+        let can_pin = processes.iter().any(|process| can_be_pinned(query, process));
+        let command = ModeCommand::of_pids(Some(mode), &programs).placed(is_placed, is_placed && can_pin);
         Self::Mode { first: String::new(), command, otherwise: None }
     }
 

@@ -16,6 +16,7 @@ use crate::attach::{AttachedMode, ModeCommand};
 use crate::snapshot::arrival::receiving_napis;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Device, Process, Protocol, Snapshot, SnapshotSocket, SocketState};
+use crate::steer::can_pin;
 
 /// How each epoll of a program can get the connections of one queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -88,6 +89,19 @@ impl QueuePerEpoll {
     }
 }
 
+/// What these processes lack so that each of their epolls gets the connections of one queue, if their next connections
+/// will come from several queues to one epoll. Absent if that has happened already.
+#[must_use]
+pub fn will_mix(now: &Snapshot, programs: &BTreeSet<Pid>) -> Option<QueuePerEpoll> {
+    let query = SnapshotQuery::new(now, None);
+    let epolls: Vec<_> = query.epolls().filter(|epoll| programs.contains(&epoll.process.pid)).collect();
+    let processes: Vec<_> = now.processes.iter().filter(|process| programs.contains(&process.pid)).collect();
+    match QueuePerEpoll::of_epolls(&query, &epolls) {
+        Some(_) => None,
+        None => QueuePerEpoll::expected(&query, &processes),
+    }
+}
+
 /// Advice to a program whose threads share an epoll, or that has one thread.
 const ONE_EPOLL: &str = "the program has one epoll for the connections of all queues: use a device with one queue";
 
@@ -107,9 +121,14 @@ pub(crate) fn one_queue_per_epoll(query: &SnapshotQuery<'_>, epoll: &EpollContex
     Fix::Mode { first, command: to_steer(query, epoll.process), otherwise }
 }
 
-/// Command that steers the connections of a program to its workers, and pins these.
+/// Command that steers the connections of a program to its workers, and pins these if its queues have CPUs.
 pub(super) fn to_steer(query: &SnapshotQuery<'_>, worker: &Process) -> ModeCommand {
-    ModeCommand::of_pids(None, [&server_of(query, worker).pid]).placed(true, true)
+    ModeCommand::of_pids(None, [&server_of(query, worker).pid]).placed(true, can_be_pinned(query, worker))
+}
+
+/// Whether workers of the program can be pinned to the CPUs of a queue of its devices.
+pub(crate) fn can_be_pinned(query: &SnapshotQuery<'_>, process: &Process) -> bool {
+    can_pin(query.now, &devices_of(query, process).into_iter().flat_map(receiving_napis).collect())
 }
 
 /// Number of epolls among which a program spreads its connections: those that have some, and those of its other processes
@@ -134,10 +153,14 @@ fn accepts_connections(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> b
 
 /// Number of receive queues of the device that delivers to a process.
 fn queues_of_device(query: &SnapshotQuery<'_>, process: &Process) -> usize {
+    devices_of(query, process).into_iter().map(|device| receiving_napis(device).len()).max().unwrap_or(0)
+}
+
+/// Devices that deliver to a process, or will.
+fn devices_of<'a>(query: &SnapshotQuery<'a>, process: &Process) -> Vec<&'a Device> {
     let napis: BTreeSet<_> = process.files.known().into_iter().flat_map(|files| query.napis_of(files)).collect();
     let devices = napis.into_iter().filter_map(|napi| query.napi(napi)).map(|(device, _)| device);
-    let devices = devices.chain(expected_device(query, process));
-    devices.map(|device| receiving_napis(device).len()).max().unwrap_or(0)
+    devices.chain(expected_device(query, process)).collect()
 }
 
 /// The device that will deliver to a process without connections: the only one of its network namespace that receives.
@@ -342,4 +365,25 @@ fn reuseport_groups(query: &SnapshotQuery<'_>, process: &Process) -> Vec<BTreeSe
     let held = process.files.known().into_iter().flat_map(|files| &files.sockets);
     let held: BTreeSet<u64> = held.map(|held| held.inode).collect();
     groups.into_values().filter(|group| group.len() > 1 && !group.is_disjoint(&held)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::Reading;
+
+    #[test]
+    fn pinning_is_not_advised_where_no_queue_has_an_interrupt_or_a_kernel_thread() {
+        let mut host = Snapshot::parse(include_bytes!("../../tests/fixtures/healthy.json")).unwrap();
+        let advice = |host: &Snapshot| to_steer(&SnapshotQuery::new(host, None), &host.processes[0]).to_string();
+        assert_eq!(advice(&host), "quell attach MODE 4242 --steer --pin --follow");
+        let without_irq = |host: &mut Snapshot, queues: usize| {
+            let Reading::Known(napis) = &mut host.devices[0].napis else { panic!("unknown") };
+            napis.iter_mut().take(queues).for_each(|napi| napi.irq = Reading::Known(None));
+        };
+        without_irq(&mut host, 1);
+        assert_eq!(advice(&host), "quell attach MODE 4242 --steer --pin --follow", "the other queue has one");
+        without_irq(&mut host, 2);
+        assert_eq!(advice(&host), "quell attach MODE 4242 --steer --follow");
+    }
 }

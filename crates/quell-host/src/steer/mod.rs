@@ -21,7 +21,7 @@ mod surroundings;
 mod verify;
 
 pub use groups::{Group, Member, SteerWorker, groups};
-pub use pin::{NotPinned, Pins, UnboundPoller, WhyNotPinned, pins};
+pub use pin::{NotPinned, Pins, UnboundPoller, WhyNotPinned, can_pin, pins};
 pub use plan::{CannotSteer, Note, NothingSteered, Steering, mark_steered, plan};
 pub use programs::{KnownPrograms, PresentFilter, SteerRequest};
 pub use quell_change::reuseport_group::{GroupKey, GroupSocket, ServersFilter};

@@ -168,6 +168,13 @@ fn pin(
     })
 }
 
+/// Whether workers can be pinned to the CPUs of one of these queues: it has a NAPI kthread or an interrupt.
+#[must_use]
+pub fn can_pin(snapshot: &Snapshot, queues: &BTreeSet<NapiId>) -> bool {
+    let napis = snapshot.devices.iter().flat_map(|device| device.napis.known_elements());
+    napis.filter(|napi| queues.contains(&napi.id)).any(|napi| unbound(napi) != UnboundPoller::SendingCpu)
+}
+
 /// CPUs that process a queue's packets: those of its NAPI kthread, or of its interrupt if it has none.
 fn cpus_of(napi: &SnapshotNapi, index: &Index<'_>) -> Option<CpuList> {
     let some = |cpus: &Reading<CpuList>| cpus.known().filter(|cpus| !cpus.is_empty()).cloned();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::snapshots::{before, healthy, set, snapshot, udp};
 use quell_host::attach::AttachedMode;
 use quell_host::attach::payoff::DoesItPay;
-use quell_host::findings::{FixText, QueuePerEpoll, examine};
+use quell_host::findings::{FixText, QueuePerEpoll, examine, will_mix};
 use quell_host::servers::{
     EarlierAnswer, EarlierMeasurement, EarlierVerdict, HostServer, Known, NextStep, OpenQuestion, ProcessOrigin,
     ServerWait, servers, with_started_since,
@@ -397,6 +397,7 @@ fn an_idle_server_has_what_is_known_without_requests() {
             set(&mut host, &format!("/processes/0/files/epolls/{epoll}/targets"), targets);
         }
         let server = only(&host, &Facts::default());
+        assert_eq!(will_mix(&snapshot(&host), &[server.pid].into()), server.queue_per_epoll, "attach warns, too");
         (server.next, server.queue_per_epoll)
     };
     let (next, nginx) = idle(plain(), "nginx", &[1, 2]);
@@ -456,8 +457,7 @@ fn a_reuseport_group_on_several_queues_is_steered_although_no_epoll_mixes_queues
     for napi in floating["devices"][0]["napis"].as_array().map(Vec::len).into_iter().flat_map(|count| 0..count) {
         set(&mut floating, &format!("/devices/0/napis/{napi}/irq"), json!(null));
     }
-    let by_hand = fixes(&floating);
-    assert!(by_hand.iter().all(|fix| fix.starts_with("pin it to one CPU: taskset -cp CPU ")), "{by_hand:?}");
+    assert!(fixes(&floating).iter().all(|fix| fix.starts_with("pin it to one CPU: taskset -cp CPU ")));
 }
 
 #[test]

@@ -130,9 +130,9 @@ pub enum PlannedSubject<'a> {
         affected: BTreeMap<Pid, String>,
         /// Duration of the first run of the commands that measure, in ms. Absent without such commands, and in a dry run.
         judges_took_ms: Option<u64>,
-        /// Whether workers have connections on several queues under some modes, and steering is possible and not
-        /// requested.
-        steering_helps: bool,
+        /// Options that give each worker the connections of one queue, each after a space. Empty if the workers have these,
+        /// if options are requested, and if steering is impossible.
+        helpful_placement: &'static str,
         /// CPUs for polling threads, if a mode that is compared has some and these CPUs are too few.
         lacking_cpus: Option<LackingCpus>,
         /// What other programs would distort now: the flags that slices would have.

@@ -10,13 +10,14 @@ use quell_change::journal::Purpose;
 use quell_experiment::{ExperimentDesign, SliceFlag, SliceStage, Treatment};
 use quell_host::attach::consequences::{consequences_beside, consequences_observed};
 use quell_host::attach::measured::{MeasuredAttachments, measured_attachments};
+use quell_host::attach::mode_command::placement_options;
 use quell_host::attach::placement::{Groups, Wanted, decide, mark_attached_filters};
 use quell_host::attach::plan::AttachObstacle;
 use quell_host::attach::{AttachPlan, Targets, observe_programs};
 use quell_host::behavior;
 use quell_host::findings::{EPOLL_MIXES_NAPIS, Finding, Severity, are_steered};
 use quell_host::snapshot::Snapshot;
-use quell_host::steer::SteerRequest;
+use quell_host::steer::{SteerRequest, can_pin};
 use quell_host::switching::{BegunSwitching, SwitchError, refuse_queues_of_others};
 use quell_linux::Pid;
 use quell_linux::proc::ProcRoot;
@@ -218,8 +219,6 @@ impl Measurement<'_> {
         // A search leaves kinds of mode out that lack CPUs.
         let is_comparison = matches!(question, Question::Compare(_));
         let facts = self.facts(&prepared, load.clients.as_ref());
-        let affected = affected(&prepared.preview);
-        let steering_helps = self.steering_helps(&prepared);
         let has_poller = prepared.modes.iter().any(|mode| mode.poller().is_some());
         let lacking_cpus = lacking_cpus(&prepared.preview.plan).filter(|_| has_poller && is_comparison);
         let contention = self.contention(&prepared.preview);
@@ -228,9 +227,9 @@ impl Measurement<'_> {
         let subject = PlannedSubject::Programs {
             facts: &facts,
             left_out: impossible.filter(|_| is_comparison).filter_map(left_out).chain(stalling).collect(),
-            affected,
+            affected: affected(&prepared.preview),
             judges_took_ms,
-            steering_helps,
+            helpful_placement: self.helpful_placement(&prepared),
             lacking_cpus,
             contention,
         };
@@ -339,11 +338,12 @@ impl Measurement<'_> {
         server_side::flags_of_other_programs(&watched, &counters)
     }
 
-    fn steering_helps(&self, prepared: &Prepared) -> bool {
+    fn helpful_placement(&self, prepared: &Prepared) -> &'static str {
         let is_mixed = prepared.problems.iter().any(|problem| problem.id == EPOLL_MIXES_NAPIS);
         let is_steered = self.spec.placement.steer.is_some() || self.attached.steers;
         let groups = || decide(&prepared.preview.snapshot, &self.spec.targets.pids(), &SteerRequest::default());
-        is_mixed && !is_steered && groups().is_ok_and(|groups| !groups.steerings.is_empty())
+        let helps = is_mixed && !is_steered && groups().is_ok_and(|groups| !groups.steerings.is_empty());
+        placement_options(helps, helps && can_pin(&prepared.preview.snapshot, &prepared.preview.plan.napis()))
     }
 
     /// Mode of the queues under `base`, if it is another one. The NAPI threads of an attachment pause with it.

@@ -1,9 +1,10 @@
 //! Options that select programs, the same in every command: by PID or name with their children, by unit or cgroup.
 
-use std::convert::Infallible;
+use std::fmt;
 use std::str::FromStr;
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use quell_host::attach::{Selection, TargetError, Targets};
 use quell_linux::Pid;
 use quell_linux::cgroup::Cgroup;
@@ -17,13 +18,14 @@ pub(crate) struct ProgramsArgs {
     #[arg(long, value_name = "PID", value_delimiter = ',', conflicts_with_all = ["name", "unit", "cgroup"])]
     pub(crate) pid: Vec<Pid>,
     /// A program by its name, such as nginx, with its children.
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["unit", "cgroup"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["unit", "cgroup"],
+        value_parser = NonEmptyStringValueParser::new())]
     pub(crate) name: Option<String>,
     /// The processes of a systemd unit, such as nginx.service.
-    #[arg(long, value_name = "NAME", conflicts_with = "cgroup")]
+    #[arg(long, value_name = "NAME", conflicts_with = "cgroup", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) unit: Option<String>,
     /// The processes of a control group, given by its path below /sys/fs/cgroup.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) cgroup: Option<String>,
 }
 
@@ -34,11 +36,28 @@ pub(crate) enum ProgramWord {
     Name(String),
 }
 
+/// An empty argument in the place of a program, as an unset variable of a script gives.
+#[derive(Debug)]
+pub(crate) struct EmptyProgramName;
+
+impl fmt::Display for EmptyProgramName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "the argument is empty: give the PID or the name of a program; `quell` lists the servers of this host",
+        )
+    }
+}
+
+impl std::error::Error for EmptyProgramName {}
+
 impl FromStr for ProgramWord {
-    type Err = Infallible;
+    type Err = EmptyProgramName;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(text.parse().map_or_else(|_| Self::Name(text.to_owned()), Self::Pid))
+        match text {
+            "" => Err(EmptyProgramName),
+            text => Ok(text.parse().map_or_else(|_| Self::Name(text.to_owned()), Self::Pid)),
+        }
     }
 }
 
@@ -119,10 +138,29 @@ mod tests {
 
     #[test]
     fn a_word_of_digits_is_a_pid_and_any_other_one_is_a_name() {
-        let word = |text: &str| text.parse::<ProgramWord>().unwrap_or_else(|never| match never {});
+        let word = |text: &str| text.parse::<ProgramWord>().unwrap();
         assert_eq!(word("17"), ProgramWord::Pid(Pid::new(17).unwrap_or_else(|| unreachable!())));
         for name in ["nginx", "0", "-1", "7zip"] {
             assert_eq!(word(name), ProgramWord::Name(name.to_owned()));
+        }
+    }
+
+    #[test]
+    fn an_empty_argument_selects_no_program_and_no_cgroup() {
+        #[derive(Debug, clap::Parser)]
+        struct Line {
+            words: Vec<ProgramWord>,
+            #[command(flatten)]
+            programs: ProgramsArgs,
+        }
+        let refused = |arguments: &[&str]| {
+            let line = ["quell"].iter().chain(arguments);
+            <Line as clap::Parser>::try_parse_from(line).unwrap_err().to_string()
+        };
+        assert!(refused(&[""]).contains("the argument is empty: give the PID or the name"), "{}", refused(&[""]));
+        for option in ["--name", "--unit", "--cgroup"] {
+            let said = refused(&[option, ""]);
+            assert!(said.contains(&format!("a value is required for '{option}")), "{said}");
         }
     }
 }

@@ -12,7 +12,7 @@ use quell_host::attach::Targets;
 use quell_host::attach::attached::{attachments_and_begun_profiles, in_use};
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::owners::QueueSharers;
-use quell_host::snapshot::SnapshotScope;
+use quell_host::snapshot::{Snapshot, SnapshotScope};
 use quell_linux::proc::ProcRoot;
 use quell_linux::signal::Interruption;
 use quell_linux::{NapiId, Pid};
@@ -45,12 +45,13 @@ pub(super) fn applied() -> Result<Vec<Persistent>, Failure> {
     Ok(kept)
 }
 
-/// Observes these programs for a moment, as `quell top` does. An error is the reason why this is not possible.
-fn observed(pids: Vec<Pid>) -> Result<IntervalReport, String> {
+/// Observes these programs for a moment, as `quell top` does, and returns the latest snapshot, too. An error is the reason why
+/// this is not possible.
+fn observed(pids: Vec<Pid>) -> Result<(IntervalReport, Snapshot), String> {
     let scope = SnapshotScope { pids, ..SnapshotScope::default() };
     let interruption = Interruption::listen().map_err(|error| error.to_string())?;
     let mut observer = Observer::begin(scope, None, journal()).map_err(|error| error.to_string())?;
-    Progress::during("observing the programs", || {
+    let report = Progress::during("observing the programs", || {
         let [short, long] = OBSERVED;
         // A signal only ends the wait: the rest of the report does not depend on it.
         let is_interrupted = interruption.wait(short).map_err(|error| error.to_string())?.is_some();
@@ -61,7 +62,8 @@ fn observed(pids: Vec<Pid>) -> Result<IntervalReport, String> {
         }
         interruption.wait(long).map_err(|error| error.to_string())?;
         observer.report().map_err(|error| error.to_string())
-    })
+    });
+    report.map(|report| (report, observer.into_snapshot()))
 }
 
 /// Prints the applied profiles and attachments, their age, their drift, and whether the modes of programs are in
@@ -90,7 +92,11 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
     let pids: Vec<Pid> = applied.iter().flat_map(AppliedReport::observed_pids).collect();
     if !pids.is_empty() {
         let observed = observed(pids);
-        applied.iter_mut().for_each(|applied| applied.judge(&observed));
+        if let Ok((_, snapshot)) = &observed {
+            applied.iter_mut().for_each(|applied| applied.find_load_command(snapshot));
+        }
+        let report = observed.map(|(report, _)| report);
+        applied.iter_mut().for_each(|applied| applied.judge(&report));
     }
     let unusable = journal().list().map_err(Failure::refused)?.into_iter().filter_map(|listed| match listed {
         ListedJournal::Unusable(unusable) => Some(unusable.to_string()),

@@ -2,6 +2,7 @@
 
 pub(crate) mod advice;
 pub(crate) mod attach;
+pub(crate) mod client_load;
 pub(crate) mod conclusion;
 pub(crate) mod conformance;
 pub(crate) mod doctor;

@@ -271,8 +271,9 @@ fn when(measured: &EarlierMeasurement) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::command::{judge, load};
+    use super::command::load;
     use super::*;
+    use crate::render::client_load;
     use quell_change::journal::{Purpose, TargetProgram};
     use quell_host::attach::attached::Unfinished;
     use quell_host::attach::payoff::{DoesItPay, ModePayoff};
@@ -295,6 +296,7 @@ mod tests {
             launched: false,
             steered: false,
             pinned: false,
+            can_pin: true,
             present: Some(DeliveryMode::default()),
             queue_per_epoll: None,
             modes: Vec::new(),
@@ -438,6 +440,23 @@ mod tests {
             let parsed = crate::cli::command().try_get_matches_from(words);
             assert!(parsed.is_ok(), "{command}: {parsed:?}");
         }
+    }
+
+    #[test]
+    fn an_unattached_server_is_not_said_to_be_free_of_stalls_that_were_not_observed() {
+        let of = |present| {
+            let present = DeliveryMode::parse_list(present).unwrap().first().copied();
+            concluded(HostServer { present, ..server("nginx", NextStep::Measure { steered: false }) })
+        };
+        let why = "whether the program would stall its queues, which was not observed here";
+        assert!(of("base").contains(why) && !of("suspend200").contains(why), "{}", of("base"));
+    }
+
+    #[test]
+    fn a_server_whose_workers_cannot_be_pinned_is_steered_only() {
+        let of = |can_pin| HostServer { can_pin, ..server("nginx", NextStep::Measure { steered: true }) };
+        assert!(command(&of(true), Fixes::ByDoctor).is_some_and(|it| it.ends_with(" --steer --pin")));
+        assert!(command(&of(false), Fixes::ByDoctor).is_some_and(|it| it.ends_with(" --steer")));
     }
 
     #[test]
@@ -665,7 +684,10 @@ mod tests {
         );
         assert!(known.ends_with(": ssh CLIENT quell load 10.0.0.1:80 --seconds 10\n"), "{known}");
         let on_all = HostServer { address: Some(([0, 0, 0, 0], 80).into()), ..of("nginx", None) };
-        assert_eq!((command(&on_all, Fixes::Above), judge(&on_all)), (load(&on_all, "--seconds 10"), None));
+        assert_eq!(
+            (command(&on_all, Fixes::Above), client_load::judge(&on_all.name, on_all.address)),
+            (load(&on_all, "--seconds 10"), None)
+        );
         assert!(concluded(on_all).contains("quell load ADDRESS:80 "));
         let unknown = concluded(of("server", None));
         assert!(!unknown.contains("known without") && unknown.trim_end().ends_with("then run this again"), "{unknown}");

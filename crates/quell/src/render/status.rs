@@ -16,6 +16,7 @@ use quell_host::attach::attached::{Attached, AttachedMode, parents, started_sinc
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::owners::{QueueSharers, covered_values};
 use quell_host::attach::payoff::ModePayoff;
+use quell_host::snapshot::Snapshot;
 use quell_linux::Pid;
 use quell_linux::visible::{self, agree, counted};
 use quell_result::store::utc;
@@ -24,6 +25,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::attach::verdict_in_words;
+use super::client_load;
 use super::payoff::{self, ProgramArguments};
 use super::plan_tree;
 use crate::journals::name_of;
@@ -109,6 +111,9 @@ pub(crate) struct AppliedReport {
     parents: Vec<Pid>,
     #[serde(skip)]
     attached: Option<AttachedMode>,
+    /// Command that measures what clients of the programs see.
+    #[serde(skip)]
+    load_command: Option<String>,
     /// Other attachments that use its queues. Null without one.
     sharing: Option<QueueSharers>,
     /// Verdicts on its programs that are running. Empty for profiles.
@@ -195,6 +200,7 @@ impl AppliedReport {
             started_since: Vec::new(),
             parents: Vec::new(),
             attached: AttachedMode::recorded(history),
+            load_command: None,
             sharing: None,
             effects: Vec::new(),
         }
@@ -234,7 +240,14 @@ impl AppliedReport {
     }
 
     fn arguments(&self) -> ProgramArguments {
-        ProgramArguments::of_pids(&self.parents).attached(self.attached).sharing(self.sharing.clone())
+        ProgramArguments::of_pids(&self.parents)
+            .attached(self.attached)
+            .judged_by(self.load_command.clone())
+            .sharing(self.sharing.clone())
+    }
+
+    pub(crate) fn find_load_command(&mut self, now: &Snapshot) {
+        self.load_command = client_load::judge_in(now, &self.observed_pids().collect());
     }
 
     /// Names newer owners of its values, and other attachments that use its queues. `owners` are all journals in use.
@@ -299,9 +312,15 @@ fn live_effect(pid: Pid, observed: &Result<IntervalReport, String>) -> LiveEffec
         Ok(report) => report,
         Err(why) => return LiveEffect::Unknown(why.clone()),
     };
-    match (observed_program(pid, observed).and_then(|program| program.effect.as_ref()), &report.polls_unknown) {
+    let program = observed_program(pid, observed);
+    match (program.and_then(|program| program.effect.as_ref()), &report.polls_unknown) {
         (Some(verdict), _) => LiveEffect::Judged(verdict.clone()),
         (None, Some(why)) => LiveEffect::Unknown(why.clone()),
+        (None, None) if program.is_some_and(|program| !program.napis.is_empty()) => {
+            LiveEffect::Judged(ModeVerdict::NotInEffect(
+                "none of the queues from which it receives has the mode: attach it again".to_owned(),
+            ))
+        }
         (None, None) => {
             LiveEffect::ReceivesNothing("no open connection through a queue with the mode at present".to_owned())
         }
@@ -617,6 +636,11 @@ mod tests {
         assert_eq!(judged.lines().count(), 1, "{judged}");
         assert!(line(Ok(report(None, Some("needs CAP_BPF")))).ends_with(" 42: unknown: needs CAP_BPF\n"));
         assert!(line(Ok(report(None, None))).contains(": idle: no open connection through a queue"));
+        let mut elsewhere = report(None, None);
+        elsewhere.programs[0].napis.push(quell_linux::NapiId::from_kernel(8193).unwrap());
+        assert!(
+            line(Ok(elsewhere)).contains(": not in effect: none of the queues from which it receives has the mode")
+        );
         assert!(line(Err("process 42 does not exist".to_owned())).ends_with(": unknown: process 42 does not exist\n"));
     }
 
@@ -640,6 +664,7 @@ mod tests {
             started_since: Vec::new(),
             parents: Vec::new(),
             attached: None,
+            load_command: None,
             sharing: None,
             effects: Vec::new(),
         };
@@ -655,6 +680,9 @@ mod tests {
         let text = applied.to_string();
         assert!(text.contains("nginx 44: started since, without the mode"), "{text}");
         assert!(text.ends_with("quell attach suspend20 42 --steer --pin --follow --take-over --yes\n"), "{text}");
+        applied.load_command = Some("ssh CLIENT quell load 10.0.0.1:80".to_owned());
+        let measure = applied.arguments().measure(&[], "");
+        assert_eq!(measure, "quell bench --pid 42 --latency \"ssh CLIENT quell load 10.0.0.1:80\"");
         let mut observed = report(None, None);
         let new = &mut observed.programs[0];
         (new.pid, new.skipped) =

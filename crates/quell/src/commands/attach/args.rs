@@ -1,6 +1,5 @@
 //! Options of `quell attach` that select the mode and the processes.
 
-use std::convert::Infallible;
 use std::str::FromStr;
 
 use clap::Args;
@@ -12,7 +11,7 @@ use quell_mode::{DeliveryMode, ParseModeError};
 
 use super::AttachArgs;
 use crate::commands::program_profiles;
-use crate::commands::programs_args::{ProgramWord, ProgramsArgs};
+use crate::commands::programs_args::{EmptyProgramName, ProgramWord, ProgramsArgs};
 use crate::exit::Failure;
 use crate::output;
 
@@ -25,11 +24,13 @@ pub(super) enum ModeOrProgram {
 }
 
 impl FromStr for ModeOrProgram {
-    type Err = Infallible;
+    type Err = EmptyProgramName;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let program = || text.parse().unwrap_or_else(|never| match never {});
-        Ok(text.parse().map_or_else(|error| Self::Program(program(), error), Self::Mode))
+        match text.parse() {
+            Ok(mode) => Ok(Self::Mode(mode)),
+            Err(error) => Ok(Self::Program(text.parse()?, error)),
+        }
     }
 }
 

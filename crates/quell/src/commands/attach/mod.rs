@@ -40,7 +40,7 @@ use quell_host::steer::{NothingSteered, Steering, mark_steered};
 use quell_linux::pidfd::Signal;
 use quell_linux::signal::Interruption;
 use quell_linux::{NapiId, Pid};
-use quell_mode::DeliveryMode;
+use quell_mode::{DeliveryMode, EpollParams};
 use tracing::{debug, info};
 
 use args::AttachProgramsArgs;
@@ -54,6 +54,8 @@ use crate::journals::{boot_id, journal, revert_killed_runs};
 use crate::output;
 use crate::render::attach::placement::PlacementReport;
 use crate::render::attach::{self as render, finding_lines};
+use crate::render::client_load;
+use crate::render::payoff::ProgramArguments;
 use crate::render::progress::Progress;
 
 /// Time for which the queues of a mode that is kept are watched, to check that it is in effect.
@@ -125,6 +127,9 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         groups.steerings.iter_mut().for_each(Steering::forget_established);
     }
     let mut report = render::Report::new(&request, &targets, &plan, findings, args.command_that_follows(mode));
+    if mode.epoll().is_some_and(|epoll| epoll != EpollParams::default()) {
+        report.will_mix = findings::will_mix(&snapshot, &targets.pids());
+    }
     if mode.poller().is_some() {
         report.lacking_cpus = cpus_lacking_for_pollers(&snapshot, &targets.pids(), plan.queues().count());
     }
@@ -192,7 +197,11 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let printed = if args.json {
         output::json(&report)
     } else {
-        show_what_was_set(&report, &groups, &placed, (&targets, attached, &queues), args)
+        let programs = ProgramArguments::of_selection(targets.selection())
+            .attached(Some(attached))
+            .judged_by(client_load::judge_in(&snapshot, &targets.pids()))
+            .sharing(queue_sharers(&targets, &queues.iter().map(|step| step.napi).collect()));
+        show_what_was_set(&report, &groups, &placed, &programs, mode, args)
     };
     // A closed pipe must not undo the mode.
     if let Some(attachment) = kept {
@@ -248,20 +257,19 @@ fn show_what_was_set(
     report: &render::Report<'_>,
     groups: &Groups,
     placed: &PlacementResult,
-    (targets, attached, queues): (&Targets, AttachedMode, &[QueueStep]),
+    programs: &ProgramArguments,
+    mode: DeliveryMode,
     args: &AttachArgs,
 ) -> Result<(), Failure> {
     output::prose(&render::rings_left_alone(&report.rings_left_alone))?;
     output::prose(&render::placement::placed(groups, placed))?;
     if !args.follow && placed.not_pinned.iter().any(|one| one.why.may_change()) {
-        let command = args.command_instead(attached.mode);
+        let command = args.command_instead(mode);
         output::prose(&format!("to pin workers as soon as that is possible: {command}\n"))?;
     }
     let Some(effect) = &report.effect else { return Ok(()) };
     let is_partly_steered = groups.steerings.iter().any(Steering::leaves_established);
-    let sharing = queue_sharers(targets, &queues.iter().map(|step| step.napi).collect());
-    let conclusion =
-        render::conclusion(report.payoff.as_ref(), targets.selection(), attached, is_partly_steered, sharing);
+    let conclusion = render::conclusion(report.payoff.as_ref(), programs, is_partly_steered);
     output::prose(&format!("{effect}{conclusion}"))
 }
 

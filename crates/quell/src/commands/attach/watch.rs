@@ -11,6 +11,7 @@ use quell_linux::CpuList;
 use quell_linux::visible::counted;
 
 use crate::commands::status::queue_sharers;
+use crate::render::client_load;
 use crate::render::payoff::{self, ProgramArguments};
 use crate::render::status::stall_cause;
 
@@ -53,7 +54,7 @@ impl QueueWatch {
                 };
                 let freed = events.stalled.iter().map(|stalled| freed(stalled, &cause));
                 let searched = events.has_searched.then(|| format!("stalled queue: {cause}"));
-                let concluded = events.payoff.iter().map(|payoff| conclusion(payoff, attachment, self.pins));
+                let concluded = events.payoff.iter().map(|payoff| conclusion(payoff, attachment, self.pins, snapshot));
                 let lines = freed.chain(searched).chain(effects(&events.effects)).chain(concluded).collect();
                 let record = if events.must_end { self.watch.record_revert() } else { None };
                 QueueEvents { lines, must_end: record.as_ref().map(reverted_after_stall) }
@@ -86,12 +87,14 @@ fn reverted_after_stall(record: &StallRecord) -> String {
 }
 
 /// The conclusion on one line, as in a journal.
-fn conclusion(payoff: &ModePayoff, attachment: &Attachment, pins: bool) -> String {
+fn conclusion(payoff: &ModePayoff, attachment: &Attachment, pins: bool, seen: Option<&Snapshot>) -> String {
     let attached =
         AttachedMode { mode: payoff.mode, launched: attachment.is_launched(), steers: attachment.steers(), pins };
     let programs = ProgramArguments::of_selection(attachment.targets().selection()).attached(Some(attached));
     let napis = attachment.queues().map(|step| step.napi).collect();
     let programs = programs.sharing(queue_sharers(attachment.targets(), &napis));
+    let judge = seen.and_then(|seen| client_load::judge_in(seen, &attachment.targets().pids()));
+    let programs = programs.judged_by(judge);
     let (text, command) = payoff::advice(payoff, &programs);
     let command = command.map(|command| format!(": {command}")).unwrap_or_default();
     format!("conclusion: {text}{command}")

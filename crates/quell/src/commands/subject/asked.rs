@@ -207,7 +207,7 @@ fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> 
             left_out,
             affected,
             judges_took_ms,
-            steering_helps,
+            helpful_placement,
             lacking_cpus,
             contention,
         } => {
@@ -227,7 +227,7 @@ fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> 
                 blocks(comparison, total_ms)
                     + &left_out.iter().map(|(mode, why)| left_out_line(mode, why) + "\n").collect::<String>()
                     + &commands([&facts.load, &facts.latency, &facts.beside])
-                    + &notes(facts, *steering_helps)
+                    + &notes(facts, helpful_placement)
                     + &affected_too(affected)
                     + &warnings(*lacking_cpus, contention)
             )
@@ -264,7 +264,13 @@ fn plan_of_search(plan: &TunePlan, subject: &PlannedSubject<'_>) -> String {
             (render_tune::searched_on(&SubjectFacts::Command((*facts).clone())), hint.to_owned(), "")
         }
         PlannedSubject::Programs {
-            facts, affected, judges_took_ms, steering_helps, lacking_cpus, contention, ..
+            facts,
+            affected,
+            judges_took_ms,
+            helpful_placement,
+            lacking_cpus,
+            contention,
+            ..
         } => {
             let is_open = facts.latency.is_some() && judges_took_ms.is_none();
             let longer = if is_open { "a slice lasts as long as --latency runs, if that is longer\n" } else { "" };
@@ -272,7 +278,7 @@ fn plan_of_search(plan: &TunePlan, subject: &PlannedSubject<'_>) -> String {
             let subject = SubjectFacts::Programs(Box::new((*facts).clone()));
             (
                 render_tune::searched_on(&subject),
-                notes(facts, *steering_helps)
+                notes(facts, helpful_placement)
                     + &affected_too(affected)
                     + longer
                     + restored
@@ -341,16 +347,19 @@ fn commands(commands: [&Option<Vec<String>>; 3]) -> String {
 }
 
 /// What the programs have or get besides the modes, and which problems the modes cause.
-fn notes(facts: &ProgramsFacts, steering_helps: bool) -> String {
+fn notes(facts: &ProgramsFacts, helpful_placement: &str) -> String {
     let attached =
         |mode| format!("the programs are attached ({mode}): this pauses meanwhile, and is back at the end\n");
     let attached = facts.attached.map_or_else(String::new, attached);
     let base_is = facts.base_is.map_or_else(String::new, |mode| words::base_is(mode) + "\n");
-    let steering = if steering_helps { "--steer --pin gives each worker the connections of one queue\n" } else { "" };
+    let steering = match helpful_placement.trim_start() {
+        "" => String::new(),
+        options => format!("{options} gives each worker the connections of one queue\n"),
+    };
     let pins = facts.placement.iter().any(|it| it.options.iter().any(|option| option == "--pin"));
     let pinning = if pins { "pins each worker with one queue to the CPUs of that queue\n" } else { "" };
     let placement = experiment::placement(facts.placement.as_ref());
-    attached + &base_is + &placement + pinning + &experiment::problems(&facts.problems) + steering
+    attached + &base_is + &placement + pinning + &experiment::problems(&facts.problems) + &steering
 }
 
 /// What makes the answer worth less on this host now.

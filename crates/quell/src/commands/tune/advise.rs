@@ -4,8 +4,9 @@ use std::fmt;
 
 use quell_experiment::{SliceFlag, SliceObservation};
 use quell_host::attach::Targets;
+use quell_host::attach::mode_command::placement_options;
 use quell_host::attach::placement::{Wanted, decide};
-use quell_host::steer::NothingSteered;
+use quell_host::steer::{NothingSteered, can_pin};
 use quell_host::switching::SwitchedEpoll;
 use quell_linux::signal::Interruption;
 use quell_linux::visible::{agree, counted};
@@ -61,7 +62,7 @@ pub(super) fn advise(args: &TuneArgs, targets: Option<&Targets>) -> Result<(), F
         let (schema, loads, present, base_is) = (AdviceReport::SCHEMA, plan.loads, plan.present, plan.base_is);
         return output::json(&AdviceReport { schema, host, goal, loads, present, base_is, modes });
     }
-    let steer = if seen.as_ref().is_some_and(|seen| seen.steering_helps) { " --steer --pin" } else { "" };
+    let steer = seen.as_ref().map_or("", |seen| seen.helpful_placement);
     let seen = seen.map(|seen| seen.to_string()).unwrap_or_default();
     let programs = args.subject.programs_text() + steer;
     output::prose(&(seen + &rendered(&spec.setup.host.name, &plan, &modes, &programs)))
@@ -102,8 +103,9 @@ struct Seen {
     base_is: Option<DeliveryMode>,
     /// Number of epolls with connections of several queues, unless connections are to be steered.
     mixed_epolls: usize,
-    /// Whether connections of several queues arrive at workers that a filter can steer, and none was asked for.
-    steering_helps: bool,
+    /// Options that give each worker the connections of one queue, each after a space. Empty without a filter that can do
+    /// so, and if one is requested.
+    helpful_placement: &'static str,
     /// Share of time in which the CPUs of the programs were not idle, 0 to 1. `None` if that was mostly other programs.
     busy: Option<f64>,
     /// Packets per second from these queues.
@@ -143,13 +145,14 @@ fn see(targets: &Targets, wanted: &Wanted) -> Result<Seen, Failure> {
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let queues = number(plan.queues.len());
     let sockets = number(plan.epolls.iter().map(|epoll| epoll.sockets).sum());
+    let helps = wanted.steer.is_none() && can_steer && queues > 1;
     Ok(Seen {
         queues,
         connections: sockets.max(queues),
         present: plan.present_setting(),
         base_is,
         mixed_epolls,
-        steering_helps: wanted.steer.is_none() && can_steer && queues > 1,
+        helpful_placement: placement_options(helps, helps && can_pin(&snapshot, &plan.napis())),
         busy: busy_of_programs(&slice),
         packets_per_s: slice.metric(figures::PACKETS),
         refused,
@@ -180,7 +183,7 @@ impl Seen {
 
 impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { queues, connections, present, busy, packets_per_s, mixed_epolls, steering_helps, .. } = self;
+        let Self { queues, connections, present, busy, packets_per_s, mixed_epolls, helpful_placement, .. } = self;
         let present = present.map_or_else(|| "differs between queues or epolls".to_owned(), |mode| mode.to_string());
         let (queues, sockets) = (counted(*queues, "queue"), counted(*connections, "watched socket"));
         write!(f, "seen here: {queues}, {sockets}, present setting {present}")?;
@@ -197,16 +200,17 @@ impl fmt::Display for Seen {
             _ => writeln!(f, "; no load was seen"),
         }?;
         let (epolls, have) = (counted(*mixed_epolls, "epoll"), agree(mixed_epolls, "has", "have"));
-        match (*mixed_epolls > 0, steering_helps) {
+        match (*mixed_epolls > 0, !helpful_placement.is_empty()) {
             (false, false) => Ok(()),
             (false, true) => writeln!(
                 f,
-                "the ranking is for one queue per worker: keep the connections of each queue with a worker (--steer --pin)"
+                "the ranking is for one queue per worker: keep the connections of each queue with a worker ({})",
+                helpful_placement.trim_start()
             ),
             (true, true) => writeln!(
                 f,
-                "{epolls} {have} connections of several queues; the ranking is for one queue per worker, which --steer \
-                 --pin gives"
+                "{epolls} {have} connections of several queues; the ranking is for one queue per worker, \
+                 which{helpful_placement} gives"
             ),
             (true, false) => writeln!(
                 f,
@@ -227,7 +231,7 @@ mod tests {
         present: None,
         base_is: None,
         mixed_epolls: 0,
-        steering_helps: false,
+        helpful_placement: "",
         busy: Some(0.304),
         packets_per_s: Some(0.0),
         refused: Vec::new(),
@@ -254,7 +258,7 @@ mod tests {
 
     #[test]
     fn the_ranking_names_queues_that_are_mixed_and_a_load_that_is_unknown() {
-        let mixed = Seen { mixed_epolls: 2, steering_helps: true, ..IDLE }.to_string();
+        let mixed = Seen { mixed_epolls: 2, helpful_placement: " --steer --pin", ..IDLE }.to_string();
         assert!(mixed.contains("2 epolls have connections of several queues"), "{mixed}");
         assert!(mixed.contains("--steer --pin"), "{mixed}");
         let foreign = Seen { busy: None, packets_per_s: Some(5.0), ..IDLE }.to_string();

@@ -4,10 +4,9 @@ use std::fmt;
 
 use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge};
 use quell_host::attach::no_poll::NoPollCause;
-use quell_host::attach::owners::QueueSharers;
 use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::plan::QueueStep;
-use quell_host::attach::{AttachRequest, AttachedMode, Selection};
+use quell_host::attach::{AttachRequest, AttachedMode};
 use quell_host::findings::{Finding, LackingCpus, one_queue_if_attached};
 use quell_linux::NapiId;
 use quell_sampler::SamplerError;
@@ -72,20 +71,13 @@ impl Effect {
     }
 }
 
-/// What to do now with the programs that `selection` selects, some of whose connections a new filter does not steer if
-/// `is_partly_steered`. Without a payoff, the queues could not be watched.
-pub(crate) fn conclusion(
-    payoff: Option<&ModePayoff>,
-    selection: &Selection,
-    attached: AttachedMode,
-    is_partly_steered: bool,
-    sharing: Option<QueueSharers>,
-) -> String {
-    let programs = ProgramArguments::of_selection(selection).attached(Some(attached)).sharing(sharing);
+/// What to do now with programs some of whose connections a new filter does not steer if `is_partly_steered`. Without a
+/// payoff, the queues could not be watched.
+pub(crate) fn conclusion(payoff: Option<&ModePayoff>, programs: &ProgramArguments, is_partly_steered: bool) -> String {
     let Some(payoff) = payoff else {
         return conclusion::line("whether the mode is in effect is unknown; look again", Some(&programs.top()));
     };
-    let (text, command) = payoff::advice(payoff, &programs);
+    let (text, command) = payoff::advice(payoff, programs);
     let reconnect = match is_partly_steered && !payoff.pays.is_no() {
         true => format!("{RECONNECT_TO_ATTACHED}; "),
         false => String::new(),
@@ -124,7 +116,8 @@ mod tests {
         let base = ModePayoff::of(mode, &[], None, None);
         let pid = Pid::new(812).unwrap_or_else(|| unreachable!());
         let attached = |steers| AttachedMode { mode, launched: false, steers, pins: false };
-        let said = |steers| conclusion(Some(&base), &Selection::Processes(vec![pid]), attached(steers), steers, None);
+        let programs = |steers| ProgramArguments::of_pids(&[pid]).attached(Some(attached(steers)));
+        let said = |steers| conclusion(Some(&base), &programs(steers), steers);
         assert!(said(true).contains("only new connections are steered") && !said(true).contains("pays"));
         assert!(said(true).ends_with("\n  quell bench --pid 812\n"), "{}", said(true));
         assert!(!said(false).contains("steered"));

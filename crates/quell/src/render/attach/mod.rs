@@ -15,7 +15,7 @@ use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::plan::{EpollStep, Limitation, QueueStep};
 use quell_host::attach::poller::SHARED_CPUS;
 use quell_host::attach::{AttachPlan, AttachRequest, Attachment, RingStep, SocketsStep, Targets};
-use quell_host::findings::{Finding, Fix, FixText, LackingCpus, Severity};
+use quell_host::findings::{Finding, Fix, FixText, LackingCpus, QueuePerEpoll, Severity};
 use quell_linux::visible::{agree, counted, noun};
 use quell_linux::{CpuList, NapiId, Pid};
 use quell_mode::{DeliveryMode, PartialNapiSettings};
@@ -43,6 +43,10 @@ pub(crate) struct Report<'a> {
     pub(crate) rings_left_alone: Vec<RingLeftAlone>,
     pub(crate) plan: &'a AttachPlan,
     pub(crate) findings: Vec<Finding>,
+    /// How each epoll can get the connections of one queue. Absent unless the next connections will come from several queues
+    /// to one epoll, and the mode lets it poll.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) will_mix: Option<QueuePerEpoll>,
     pub(crate) effect: Option<Effect>,
     /// Whether the mode pays. Absent if this was not checked.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,6 +73,7 @@ impl<'a> Report<'a> {
             placement: None,
             rings_left_alone: Vec::new(),
             findings,
+            will_mix: None,
             effect: None,
             payoff: None,
         }
@@ -96,6 +101,7 @@ impl fmt::Display for Report<'_> {
         }
         affected_processes(f, self.plan)?;
         finding_lines(&self.findings).iter().try_for_each(|line| writeln!(f, "{line}"))?;
+        self.will_mix.iter().try_for_each(|by| f.write_str(&will_mix(by)))?;
         let is_serious = |finding: &&Finding| finding.severity == Severity::Serious;
         let mut serious = self.findings.iter().filter(is_serious).peekable();
         if serious.peek().is_some() && !serious.any(Finding::predicts_stall) {
@@ -107,6 +113,19 @@ impl fmt::Display for Report<'_> {
             false => Ok(()),
         }
     }
+}
+
+/// A warning about connections that have not come yet.
+fn will_mix(by: &QueuePerEpoll) -> String {
+    let advice = match by {
+        QueuePerEpoll::Steered => "add --steer",
+        QueuePerEpoll::Configured { change, .. } => change,
+        QueuePerEpoll::Impossible { reason } => reason,
+    };
+    format!(
+        "warning: connections of several queues will come to one epoll, which polls one queue only: {advice}; more: `quell \
+         doctor --explain epoll-mixes-napis`\n"
+    )
 }
 
 /// A warning before pollers are started that share CPUs with the workers.
@@ -396,6 +415,7 @@ mod tests {
             rings_left_alone: Vec::new(),
             plan,
             findings: Vec::new(),
+            will_mix: None,
             effect: None,
             payoff: None,
         }
@@ -423,6 +443,15 @@ mod tests {
         let start = "server 10  epoll";
         let rest = "busy poll 0/0/0 (unchanged)  1 socket, no queue yet";
         assert_eq!(lines, [format!("{start} 4  {rest}, shared with 2 other processes"), format!("{start} 6  {rest}")]);
+    }
+
+    #[test]
+    fn connections_that_will_mix_queues_are_announced_before_they_come() {
+        let plan = AttachPlan::default();
+        let reason = "the program has one epoll".to_owned();
+        let report = Report { will_mix: Some(QueuePerEpoll::Impossible { reason }), ..report(&plan, "") };
+        let said = report.to_string();
+        assert!(said.contains("one queue only: the program has one epoll; more: `quell doctor --explain"), "{said}");
     }
 
     #[test]

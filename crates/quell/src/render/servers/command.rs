@@ -8,6 +8,7 @@ use quell_linux::visible;
 
 use super::{Fixes, to_change};
 use crate::output::on_one_line;
+use crate::render::client_load;
 use crate::render::payoff::{self, ProgramArguments};
 
 pub(super) fn attached(server: &HostServer) -> Option<AttachedMode> {
@@ -18,7 +19,7 @@ pub(super) fn attached(server: &HostServer) -> Option<AttachedMode> {
 pub(super) fn arguments(server: &HostServer) -> ProgramArguments {
     ProgramArguments::of_pids(&[server.pid])
         .attached(attached(server))
-        .judged_by(judge(server))
+        .judged_by(client_load::judge(&server.name, server.address))
         .sharing(server.sharing.clone())
 }
 
@@ -44,7 +45,7 @@ pub(super) fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
         NextStep::Measure { steered }
         | NextStep::MeasureAgain { steered, .. }
         | NextStep::SettingsChanged { steered, .. } => {
-            Some(arguments(server).measure(&server.modes, placement_options(*steered, *steered)))
+            Some(arguments(server).measure(&server.modes, placement(server, *steered)))
         }
         NextStep::Decide { command, .. } => Some(visible::name(command).into_owned()),
         // Its plan shows whether the problem still exists.
@@ -52,14 +53,14 @@ pub(super) fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
             let is_steered = matches!(server.next, NextStep::Attach { steered: true, .. });
             let placed = |old: AttachedMode| AttachedMode {
                 steers: old.steers || is_steered,
-                pins: old.pins || is_steered,
+                pins: old.pins || is_steered && server.can_pin,
                 ..old
             };
             Some(ProgramArguments::of_pids(&[pid]).attached(attached(server).map(placed)).replace(mode))
         }
         NextStep::Attach { mode, steered, measured } => Some(match measured.problem {
-            Some(_) => format!("quell attach {mode} {pid}{} --dry-run", placement_options(*steered, *steered)),
-            None => ModeCommand::of_pids(Some(*mode), [&pid]).placed(*steered, *steered).to_string(),
+            Some(_) => format!("quell attach {mode} {pid}{} --dry-run", placement(server, *steered)),
+            None => ModeCommand::of_pids(Some(*mode), [&pid]).placed(*steered, *steered && server.can_pin).to_string(),
         }),
         NextStep::Check => pays(server).map_or_else(|| Some("quell status".to_owned()), |(_, command)| command),
         NextStep::Keep { open: Some(open), .. } => Some(visible::name(&open.command).into_owned()),
@@ -71,41 +72,23 @@ pub(super) fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
     }
 }
 
+/// Options that steer its connections, and pin its workers if that is possible.
+fn placement(server: &HostServer, is_steered: bool) -> &'static str {
+    placement_options(is_steered, is_steered && server.can_pin)
+}
+
 /// Command that measures a server again after its configuration has changed. Only nginx keeps its PID.
 fn measure_changed(server: &HostServer) -> Option<String> {
     match server.queue_per_epoll.as_ref()? {
         QueuePerEpoll::Configured { steered: true, .. } if server.name == "nginx" => {
-            Some(arguments(server).measure(&[], placement_options(true, true)))
+            Some(arguments(server).measure(&[], placement(server, true)))
         }
         QueuePerEpoll::Configured { .. } => Some("quell".to_owned()),
         QueuePerEpoll::Steered | QueuePerEpoll::Impossible { .. } => None,
     }
 }
 
-/// HTTP servers, which `quell load` recognises.
-const HTTP: [&str; 8] = ["nginx", "haproxy", "envoy", "caddy", "apache2", "httpd", "lighttpd", "traefik"];
-/// Servers in which `quell load` stores keys unless its options forbid it.
-const KEY_VALUE: [&str; 3] = ["memcached", "redis-server", "valkey-server"];
-const HTTPS: [u16; 2] = [443, 8443];
-
-/// A command that measures latency of the server, if its protocol is known. The reader replaces CLIENT.
-pub(super) fn judge(server: &HostServer) -> Option<String> {
-    let has_address = server.address.is_some_and(|address| !address.ip().is_unspecified());
-    has_address.then(|| load(server, "--rate 1K --warm-up 0.1 --seconds 1 --figures"))?
-}
-
-/// A command that sends requests to the server, if its protocol is known. The reader replaces CLIENT, and ADDRESS if the
-/// server listens on all.
+/// A command that sends requests to the server, if its protocol is known.
 pub(super) fn load(server: &HostServer, options: &str) -> Option<String> {
-    let address = server.address.filter(|it| !HTTPS.contains(&it.port()))?;
-    let reads_only = match &*server.name {
-        name if KEY_VALUE.contains(&name) => " --no-preload --get-share 1",
-        name if HTTP.contains(&name) => "",
-        _ => return None,
-    };
-    let address = match address.ip().is_unspecified() {
-        true => format!("ADDRESS:{}", address.port()),
-        false => address.to_string(),
-    };
-    Some(format!("ssh CLIENT quell load {address}{reads_only} {options}"))
+    client_load::command(&server.name, server.address, options)
 }

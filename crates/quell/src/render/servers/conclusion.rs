@@ -7,6 +7,7 @@ use quell_host::attach::payoff::DoesItPay;
 use quell_host::findings::{EPOLL_MIXES_NAPIS, FixText};
 use quell_host::servers::{HostServer, NextStep, ServerWait};
 use quell_linux::visible;
+use quell_mode::DeliveryMode;
 
 use super::command::{arguments, command, pays};
 use super::{Examined, Fixes, NAMED, again, as_measured, limited, settings_changed, to_change};
@@ -86,7 +87,8 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
             match limited(first) {
                 None => {
                     format!(
-                        "nothing prevents a benefit for {name} {pid}: measure which mode is better{steered}{compares}"
+                        "nothing prevents a benefit for {name} {pid}: measure which mode is better{}{steered}{compares}",
+                        not_observed(first)
                     )
                 }
                 Some(limited) => format!("{name} {pid}{limited}{compares}"),
@@ -164,6 +166,15 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
     };
     let root = if !changes_nothing(&first.next) && !is_root { " (as root)" } else { "" };
     conclusion::line(&format!("{text}{root}{alike}"), command(first, fixes).as_deref())
+}
+
+/// That it is unknown whether the program would stall: `doctor` observes programs whose queues wait for polls, `bench` and
+/// `attach` all.
+fn not_observed(server: &HostServer) -> &'static str {
+    match server.present.is_none_or(|present| present == DeliveryMode::default()) {
+        true => " (this looks first whether the program would stall its queues, which was not observed here)",
+        false => "",
+    }
 }
 
 /// That no server was found where servers were looked for, and what to do.

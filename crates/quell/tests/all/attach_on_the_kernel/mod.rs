@@ -12,11 +12,13 @@ mod take_over;
 mod views;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use quell_linux::Pid;
 use quell_linux::epoll_params::{self, EpollParams};
@@ -26,7 +28,7 @@ use quell_test_support::lab::ARRIVES_WITHIN;
 use quell_test_support::{Lacks, skip};
 use serde_json::Value;
 
-use self::stage::{MODE, Stage, kill, wait_until};
+use self::stage::{ADDRESS, MODE, Stage, assert_answers, kill, wait_until};
 
 #[test]
 fn a_mode_is_attached_to_a_running_memcached_and_detached() {
@@ -96,6 +98,53 @@ fn top_shows_the_mode_of_an_attached_program_and_whether_it_is_in_effect() {
     let status = stage.says(0, &["status"]);
     let line = format!("  memcached {}: cannot tell: ", stage.pid());
     assert!(status.lines().any(|shown| shown.starts_with(&line)), "{status}");
+    stage.says(0, &["detach", &stage.pid()]);
+}
+
+#[test]
+fn a_server_has_the_same_command_to_measure_in_every_output() {
+    let Some(stage) = Stage::enter("cli-judge") else { return };
+    let pid = stage.pid();
+    let said = stage.says(0, &["attach", "base", &pid, "--yes", "--seconds", "1"]);
+    let command = |said: &str| {
+        let found = said.lines().map(str::trim).find(|line| line.starts_with("quell bench "));
+        found.unwrap_or_else(|| panic!("{said}")).to_owned()
+    };
+    let attached = command(&said);
+    assert!(attached.contains(" --latency \"ssh CLIENT quell load 192.0.2.1:11211 --no-preload"), "{attached}");
+    assert_eq!(command(&stage.says(0, &["status"])), attached);
+    stage.says(0, &["detach", &pid]);
+}
+
+#[test]
+fn a_server_whose_connections_close_at_once_is_not_idle() {
+    let Some(mut stage) = Stage::without_connections("cli-short") else { return };
+    stage.connect(1);
+    stage.connections.clear();
+    let attach = || stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
+    let status = || stage.says(0, &["status"]);
+    wait_until(|| stage.says(0, &["attach", MODE, &stage.pid(), "--dry-run"]).contains("NO QUEUE"), "it is connected");
+    attach();
+    assert!(status().contains(": idle: no open connection"), "{}", status());
+    let is_over = Arc::new(AtomicBool::new(false));
+    let until = Arc::clone(&is_over);
+    let clients = stage.lab.client.run(|| {
+        std::thread::spawn(move || {
+            while !until.load(Ordering::Relaxed) {
+                assert_answers(&mut TcpStream::connect(ADDRESS).unwrap());
+                // Ports of closed connections are reused after a minute only.
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        })
+    });
+    let elsewhere = ": not in effect: none of the queues from which it receives has the mode";
+    wait_until(|| status().contains(elsewhere), "a busy server is said to be idle");
+    stage.says(0, &["detach", &stage.pid()]);
+    attach();
+    let is_judged = || [": in effect: ", ": cannot tell: "].iter().any(|verdict| status().contains(verdict));
+    wait_until(is_judged, "the mode of a busy server is not judged");
+    is_over.store(true, Ordering::Relaxed);
+    clients.unwrap().join().unwrap();
     stage.says(0, &["detach", &stage.pid()]);
 }
 

@@ -16,7 +16,7 @@ use quell_test_support::{Lacks, skip};
 use serde_json::Value;
 use tempfile::TempDir;
 
-const ADDRESS: &str = "192.0.2.1:11211";
+pub(crate) const ADDRESS: &str = "192.0.2.1:11211";
 pub(crate) const MODE: &str = "suspend200";
 
 /// A lab with memcached in it, and a journal directory.
