@@ -448,7 +448,7 @@ mod tests {
             let present = DeliveryMode::parse_list(present).unwrap().first().copied();
             concluded(HostServer { present, ..server("nginx", NextStep::Measure { steered: false }) })
         };
-        let why = "whether the program would stall its queues, which was not observed here";
+        let why = "first observed whether the program would stall";
         assert!(of("base").contains(why) && !of("suspend200").contains(why), "{}", of("base"));
     }
 

@@ -172,7 +172,7 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
 /// `attach` all.
 fn not_observed(server: &HostServer) -> &'static str {
     match server.present.is_none_or(|present| present == DeliveryMode::default()) {
-        true => " (this looks first whether the program would stall its queues, which was not observed here)",
+        true => " (it is first observed whether the program would stall)",
         false => "",
     }
 }
