@@ -15,7 +15,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Document;
-use crate::facts::{CommandFacts, GuestFacts, HostFacts, LabFacts, ModelFacts, ProgramsFacts, ServerFacts};
+use crate::facts::{
+    CommandFacts, GuestFacts, HostFacts, LabFacts, ModelFacts, OtherProgramFacts, ProgramsFacts, ServerFacts,
+};
 use crate::figures;
 use crate::standing::is_no_change;
 
@@ -84,6 +86,10 @@ pub struct LoadExperiment<S = DeliveryMode> {
     /// model), and in older results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<ReportedSettings>,
+    /// Programs besides the server that may use its CPUs and used most CPU time during the measurement, at most three, the
+    /// busiest one first. Absent if they were not observed (a model, a guest), and in older results.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_programs: Option<Vec<OtherProgramFacts>>,
 }
 
 /// Reason why an experiment ended.
@@ -268,7 +274,7 @@ mod tests {
         }
         let (record, _) = switchback.finish();
         let end = EndOfExperiment::Interrupted;
-        LoadExperiment { load: None, offered_per_s: None, record, end, settings: None }
+        LoadExperiment { load: None, offered_per_s: None, record, end, settings: None, other_programs: None }
     }
 
     #[test]

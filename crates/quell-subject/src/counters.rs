@@ -186,6 +186,11 @@ impl CounterReading {
 }
 
 impl Watched {
+    /// Processes and NAPI threads whose CPU time is that of the server.
+    pub(crate) fn server_threads(&self) -> impl Iterator<Item = Pid> {
+        self.server.iter().chain(&self.server_napi).copied()
+    }
+
     /// Reads all counters.
     #[must_use]
     pub fn snapshot(&self, proc: &ProcRoot, instruments: &mut Instruments) -> CounterReading {

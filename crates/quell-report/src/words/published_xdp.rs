@@ -410,6 +410,7 @@ mod tests {
             record,
             end: EndOfExperiment::Interrupted,
             settings: None,
+            other_programs: None,
         });
         let receive_calls = std::collections::BTreeMap::new();
         XdpPoint { rate_kpps: 12.0, delay_us, result, receive_calls, queues: BTreeMap::new(), not_possible: None }

@@ -105,6 +105,7 @@ fn the_published_experiment_of_af_xdp_is_read_back() {
         record,
         end: EndOfExperiment::Interrupted,
         settings: None,
+        other_programs: None,
     };
     let mut calls = LatencyHistogram::new();
     calls.record(900);

@@ -8,9 +8,10 @@ use quell_experiment::{ExperimentSubject, SetFailure, SliceObservation};
 use quell_host::attach::{Selection, TargetError, Targets, observe};
 use quell_host::snapshot::{Snapshot, SnapshotScope, SocketState, TakeError, napis_of_files, take};
 use quell_linux::proc::ProcRoot;
-use quell_linux::{NapiId, Pid};
+use quell_linux::{CpuList, NapiId, Pid};
 use quell_load::{Generator, LoadError, LoadSpec, OfferedLoad, RunningLoad};
 use quell_mode::DeliveryMode;
+use quell_result::facts::OtherProgramFacts;
 
 use super::judge::{JudgeError, JudgeOutcome, Judges};
 use super::program::{Observer, observation};
@@ -18,6 +19,7 @@ use super::{ComparisonError, server_side};
 use crate::bench_load::{UntilStopped, schedule};
 use crate::counters::{Instruments, Watched};
 use crate::lab::veth::VethLab;
+use crate::other_programs::ProcessTimes;
 
 /// Time limit for the command to open a listening socket.
 const LISTENS_WITHIN: Duration = Duration::from_secs(30);
@@ -179,6 +181,10 @@ pub struct StartedCommand<'a> {
     /// What the judges printed in the most recent slice.
     printed: JudgeOutcome,
     slice_began: Instant,
+    /// CPU times before the first start.
+    processes: Option<ProcessTimes>,
+    /// CPUs of the command in the most recent slice.
+    server_cpus: CpuList,
 }
 
 struct Running {
@@ -201,6 +207,8 @@ impl<'a> StartedCommand<'a> {
             running: None,
             printed: JudgeOutcome::default(),
             slice_began: Instant::now(),
+            processes: ProcessTimes::read(&ProcRoot::default()),
+            server_cpus: CpuList::default(),
         }
     }
 
@@ -208,6 +216,12 @@ impl<'a> StartedCommand<'a> {
     #[must_use]
     pub fn with_client(self, client: Option<LabClient<'a>>) -> Self {
         Self { client, ..self }
+    }
+
+    /// Busiest programs besides the command since this subject was created. The command must have been stopped. `None` if
+    /// processes cannot be listed.
+    pub(crate) fn other_programs(&self) -> Option<Vec<OtherProgramFacts>> {
+        self.processes.as_ref()?.others_since(&ProcRoot::default(), std::iter::empty(), &self.server_cpus)
     }
 
     /// Measures one slice under the first mode without recording it. Returns the judges' outcome and the total time of
@@ -343,6 +357,7 @@ impl ExperimentSubject for StartedCommand<'_> {
         let napis = napis(&snapshot, &pids);
         // NAPI threads exist only under some modes, whose CPU time would otherwise be another quantity.
         let watched = Watched { server_napi: Vec::new(), ..server_side::watched(&snapshot, &pids, &napis) };
+        self.server_cpus.clone_from(&watched.server_cpus);
         let observed = match &mut self.client {
             Some(client) => {
                 // The launcher only supervises the command.

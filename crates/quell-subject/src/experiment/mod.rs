@@ -226,7 +226,8 @@ pub fn run_command(
     let mut result = ExperimentResult::begin(SubjectFacts::Command(facts))?;
     let rate_per_s = load.and_then(|load| load.rate_per_s(f64::NAN));
     let mut watch = |experiment: &_, stage: SliceStage<'_>| report_slice(follow, None, experiment, stage);
-    result.experiments.push(compare(&mut subject, design, (load, rate_per_s), &mut watch, stopped)?);
+    let experiment = compare(&mut subject, design, (load, rate_per_s), &mut watch, stopped)?;
+    result.experiments.push(LoadExperiment { other_programs: subject.other_programs(), ..experiment });
     Ok(result)
 }
 
@@ -422,7 +423,7 @@ where
         ExperimentEnd::SubjectFailed(error) => EndOfExperiment::Failed(format!("under {failed_under}: {error}")),
         ExperimentEnd::InvalidObservation(invalid) => EndOfExperiment::Failed(invalid.to_string()),
     };
-    Ok(LoadExperiment { load, offered_per_s, record, end, settings: None })
+    Ok(LoadExperiment { load, offered_per_s, record, end, settings: None, other_programs: None })
 }
 
 fn words_of(judge: Option<&Judge>) -> Option<Vec<String>> {
