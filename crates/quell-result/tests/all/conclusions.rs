@@ -65,6 +65,7 @@ fn experiment(modes: &[(&str, f64, f64)], noise: f64) -> ExperimentResult {
         end,
         settings: None,
         other_programs: None,
+        effects: std::collections::BTreeMap::new(),
     });
     result
 }

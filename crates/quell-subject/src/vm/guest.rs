@@ -141,6 +141,7 @@ pub fn answer(
                 end: EndOfExperiment::Interrupted,
                 settings: None,
                 other_programs: None,
+                effects: BTreeMap::new(),
             });
             report(&GuestEvent::Up(Box::new(result)));
             let end = lab.serve(&modes, false, journal, report, |subject, report| compare(subject, design, report))?;
