@@ -577,11 +577,7 @@ fn judged<'a>(
 
 /// The worst verdict that is certain.
 fn worst(queues: Vec<(EffectOnQueue, ModeVerdict)>) -> Option<ModeVerdict> {
-    queues.into_iter().map(|(_, verdict)| verdict).min_by_key(|verdict| match verdict {
-        ModeVerdict::NotInEffect(_) => 0,
-        ModeVerdict::InEffect(_) => 1,
-        ModeVerdict::CannotTell(_) => 2,
-    })
+    queues.into_iter().map(|(_, verdict)| verdict).reduce(ModeVerdict::worse)
 }
 
 #[cfg(test)]

@@ -48,6 +48,8 @@ impl<'a> Part<'a> {
                     record: record.clone(),
                     end: EndOfExperiment::Stopped(quell_experiment::StopReason::BudgetSpent),
                     settings: None,
+                    other_programs: None,
+                    effects: std::collections::BTreeMap::new(),
                 };
                 let heading = if load == "present" { "the present load".to_owned() } else { load.clone() };
                 Self { load, heading, analysis: analysis.clone(), experiment: Cow::Owned(experiment) }

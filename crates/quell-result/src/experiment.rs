@@ -1,9 +1,12 @@
 //! Result of a switchback experiment: design and slices. [`LoadExperiment::analyse`] derives the verdicts.
 
+use std::collections::BTreeMap;
+
 use quell_experiment::{
     ContrastVerdict, Criterion, ExperimentRecord, SliceFlag, SliceObservation, StopReason, SwitchbackAnalysis,
     WhyUndecided,
 };
+use quell_host::attach::effect::ModeVerdict;
 use quell_host::switching::ReportedSettings;
 use quell_linux::clock;
 use quell_linux::proc::ProcRoot;
@@ -15,7 +18,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Document;
-use crate::facts::{CommandFacts, GuestFacts, HostFacts, LabFacts, ModelFacts, ProgramsFacts, ServerFacts};
+use crate::facts::{
+    CommandFacts, GuestFacts, HostFacts, LabFacts, ModelFacts, OtherProgramFacts, ProgramsFacts, ServerFacts,
+};
 use crate::figures;
 use crate::standing::is_no_change;
 
@@ -84,6 +89,14 @@ pub struct LoadExperiment<S = DeliveryMode> {
     /// model), and in older results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<ReportedSettings>,
+    /// Programs besides the server that may use its CPUs and used most CPU time during the measurement, at most three, the
+    /// busiest one first. Absent if they were not observed (a model, a guest), and in older results.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_programs: Option<Vec<OtherProgramFacts>>,
+    /// Whether each mode was in effect, judged by who polled the queues: the worst verdict of its slices that is certain.
+    /// Only for servers that were started for each slice in a lab; a mode without counted polls is absent.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub effects: BTreeMap<String, ModeVerdict>,
 }
 
 /// Reason why an experiment ended.
@@ -268,7 +281,15 @@ mod tests {
         }
         let (record, _) = switchback.finish();
         let end = EndOfExperiment::Interrupted;
-        LoadExperiment { load: None, offered_per_s: None, record, end, settings: None }
+        LoadExperiment {
+            load: None,
+            offered_per_s: None,
+            record,
+            end,
+            settings: None,
+            other_programs: None,
+            effects: BTreeMap::new(),
+        }
     }
 
     #[test]

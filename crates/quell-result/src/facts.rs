@@ -222,6 +222,17 @@ pub struct SteeredFacts {
     pub new_connections: Option<usize>,
 }
 
+/// A program besides the server that used its CPUs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct OtherProgramFacts {
+    pub pid: u32,
+    /// Name of its main thread.
+    pub name: String,
+    /// CPU time divided by elapsed time: 1 is one CPU, always.
+    pub cpus: f64,
+}
+
 /// A problem under some modes, by the rules of `quell doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Document;
 use crate::experiment::{ExperimentResult, SubjectFacts};
-use crate::facts::HostFacts;
+use crate::facts::{HostFacts, OtherProgramFacts};
 
 /// Result file: the subject, and the search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -32,6 +32,10 @@ pub struct TuneFile {
     /// model), and in older results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<ReportedSettings>,
+    /// Programs besides the server that may use its CPUs and used most CPU time during the measurement, at most three, the
+    /// busiest one first. Absent if they were not observed (a model, a guest), and in older results.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_programs: Option<Vec<OtherProgramFacts>>,
     /// The search and its answer.
     pub search: TuneResult,
 }
@@ -51,6 +55,7 @@ impl TuneFile {
             not_a_measurement,
             left_alone,
             settings: None,
+            other_programs: None,
             search,
         }
     }

@@ -13,6 +13,9 @@ use quell_linux::{CpuList, InterfaceName, NapiId, Pid, clock, kernel};
 use quell_sampler::{PollCounters, QueueSample, Sampler};
 use serde::Deserialize;
 
+/// What happened on each queue.
+pub type QueueSamples = Vec<(NapiId, QueueSample)>;
+
 /// Differences of the kernel counters over the measured time of a trial.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
@@ -50,6 +53,9 @@ pub struct TrialCounters {
     pub wait_p99_ns: Option<u64>,
     /// Number of queues that nobody polled for [`quell_sampler::STALLED_NS`] while packets waited.
     pub stalls: Option<u64>,
+    /// What happened on each queue. Empty if polls are not counted.
+    #[serde(skip)]
+    pub queues: QueueSamples,
     /// Number of packets from and to the server that a full queue lost, including the backlogs of the CPUs. Frames that
     /// no protocol wanted do not count.
     pub drops: Option<u64>,
@@ -186,6 +192,11 @@ impl CounterReading {
 }
 
 impl Watched {
+    /// Processes and NAPI threads whose CPU time is that of the server.
+    pub(crate) fn server_threads(&self) -> impl Iterator<Item = Pid> {
+        self.server.iter().chain(&self.server_napi).copied()
+    }
+
     /// Reads all counters.
     #[must_use]
     pub fn snapshot(&self, proc: &ProcRoot, instruments: &mut Instruments) -> CounterReading {
@@ -266,15 +277,16 @@ impl Watched {
             let softirqs_ns = increase(from.ksoftirqd_run_ns, to.ksoftirqd_run_ns).unwrap_or(0);
             used.tasks_ns = used.tasks_ns.saturating_sub(softirqs_ns);
         }
-        let samples: Option<Vec<QueueSample>> = from
+        let samples: Option<QueueSamples> = from
             .polls
             .as_ref()
             .zip(to.polls.as_ref())
-            .map(|(from, to)| to.iter().map(|(napi, counters)| counters.since(from.get(napi))).collect());
+            .map(|(from, to)| to.iter().map(|(napi, counters)| (*napi, counters.since(from.get(napi)))).collect());
         // Without queues, polls are not counted.
         let samples = samples.filter(|samples| !samples.is_empty());
         let hardware = from.hardware.as_ref().zip(to.hardware.as_ref());
-        let polls = |count: fn(&QueueSample) -> u64| Some(samples.as_ref()?.iter().map(count).sum());
+        let polls =
+            |count: fn(&QueueSample) -> u64| Some(samples.as_ref()?.iter().map(|(_, sample)| count(sample)).sum());
         TrialCounters {
             server_run_ns,
             napi_run_ns,
@@ -290,9 +302,12 @@ impl Watched {
             empty_polls: polls(|sample| sample.empty),
             polled_packets: polls(|sample| sample.packets),
             wait_mean_ns: samples.as_deref().and_then(mean_wait_ns),
-            wait_p99_ns: samples.as_ref().and_then(|samples| samples.iter().filter_map(|one| one.wait.p99_ns).max()),
+            wait_p99_ns: samples
+                .as_ref()
+                .and_then(|samples| samples.iter().filter_map(|(_, one)| one.wait.p99_ns).max()),
             stalls: polls(|sample| u64::from(sample.wait.has_stalled())),
             drops: increase(from.drops, to.drops),
+            queues: samples.unwrap_or_default(),
             cycles: hardware.and_then(|(from, to)| to.cycles_since(from)),
             instructions: hardware.and_then(|(from, to)| to.instructions_since(from)),
         }
@@ -300,9 +315,9 @@ impl Watched {
 }
 
 /// Mean over all packets that have a bound.
-fn mean_wait_ns(samples: &[QueueSample]) -> Option<u64> {
+fn mean_wait_ns(samples: &[(NapiId, QueueSample)]) -> Option<u64> {
     let bounded: Vec<(u64, u64)> =
-        samples.iter().filter_map(|sample| Some((sample.wait.packets, sample.wait.mean_ns?))).collect();
+        samples.iter().filter_map(|(_, sample)| Some((sample.wait.packets, sample.wait.mean_ns?))).collect();
     let sum: u128 = bounded.iter().map(|(packets, mean_ns)| u128::from(*packets) * u128::from(*mean_ns)).sum();
     let packets: u128 = bounded.iter().map(|(packets, _)| u128::from(*packets)).sum();
     u64::try_from(sum.checked_div(packets)?).ok()
@@ -438,7 +453,7 @@ mod tests {
     fn the_mean_wait_weighs_packets_of_all_queues_and_is_absent_without_them() {
         let sample = |packets, mean_ns| {
             let wait = quell_sampler::WaitBounds { packets, mean_ns, ..Default::default() };
-            QueueSample { wait, ..QueueSample::default() }
+            (NapiId::from_kernel(9000).unwrap(), QueueSample { wait, ..QueueSample::default() })
         };
         let samples = [sample(10, Some(1_000)), sample(30, Some(3_000)), sample(0, None)];
         assert_eq!(mean_wait_ns(&samples), Some(2_500));

@@ -13,6 +13,7 @@ pub mod disturbance;
 pub mod experiment;
 pub mod extent;
 pub mod lab;
+pub mod other_programs;
 pub mod question;
 pub mod replay;
 pub mod requirements;

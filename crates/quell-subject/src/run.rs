@@ -402,7 +402,7 @@ impl<'a> LabServer<'a> {
         let experiment = compare(&mut subject, design, (Some(load), offered_per_s), &mut watch, self.stopped)?;
         let Traffic::Generator(traffic) = subject.traffic else { unreachable!("the subject keeps its traffic") };
         self.generator = Some(traffic.running.stop()?);
-        Ok(LoadExperiment { settings: subject.reported, ..experiment })
+        Ok(LoadExperiment { settings: subject.reported, other_programs: subject.other_programs, ..experiment })
     }
 
     /// The server as a subject that can be switched between `modes`.

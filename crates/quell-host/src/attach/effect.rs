@@ -84,6 +84,19 @@ pub enum ModeVerdict {
     CannotTell(String),
 }
 
+impl ModeVerdict {
+    /// The worse verdict that is certain.
+    #[must_use]
+    pub fn worse(self, other: Self) -> Self {
+        let rank = |verdict: &Self| match verdict {
+            Self::NotInEffect(_) => 0,
+            Self::InEffect(_) => 1,
+            Self::CannotTell(_) => 2,
+        };
+        if rank(&other) < rank(&self) { other } else { self }
+    }
+}
+
 impl EffectOnQueue {
     #[must_use]
     pub fn of(napi: NapiId, for_ns: u64, sample: &QueueSample) -> Self {

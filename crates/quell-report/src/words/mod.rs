@@ -20,6 +20,7 @@ use quell_result::conclusion::{
     WhyLonger, WorseMode,
 };
 use quell_result::experiment::LoadExperiment;
+use quell_result::facts::OtherProgramFacts;
 use quell_result::figures::{self, Work};
 use quell_sampler::QueuePoller;
 use quell_tune::{ArmState, TuneEnd, TuneMetric};
@@ -342,19 +343,35 @@ fn every_other_is_worse(modes: &[WorseMode]) -> String {
     format!(", because every other mode is worse by {}", by.join(" or "))
 }
 
-pub const MOST_BY_OTHERS: &str = "other programs used most of the time of the server's CPUs";
+/// Programs with the CPU time that they used: `stress 812: 98 % of a CPU`.
+#[must_use]
+pub fn busy_programs(programs: &[OtherProgramFacts]) -> String {
+    let one = |program: &OtherProgramFacts| {
+        format!("{} {}: {:.0} % of a CPU", visible::name(&program.name), program.pid, program.cpus * 100.0)
+    };
+    programs.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// Why verdicts are withheld, with the busiest programs as far as they are known.
+#[must_use]
+pub fn most_by_others(programs: Option<&[OtherProgramFacts]>) -> String {
+    let named = programs.filter(|programs| !programs.is_empty());
+    let named = named.map(|programs| format!(" ({})", busy_programs(programs)));
+    format!("other programs used most of the time of the server's CPUs{}", named.unwrap_or_default())
+}
 
 /// Verdicts of an experiment that are withheld because of other programs, with the reason. `None` without any.
 #[must_use]
 pub fn other_programs(experiment: &LoadExperiment) -> Option<String> {
+    let most_by_others = || most_by_others(experiment.other_programs.as_deref());
     match (experiment.has_foreign_cpu(), experiment.has_no_idle_cpu()) {
         (_, true) => {
-            let waited = format!("{MOST_BY_OTHERS}, and these were hardly ever idle: the server waited for a CPU");
+            let waited = most_by_others() + ", and these were hardly ever idle: the server waited for a CPU";
             let is_seen = experiment.record.design.criteria.iter().any(figures::is_of_clients);
             let latencies = ", so latencies show these programs. Measure later, or on CPUs of its own";
             Some(if is_seen { waited + latencies } else { waited })
         }
-        (true, false) => Some(format!("CPU time: {MOST_BY_OTHERS}")),
+        (true, false) => Some(format!("CPU time: {}", most_by_others())),
         (false, false) => None,
     }
 }

@@ -2,6 +2,7 @@
 //! lab cannot play, with the reason.
 
 use quell_experiment::{Criterion, RatioEstimate, SliceFlag, SwitchbackAnalysis};
+use quell_host::attach::effect::ModeVerdict;
 use quell_linux::visible::{self, counted};
 use quell_load::{OfferedLoad, ServeShape, Transport};
 use quell_published::{
@@ -13,6 +14,8 @@ use quell_result::figures;
 use quell_result::published::{PublishedPart, PublishedRun, part_name, server_name};
 
 use quell_cli::number::{ABSENT, short};
+
+use super::published_xdp::left_out;
 
 /// Share of the server's CPU above which other programs disturb a part. Interrupts and the hypervisor are in this share: on
 /// an idle virtual machine it is about 0.12.
@@ -73,6 +76,11 @@ pub fn published(run: &PublishedRun) -> Result<Vec<PublishedText>, PublishedErro
                 )));
             }
         }
+        if let Some(experiment) = part.result.as_ref().and_then(|result| result.experiments.first()) {
+            out.extend(effects(&full_name(part), experiment));
+            let left_out = left_out(experiment).map(|text| Statement(format!("{}, {text}", full_name(part))));
+            out.extend(left_out);
+        }
         if let Some(why) = &part.not_possible {
             out.push(Statement(format!("{}: not possible here: {}", full_name(part), visible::name(why))));
         }
@@ -84,6 +92,23 @@ pub fn published(run: &PublishedRun) -> Result<Vec<PublishedText>, PublishedErro
         out.push(Statement(format!("ENDED EARLY: {}", visible::name(why))));
     }
     Ok(out)
+}
+
+/// Modes that were in effect in a part, and those for which that is not so or not known, with the reason.
+fn effects(part: &str, LoadExperiment { effects, .. }: &LoadExperiment) -> Vec<PublishedText> {
+    let is = |verdict: &ModeVerdict| matches!(verdict, ModeVerdict::InEffect(_));
+    let names = effects.iter().filter(|(_, verdict)| is(verdict)).map(|(mode, _)| visible::name(mode).into_owned());
+    let names = names.collect::<Vec<_>>().join(", ");
+    let in_effect = (!names.is_empty()).then(|| Statement(format!("{part}: in effect: {names}")));
+    let other = |(mode, verdict): (&String, &ModeVerdict)| {
+        let (verdict, why) = match verdict {
+            ModeVerdict::InEffect(_) => return None,
+            ModeVerdict::NotInEffect(why) => ("not in effect, so its row shows another mode", why),
+            ModeVerdict::CannotTell(why) => ("cannot tell whether it was in effect", why),
+        };
+        Some(Statement(format!("{part}, {}: {verdict}: {}", visible::name(mode), visible::name(why))))
+    };
+    in_effect.into_iter().chain(effects.iter().filter_map(other)).collect()
 }
 
 /// Median share of the server's CPU that was used by others, if it is too high for a comparison.
@@ -446,6 +471,12 @@ fn event_loops(parts: &[PublishedPart], rows: &[EventLoopRow]) -> Vec<PublishedT
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use quell_experiment::{ExperimentDesign, ExperimentRecord, Treatment};
+    use quell_mode::DeliveryMode;
+    use quell_result::experiment::EndOfExperiment;
+
     use super::*;
 
     #[test]
@@ -457,6 +488,38 @@ mod tests {
         assert_eq!(published_row(&rows, "base").map(|row| row.tcp_tps), Some(57_000.0));
         assert_eq!(published_row(&rows, "sockpoll50").map(|row| row.tcp_tps), Some(71_000.0));
         assert!(published_row(&rows, "napibusy").is_none());
+    }
+
+    #[test]
+    fn a_part_says_which_modes_were_in_effect_and_why_others_were_not() {
+        let mut experiment = without_slices();
+        assert_eq!(effects("TCP recv, 1 B", &experiment), []);
+        let verdicts = [
+            ("base", ModeVerdict::InEffect("9 polls by the kernel, none by a program".to_owned())),
+            ("napibusy", ModeVerdict::CannotTell("only 9 packets in 50 ms".to_owned())),
+            ("sockpoll50", ModeVerdict::NotInEffect("none of 900 polls was by the program".to_owned())),
+        ];
+        experiment.effects = verdicts.map(|(mode, verdict)| (mode.to_owned(), verdict)).into();
+        let said = [
+            "TCP recv, 1 B: in effect: base",
+            "TCP recv, 1 B, napibusy: cannot tell whether it was in effect: only 9 packets in 50 ms",
+            "TCP recv, 1 B, sockpoll50: not in effect, so its row shows another mode: none of 900 polls was by the program",
+        ];
+        assert_eq!(effects("TCP recv, 1 B", &experiment), said.map(|text| Statement(text.to_owned())));
+    }
+
+    fn without_slices() -> LoadExperiment {
+        let base = Treatment { name: "base".to_owned(), setting: DeliveryMode::default() };
+        let design = ExperimentDesign::new(base, Vec::new(), Vec::new(), 1);
+        LoadExperiment {
+            load: None,
+            offered_per_s: None,
+            record: ExperimentRecord { design, slices: Vec::new(), dropped: BTreeMap::new() },
+            end: EndOfExperiment::Interrupted,
+            settings: None,
+            other_programs: None,
+            effects: BTreeMap::new(),
+        }
     }
 
     #[test]

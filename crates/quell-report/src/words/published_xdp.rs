@@ -257,16 +257,16 @@ fn statements<'a>(
         }
         out.extend(agreements(experiment, analysis, played, &behind, published).map(Statement));
     }
-    out.extend(left_out(experiment));
+    out.extend(left_out(experiment).map(Statement));
     out
 }
 
-/// The ways that could not be set.
-pub(super) fn left_out(experiment: &LoadExperiment<XdpWay>) -> impl Iterator<Item = PublishedText> {
+/// The modes or ways that could not be set.
+pub(super) fn left_out<S>(experiment: &LoadExperiment<S>) -> impl Iterator<Item = String> {
     let record = &experiment.record;
     record.dropped.iter().map(|(arm, why)| {
         let name = record.design.treatment(*arm).map_or("", |treatment| treatment.name.as_str());
-        Statement(format!("{} is left out: {}", visible::name(name), visible::name(why)))
+        format!("{} is left out: {}", visible::name(name), visible::name(why))
     })
 }
 
@@ -410,6 +410,8 @@ mod tests {
             record,
             end: EndOfExperiment::Interrupted,
             settings: None,
+            other_programs: None,
+            effects: std::collections::BTreeMap::new(),
         });
         let receive_calls = std::collections::BTreeMap::new();
         XdpPoint { rate_kpps: 12.0, delay_us, result, receive_calls, queues: BTreeMap::new(), not_possible: None }

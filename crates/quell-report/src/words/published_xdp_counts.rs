@@ -59,7 +59,7 @@ pub(super) fn of_point(point: &XdpPoint, slowed_by: u32) -> Vec<PublishedText> {
             "the emulator waited for CPUs of the host for up to {share} % of a slice: responses are missing then"
         ))
     }));
-    out.extend(left_out(experiment));
+    out.extend(left_out(experiment).map(Statement));
     out
 }
 

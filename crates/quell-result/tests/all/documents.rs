@@ -105,6 +105,8 @@ fn the_published_experiment_of_af_xdp_is_read_back() {
         record,
         end: EndOfExperiment::Interrupted,
         settings: None,
+        other_programs: None,
+        effects: std::collections::BTreeMap::new(),
     };
     let mut calls = LatencyHistogram::new();
     calls.record(900);

@@ -5,19 +5,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use quell_experiment::{ExperimentSubject, SetFailure, SliceObservation};
+use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge};
+use quell_host::attach::no_poll::no_poll_cause;
 use quell_host::attach::{Selection, TargetError, Targets, observe};
 use quell_host::snapshot::{Snapshot, SnapshotScope, SocketState, TakeError, napis_of_files, take};
 use quell_linux::proc::ProcRoot;
-use quell_linux::{NapiId, Pid};
+use quell_linux::{CpuList, NapiId, Pid};
 use quell_load::{Generator, LoadError, LoadSpec, OfferedLoad, RunningLoad};
 use quell_mode::DeliveryMode;
+use quell_result::facts::OtherProgramFacts;
+use quell_sampler::QueueSample;
 
 use super::judge::{JudgeError, JudgeOutcome, Judges};
 use super::program::{Observer, observation};
 use super::{ComparisonError, server_side};
 use crate::bench_load::{UntilStopped, schedule};
-use crate::counters::{Instruments, Watched};
+use crate::counters::{Instruments, QueueSamples, Watched};
 use crate::lab::veth::VethLab;
+use crate::other_programs::ProcessTimes;
 
 /// Time limit for the command to open a listening socket.
 const LISTENS_WITHIN: Duration = Duration::from_secs(30);
@@ -138,14 +143,14 @@ impl<'a> LabClient<'a> {
         Ok(())
     }
 
-    /// Measures a window. Returns `None` if `stopped` returned true before the end.
+    /// Measures a window, and samples its queues. Returns `None` if `stopped` returned true before the end.
     fn observe(
         &mut self,
         server: Watched,
         napis: BTreeSet<NapiId>,
         slice_ms: u32,
         stopped: &dyn Fn() -> bool,
-    ) -> Result<Option<SliceObservation>, LoadError> {
+    ) -> Result<Option<(SliceObservation, QueueSamples)>, LoadError> {
         let Some(load) = &mut self.running else { return Ok(None) };
         let cpus = &self.lab.plan.cpus;
         let watched = Watched {
@@ -160,7 +165,11 @@ impl<'a> LabClient<'a> {
         let mut instruments = Instruments::new(napis, &watched.server_cpus);
         let mut observer = Observer::new(&watched, &proc, &mut instruments, stopped);
         match load.measure(Duration::from_millis(slice_ms.into()), &mut observer) {
-            Ok(report) => Ok(Some(observation(&watched, slice_ms, &report, observer.counters(slice_ms)))),
+            Ok(report) => {
+                let mut counters = observer.counters(slice_ms);
+                let queues = counters.as_mut().map(|counters| std::mem::take(&mut counters.queues));
+                Ok(Some((observation(&watched, slice_ms, &report, counters), queues.unwrap_or_default())))
+            }
             Err(LoadError::Cancelled) => Ok(None),
             Err(error) => Err(error),
         }
@@ -175,10 +184,16 @@ pub struct StartedCommand<'a> {
     stopped: &'a dyn Fn() -> bool,
     /// Modes that had no effect on the command, with the reasons.
     without_effect: BTreeMap<String, String>,
+    /// Whether modes were in effect on the queues of the lab.
+    effects: BTreeMap<String, ModeVerdict>,
     running: Option<Running>,
     /// What the judges printed in the most recent slice.
     printed: JudgeOutcome,
     slice_began: Instant,
+    /// CPU times before the first start.
+    processes: Option<ProcessTimes>,
+    /// CPUs of the command in the most recent slice.
+    server_cpus: CpuList,
 }
 
 struct Running {
@@ -198,9 +213,12 @@ impl<'a> StartedCommand<'a> {
             client: None,
             stopped,
             without_effect: BTreeMap::new(),
+            effects: BTreeMap::new(),
             running: None,
             printed: JudgeOutcome::default(),
             slice_began: Instant::now(),
+            processes: ProcessTimes::read(&ProcRoot::default()),
+            server_cpus: CpuList::default(),
         }
     }
 
@@ -208,6 +226,17 @@ impl<'a> StartedCommand<'a> {
     #[must_use]
     pub fn with_client(self, client: Option<LabClient<'a>>) -> Self {
         Self { client, ..self }
+    }
+
+    /// Busiest programs besides the command since this subject was created. The command must have been stopped. `None` if
+    /// processes cannot be listed.
+    pub(crate) fn other_programs(&self) -> Option<Vec<OtherProgramFacts>> {
+        self.processes.as_ref()?.others_since(&ProcRoot::default(), std::iter::empty(), &self.server_cpus)
+    }
+
+    /// Whether modes were in effect, judged by who polled their queues. Empty outside of a lab.
+    pub(crate) fn take_effects(&mut self) -> BTreeMap<String, ModeVerdict> {
+        std::mem::take(&mut self.effects)
     }
 
     /// Measures one slice under the first mode without recording it. Returns the judges' outcome and the total time of
@@ -311,6 +340,21 @@ fn napis(snapshot: &Snapshot, pids: &BTreeSet<Pid>) -> BTreeSet<NapiId> {
         .collect()
 }
 
+/// Whether a mode was in effect during a slice on all of these queues. `None` without a queue.
+fn in_effect(
+    mode: &DeliveryMode,
+    slice_ms: u32,
+    queues: &[(NapiId, QueueSample)],
+    snapshot: &Snapshot,
+    pids: &BTreeSet<Pid>,
+) -> Option<ModeVerdict> {
+    let judged = queues.iter().map(|(napi, sample)| {
+        let seen = EffectOnQueue::of(*napi, u64::from(slice_ms) * 1_000_000, sample);
+        judge(mode, &seen, || no_poll_cause(snapshot, None, pids, *napi))
+    });
+    judged.reduce(ModeVerdict::worse)
+}
+
 impl ExperimentSubject for StartedCommand<'_> {
     type Setting = DeliveryMode;
     type Error = CommandSubjectError;
@@ -343,13 +387,20 @@ impl ExperimentSubject for StartedCommand<'_> {
         let napis = napis(&snapshot, &pids);
         // NAPI threads exist only under some modes, whose CPU time would otherwise be another quantity.
         let watched = Watched { server_napi: Vec::new(), ..server_side::watched(&snapshot, &pids, &napis) };
+        self.server_cpus.clone_from(&watched.server_cpus);
         let observed = match &mut self.client {
             Some(client) => {
                 // The launcher only supervises the command.
                 let server = watched.server.iter().copied().filter(|pid| *pid != running.launcher).collect();
                 let watched = Watched { server, ..watched };
                 let observed = client.observe(watched, napis, slice_ms, self.stopped)?;
-                observed.map(|observed| (observed, JudgeOutcome::default()))
+                observed.map(|(observed, queues)| {
+                    let verdict = in_effect(&running.mode, slice_ms, &queues, &snapshot, &pids);
+                    let known = self.effects.remove(&running.mode.to_string()).into_iter();
+                    let worst = known.chain(verdict).reduce(ModeVerdict::worse);
+                    self.effects.extend(worst.map(|worst| (running.mode.to_string(), worst)));
+                    (observed, JudgeOutcome::default())
+                })
             }
             None => server_side::observe(
                 &watched,

@@ -226,7 +226,9 @@ pub fn run_command(
     let mut result = ExperimentResult::begin(SubjectFacts::Command(facts))?;
     let rate_per_s = load.and_then(|load| load.rate_per_s(f64::NAN));
     let mut watch = |experiment: &_, stage: SliceStage<'_>| report_slice(follow, None, experiment, stage);
-    result.experiments.push(compare(&mut subject, design, (load, rate_per_s), &mut watch, stopped)?);
+    let experiment = compare(&mut subject, design, (load, rate_per_s), &mut watch, stopped)?;
+    let (other_programs, effects) = (subject.other_programs(), subject.take_effects());
+    result.experiments.push(LoadExperiment { other_programs, effects, ..experiment });
     Ok(result)
 }
 
@@ -422,7 +424,15 @@ where
         ExperimentEnd::SubjectFailed(error) => EndOfExperiment::Failed(format!("under {failed_under}: {error}")),
         ExperimentEnd::InvalidObservation(invalid) => EndOfExperiment::Failed(invalid.to_string()),
     };
-    Ok(LoadExperiment { load, offered_per_s, record, end, settings: None })
+    Ok(LoadExperiment {
+        load,
+        offered_per_s,
+        record,
+        end,
+        settings: None,
+        other_programs: None,
+        effects: std::collections::BTreeMap::new(),
+    })
 }
 
 fn words_of(judge: Option<&Judge>) -> Option<Vec<String>> {

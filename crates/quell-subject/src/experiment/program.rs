@@ -15,6 +15,7 @@ use quell_linux::Pid;
 use quell_linux::proc::{ProcError, ProcRoot};
 use quell_load::{LoadError, LoadReport, RunObserver, RunProgress, RunningLoad};
 use quell_mode::DeliveryMode;
+use quell_result::facts::OtherProgramFacts;
 use quell_stats::LatencyHistogram;
 
 use super::clients::{ClientsError, RemoteClients, RemoteWindow};
@@ -23,6 +24,7 @@ use super::{figures, server_side};
 use crate::bench_load::schedule;
 use crate::beside::{BesideClient, BesideError};
 use crate::counters::{CounterReading, Instruments, TrialCounters, Watched};
+use crate::other_programs::ProcessTimes;
 
 /// Maximum number of windows in which the counters of a slice are read, if they are read too late. After that their metrics
 /// are absent.
@@ -65,6 +67,10 @@ pub struct Programs<'a> {
     pub left_alone: Vec<String>,
     /// Settings as the kernel reported them. Known after the end; absent if no mode was switched.
     pub reported: Option<ReportedSettings>,
+    /// Busiest programs besides the server. Known after the end; absent if processes cannot be listed.
+    pub other_programs: Option<Vec<OtherProgramFacts>>,
+    /// CPU times before the first slice. `None` after the end.
+    processes: Option<ProcessTimes>,
     stopped: &'a dyn Fn() -> bool,
     proc: ProcRoot,
     slice_began: Instant,
@@ -131,6 +137,7 @@ impl<'a> Programs<'a> {
             let of_plan = of_plan.first().map(|first| format!("{}: {}", first.what, first.reason));
             impossible.get(index).cloned().flatten().or(of_plan)
         };
+        let proc = ProcRoot::default();
         let switching: Option<Switching> = switching.into();
         let stalls = switching.as_ref().map_or(Ok(None), Switching::stall_guard);
         let stalls = stalls.inspect_err(|error| tracing::warn!(%error, "not watched for stalls")).ok().flatten();
@@ -144,8 +151,10 @@ impl<'a> Programs<'a> {
             traffic,
             left_alone: Vec::new(),
             reported: None,
+            other_programs: None,
+            processes: ProcessTimes::read(&proc),
             stopped,
-            proc: ProcRoot::default(),
+            proc,
             slice_began: Instant::now(),
         }
     }
@@ -165,6 +174,10 @@ impl<'a> Programs<'a> {
     /// Fails if a setting could not be restored.
     fn end(&mut self) -> Result<(), SubjectError> {
         self.stalls = None;
+        if let Some(processes) = self.processes.take() {
+            let (server, cpus) = (self.watched.server_threads(), &self.watched.server_cpus);
+            self.other_programs = processes.others_since(&self.proc, server, cpus);
+        }
         let Some(switching) = self.switching.take() else { return Ok(()) };
         let (Reverted { failed, waiting, left_alone, partial, .. }, reported) = switching.end()?;
         self.reported = Some(reported);

@@ -131,7 +131,7 @@ fn search_on_command(
         let reason = "nothing has sent requests to the command: name a load with --load or --latency".to_owned();
         result.end = TuneEnd::SubjectFailed { reason };
     }
-    Ok(TuneFile::of(begun, result, Vec::new()))
+    Ok(TuneFile { other_programs: started.other_programs(), ..TuneFile::of(begun, result, Vec::new()) })
 }
 
 /// Network namespace and CPUs of a server.

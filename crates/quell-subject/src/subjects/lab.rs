@@ -67,8 +67,10 @@ fn search_in_lab(
         let mut subject = server.under_load(&modes)?;
         let space = TuneSpace { refused: refused_kinds(&modes, &|mode| subject.why_impossible(mode)) };
         (plan.arms, plan.space) = (space.coarse(), Some(space));
-        Ok(search(&mut subject, plan, follow, stopped)
-            .map(|result| TuneFile { settings: subject.reported, ..TuneFile::of(begun, result, Vec::new()) }))
+        Ok(search(&mut subject, plan, follow, stopped).map(|result| {
+            let (settings, other_programs) = (subject.reported, subject.other_programs);
+            TuneFile { settings, other_programs, ..TuneFile::of(begun, result, Vec::new()) }
+        }))
     });
     found?
 }

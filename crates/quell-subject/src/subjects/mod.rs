@@ -20,7 +20,6 @@ use std::path::Path;
 
 use quell_change::journal::{Journal, JournalError, Keeper};
 use quell_change::transaction::ChangeError;
-use quell_experiment::SliceFlag;
 use quell_host::findings::{Finding, LackingCpus};
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::steer::{LookError, NothingSteered};
@@ -47,6 +46,7 @@ use crate::experiment::command::CommandSubjectError;
 use crate::experiment::judge::JudgeError;
 use crate::experiment::model::ModelSpec;
 use crate::experiment::program::SubjectError;
+use crate::other_programs::Contention;
 use crate::question::{Question, SubjectStep};
 use crate::run::{LabRequest, LabRunError};
 use crate::vm::VmLabError;
@@ -135,8 +135,7 @@ pub enum PlannedSubject<'a> {
         helpful_placement: &'static str,
         /// CPUs for polling threads, if a mode that is compared has some and these CPUs are too few.
         lacking_cpus: Option<LackingCpus>,
-        /// What other programs would distort now: the flags that slices would have.
-        contention: BTreeSet<SliceFlag>,
+        contention: Contention,
     },
     Command(&'a CommandFacts),
     Lab(&'a LabRequest),

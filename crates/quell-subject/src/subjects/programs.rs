@@ -2,12 +2,12 @@
 //! that of a load.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use quell_change::journal::Purpose;
-use quell_experiment::{ExperimentDesign, SliceFlag, SliceStage, Treatment};
+use quell_experiment::{ExperimentDesign, SliceStage, Treatment};
 use quell_host::attach::consequences::{consequences_beside, consequences_observed};
 use quell_host::attach::measured::{MeasuredAttachments, measured_attachments};
 use quell_host::attach::mode_command::placement_options;
@@ -20,7 +20,6 @@ use quell_host::snapshot::Snapshot;
 use quell_host::steer::{SteerRequest, can_pin};
 use quell_host::switching::{BegunSwitching, SwitchError, refuse_queues_of_others};
 use quell_linux::Pid;
-use quell_linux::proc::ProcRoot;
 use quell_mode::{DeliveryMode, ModeKind, Threaded};
 use quell_result::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
 use quell_result::facts::{PRESENT, ProblemFacts, ProgramsFacts};
@@ -34,7 +33,6 @@ use super::refused::{
 };
 use super::search::search;
 use super::{Answer, HelperError, LoadSource, Operator, Planned, PlannedSubject, Tools, Unanswered, metrics, placed};
-use crate::counters::Instruments;
 use crate::experiment::clients::RemoteClients;
 use crate::experiment::figures;
 use crate::experiment::judge::{JudgeOutcome, Judges, PrintedFigures, RunningJudge};
@@ -43,12 +41,11 @@ use crate::experiment::{
     ComparisonError, Preview, check_settable, compare, criteria, design, programs_facts, server_side,
     with_enough_blocks,
 };
+use crate::other_programs::Contention;
 use crate::question::{Comparison, Follow, Question, SubjectStep, report_slice};
 
 /// Time limit for the first packets of the load to arrive at the programs.
 const TRAFFIC_WITHIN: Duration = Duration::from_secs(10);
-/// Time for which other programs are observed before the first slice.
-const OBSERVED: Duration = Duration::from_millis(500);
 /// Interval between two snapshots while no packets have arrived.
 const LOOK_AGAIN: Duration = Duration::from_millis(300);
 
@@ -327,15 +324,9 @@ impl Measurement<'_> {
     }
 
     /// Observes for a short time whether other programs keep the CPUs of the programs busy.
-    fn contention(&self, preview: &Preview) -> BTreeSet<SliceFlag> {
+    fn contention(&self, preview: &Preview) -> Contention {
         let watched = server_side::watched(&preview.snapshot, &self.spec.targets.pids(), &preview.plan.napis());
-        let (proc, mut none) = (ProcRoot::default(), Instruments::default());
-        let first = watched.snapshot(&proc, &mut none);
-        if !server_side::sleep(OBSERVED, self.stopped) {
-            return BTreeSet::new();
-        }
-        let counters = watched.between(&first, &watched.snapshot(&proc, &mut none));
-        server_side::flags_of_other_programs(&watched, &counters)
+        Contention::observe(&watched, self.stopped)
     }
 
     fn helpful_placement(&self, prepared: &Prepared) -> &'static str {
@@ -481,7 +472,8 @@ impl Measurement<'_> {
                 let rate_per_s = offered.and_then(|load| load.rate_per_s(f64::NAN));
                 let mut watch = |experiment: &_, stage: SliceStage<'_>| report_slice(follow, None, experiment, stage);
                 let experiment = compare(&mut programs, design, (offered, rate_per_s), &mut watch, stopped)?;
-                begun.experiments.push(LoadExperiment { settings: programs.reported, ..experiment });
+                let (settings, other_programs) = (programs.reported, programs.other_programs);
+                begun.experiments.push(LoadExperiment { settings, other_programs, ..experiment });
                 Ok(Answer::Compared(Box::new(begun)))
             }
             Question::Search(plan) => {
@@ -490,7 +482,8 @@ impl Measurement<'_> {
                 begun.subject = SubjectFacts::Programs(Box::new(facts));
                 let result = search(&mut programs, *plan, follow, stopped)?;
                 let file = TuneFile::of(begun, result, programs.left_alone);
-                Ok(Answer::Searched(Box::new(TuneFile { settings: programs.reported, ..file })))
+                let (settings, other_programs) = (programs.reported, programs.other_programs);
+                Ok(Answer::Searched(Box::new(TuneFile { settings, other_programs, ..file })))
             }
         }
     }

@@ -140,6 +140,8 @@ pub fn answer(
                 record: ExperimentRecord { design: design.clone(), slices: Vec::new(), dropped: BTreeMap::new() },
                 end: EndOfExperiment::Interrupted,
                 settings: None,
+                other_programs: None,
+                effects: BTreeMap::new(),
             });
             report(&GuestEvent::Up(Box::new(result)));
             let end = lab.serve(&modes, false, journal, report, |subject, report| compare(subject, design, report))?;

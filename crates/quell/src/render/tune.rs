@@ -148,7 +148,7 @@ pub(crate) fn render(file: &TuneFile, with_details: bool) -> String {
         None => String::new(),
     };
     let answered = match file.is_withheld() {
-        true => format!("no answer: {}\n", words::MOST_BY_OTHERS),
+        true => format!("no answer: {}\n", words::most_by_others(file.other_programs.as_deref())),
         false => answer(result, left_alone) + &others(&words::rivals(result)),
     };
     out.push_str(&format!("{}\n{answered}\n", experiment::subject(&file.subject, &file.host)));
@@ -292,6 +292,7 @@ mod tests {
     use quell_experiment::SliceFlag;
     use quell_mode::DeliveryMode;
     use quell_result::Document as _;
+    use quell_result::facts::OtherProgramFacts;
     use quell_tune::TuneEnd;
     use quell_tune::TuneSpace;
 
@@ -325,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_that_other_programs_disturbed_has_no_answer_and_no_longer_budget() {
+    fn a_search_that_other_programs_disturbed_names_them_and_has_no_answer_and_no_longer_budget() {
         let fixture = include_str!("../../tests/fixtures/tune.json");
         let mut file = TuneFile::from_json(fixture).unwrap_or_else(|why| panic!("{why}"));
         file.search.answer = TuneAnswer::NoSettingBetter;
@@ -342,6 +343,9 @@ mod tests {
         assert!(text.contains("no answer: other programs used most of") && !text.contains("no setting"), "{text}");
         assert!(text.contains("not decidable while other programs use most of"), "{text}");
         assert!(!text.contains("probably decides it"), "{text}");
+        file.other_programs = Some(vec![OtherProgramFacts { pid: 812, name: "stress\n".to_owned(), cpus: 1.5 }]);
+        let text = render(&file, false).replace("\n  ", " ");
+        assert!(text.contains(r"time of the server's CPUs (stress\n 812: 150 % of a CPU)"), "{text}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Questions to subjects: shows the plan, asks for consent, shows progress, and says why there is no answer.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use quell_change::journal::Journal;
@@ -16,6 +16,7 @@ use quell_result::experiment::SubjectFacts;
 use quell_result::facts::ProgramsFacts;
 use quell_subject::experiment::ComparisonError;
 use quell_subject::experiment::model::ModelSpec;
+use quell_subject::other_programs::Contention;
 use quell_subject::question::{Comparison, Question, SubjectStep};
 use quell_subject::requirements::Missing;
 use quell_subject::run::{LabRequest, LabRunError};
@@ -363,17 +364,18 @@ fn notes(facts: &ProgramsFacts, helpful_placement: &str) -> String {
 }
 
 /// What makes the answer worth less on this host now.
-fn warnings(lacking_cpus: Option<LackingCpus>, contention: &BTreeSet<SliceFlag>) -> String {
-    let withheld = match (contention.contains(&SliceFlag::NoIdleCpu), contention.contains(&SliceFlag::ForeignCpu)) {
+fn warnings(lacking_cpus: Option<LackingCpus>, Contention { flags, programs }: &Contention) -> String {
+    let withheld = match (flags.contains(&SliceFlag::NoIdleCpu), flags.contains(&SliceFlag::ForeignCpu)) {
         (true, true) => Some("all verdicts would be withheld, because the programs wait for a CPU"),
         (true, false) => Some("verdicts about what clients see would be withheld, because the programs wait for a CPU"),
         (false, true) => Some("verdicts about CPU time would be withheld"),
         (false, false) => None,
     };
+    let which = if programs.is_empty() { "`top` shows them".to_owned() } else { words::busy_programs(programs) };
     let busy = |withheld: &str| {
         format!(
             "warning: other programs use most of the busy time of the server's CPUs now, and {withheld}: end these \
-             programs (`top` shows them), give the server CPUs of its own, or measure later\n"
+             programs ({which}), give the server CPUs of its own, or measure later\n"
         )
     };
     lacking_cpus.map_or_else(String::new, |lacking| render_attach::lacking_cpus(&lacking))
@@ -504,6 +506,7 @@ pub(in crate::commands) fn invalid_plan(plan: &TunePlan, error: TunePlanError) -
 mod tests {
     use super::*;
     use quell_change::journal::{Attempt, JournalError};
+    use quell_result::facts::OtherProgramFacts;
 
     #[test]
     fn a_missing_privilege_has_its_exit_code_in_a_dry_run_too() {
@@ -519,7 +522,11 @@ mod tests {
 
     #[test]
     fn busy_cpus_and_too_few_cpus_for_pollers_are_said_before_the_first_slice_with_what_to_do() {
-        let said = |flags: &[SliceFlag]| warnings(None, &flags.iter().copied().collect());
+        let contention = |flags: &[SliceFlag], programs: Vec<OtherProgramFacts>| Contention {
+            flags: flags.iter().copied().collect(),
+            programs,
+        };
+        let said = |flags: &[SliceFlag]| warnings(None, &contention(flags, Vec::new()));
         let saturated = said(&[SliceFlag::ForeignCpu, SliceFlag::NoIdleCpu]);
         assert!(
             saturated.contains("all verdicts would be withheld") && saturated.contains("measure later"),
@@ -527,8 +534,12 @@ mod tests {
         );
         assert!(said(&[SliceFlag::ForeignCpu]).contains("verdicts about CPU time would be withheld"));
         assert_eq!(said(&[]), "");
-        let lacking = warnings(LackingCpus::of(4, 2, 2), &BTreeSet::new());
+        let stress = OtherProgramFacts { pid: 812, name: "str\u{1b}ess".to_owned(), cpus: 0.976 };
+        let named = warnings(None, &contention(&[SliceFlag::ForeignCpu], vec![stress.clone()]));
+        assert!(named.contains(r"end these programs (str\u{1b}ess 812: 98 % of a CPU), give"), "{named}");
+        assert_eq!(warnings(None, &contention(&[], vec![stress])), "", "they distort nothing");
+        let lacking = warnings(LackingCpus::of(4, 2, 2), &Contention::default());
         assert!(lacking.starts_with("warning: 4 CPUs for 2 polling threads and 2 workers"), "{lacking}");
-        assert_eq!(warnings(LackingCpus::of(5, 2, 2), &BTreeSet::new()), "");
+        assert_eq!(warnings(LackingCpus::of(5, 2, 2), &Contention::default()), "");
     }
 }

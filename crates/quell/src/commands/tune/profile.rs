@@ -141,6 +141,7 @@ mod tests {
             not_a_measurement: Some("simulated".to_owned()),
             left_alone: Vec::new(),
             settings: None,
+            other_programs: None,
             search: searched(),
         };
         let mode = "suspend20,defer-hard-irqs=10".parse().unwrap();

@@ -259,6 +259,20 @@ fn a_mode_with_a_poller_has_the_polls_and_the_cpu_time_of_its_poller() {
 }
 
 #[test]
+fn a_plan_names_the_programs_that_keep_the_cpus_busy() {
+    let Some(stage) = Stage::enter("bp-busy") else { return };
+    let spin = || Command::new("nice").args(["-n", "-10", "sh", "-c", "while :; do :; done"]).spawn().unwrap();
+    let mut spinning: Vec<_> = std::iter::repeat_with(spin).take(2).collect();
+    let (code, stdout, stderr) = run(&stage, &["--modes=base,defer200", "--dry-run"]);
+    spinning.iter_mut().for_each(|one| one.kill().unwrap());
+    let named: Vec<String> = spinning.iter().map(|one| format!("sh {}: ", one.id())).collect();
+    spinning.iter_mut().for_each(|one| drop(one.wait()));
+    assert_eq!(code, Some(0), "{stderr}");
+    let said = format!("{stdout}{stderr}").replace("\n  ", " ");
+    assert!(said.contains("end these programs (") && named.iter().any(|name| said.contains(name)), "{said}");
+}
+
+#[test]
 fn the_poller_of_an_attachment_pauses_while_an_experiment_switches_its_program() {
     let Some(mut stage) = Stage::enter("bp-ub-pause") else { return };
     let pid = stage.server.pid().to_string();

@@ -1,0 +1,148 @@
+//! Programs besides the server that use its CPUs. Processes are read before the first slice and after the last one, never
+//! in between: on a host with many processes, a reading takes milliseconds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use quell_experiment::SliceFlag;
+use quell_linux::proc::{PidStat, ProcRoot};
+use quell_linux::{CpuList, Pid, clock, sched};
+use quell_result::facts::OtherProgramFacts;
+
+use crate::counters::{Instruments, Watched};
+use crate::experiment::server_side;
+
+/// Time for which other programs are observed before the first slice.
+const OBSERVED: Duration = Duration::from_millis(500);
+/// Number of programs that are named.
+const NAMED_MAX: usize = 3;
+/// Smallest use of a program that is named, in CPUs.
+const CPUS_MIN: f64 = 0.05;
+
+/// What other programs would distort now.
+#[derive(Debug, Default)]
+pub struct Contention {
+    /// The flags that slices would have.
+    pub flags: BTreeSet<SliceFlag>,
+    /// The programs, the busiest one first.
+    pub programs: Vec<OtherProgramFacts>,
+}
+
+impl Contention {
+    /// Observes for a short time. Returns no contention if `stopped` returned true before its end.
+    pub(crate) fn observe(watched: &Watched, stopped: &dyn Fn() -> bool) -> Self {
+        let (proc, mut none) = (ProcRoot::default(), Instruments::default());
+        let processes = ProcessTimes::read(&proc);
+        let first = watched.snapshot(&proc, &mut none);
+        if !server_side::sleep(OBSERVED, stopped) {
+            return Self::default();
+        }
+        let counters = watched.between(&first, &watched.snapshot(&proc, &mut none));
+        let flags = server_side::flags_of_other_programs(watched, &counters);
+        let programs = processes
+            .and_then(|processes| processes.others_since(&proc, watched.server_threads(), &watched.server_cpus));
+        Self { flags, programs: programs.unwrap_or_default() }
+    }
+}
+
+/// CPU times of all processes at one time.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ProcessTimes {
+    at_ns: u64,
+    /// By PID and start time, because a PID can be reused.
+    processes: BTreeMap<(Pid, Duration), ProcessTime>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct ProcessTime {
+    name: String,
+    used: Duration,
+}
+
+impl ProcessTimes {
+    /// Returns `None` if the processes cannot be listed.
+    pub(crate) fn read(proc: &ProcRoot) -> Option<Self> {
+        let pids = proc.pids().ok()?;
+        // Processes that have exited in the meantime are not errors.
+        let stats = pids.into_iter().filter_map(|pid| proc.process(pid).stat().ok());
+        Some(Self::of(clock::monotonic_ns(), stats))
+    }
+
+    fn of(at_ns: u64, stats: impl Iterator<Item = PidStat>) -> Self {
+        // The counters of a slice take `ksoftirqd` for softirqs, too.
+        let is_program = |stat: &PidStat| stat.session.is_some() || !stat.comm.starts_with(b"ksoftirqd/");
+        let time = |stat: PidStat| {
+            let used = stat.utime.duration() + stat.stime.duration();
+            ((stat.pid, stat.starttime.duration()), ProcessTime { name: stat.name(), used })
+        };
+        Self { at_ns, processes: stats.filter(is_program).map(time).collect() }
+    }
+
+    /// The busiest programs since this reading that may run on the CPUs of the server, without the server and this process.
+    /// Returns `None` if the processes cannot be listed.
+    pub(crate) fn others_since(
+        &self,
+        proc: &ProcRoot,
+        server: impl Iterator<Item = Pid>,
+        server_cpus: &CpuList,
+    ) -> Option<Vec<OtherProgramFacts>> {
+        let own: BTreeSet<Pid> = server.chain([Pid::of_this_process()]).collect();
+        let may_run_there = |pid: Pid| {
+            let shares = |cpus: CpuList| !cpus.intersection(server_cpus).is_empty();
+            sched::affinity(pid).map_or(true, shares)
+        };
+        Some(self.busiest(&Self::read(proc)?, |pid| !own.contains(&pid) && may_run_there(pid)))
+    }
+
+    fn busiest(&self, later: &Self, is_other: impl Fn(Pid) -> bool) -> Vec<OtherProgramFacts> {
+        let elapsed_s = Duration::from_nanos(later.at_ns.saturating_sub(self.at_ns)).as_secs_f64();
+        let use_of = |(id, now): (&(Pid, Duration), &ProcessTime)| {
+            let before = self.processes.get(id).map_or(Duration::ZERO, |before| before.used);
+            let cpus = now.used.saturating_sub(before).as_secs_f64() / elapsed_s;
+            OtherProgramFacts { pid: id.0.get().unsigned_abs(), name: now.name.clone(), cpus }
+        };
+        let processes = later.processes.iter().filter(|_| elapsed_s > 0.0);
+        let mut busy: Vec<(Pid, OtherProgramFacts)> =
+            processes.map(|one| (one.0.0, use_of(one))).filter(|(_, program)| program.cpus >= CPUS_MIN).collect();
+        busy.sort_by(|(_, one), (_, other)| other.cpus.total_cmp(&one.cpus));
+        busy.into_iter().filter(|(pid, _)| is_other(*pid)).map(|(_, program)| program).take(NAMED_MAX).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A reading of processes: PID, name, start time and CPU time, in ticks of 10 ms.
+    fn reading(at_s: u64, processes: &[(i32, &str, u64, u64)]) -> ProcessTimes {
+        let stat = |(pid, name, started, used): &(i32, &str, u64, u64)| {
+            let session = if name.starts_with("ksoftirqd") { 0 } else { 1 };
+            let text = format!("{pid} ({name}) R 1 {pid} {session} 0 -1 0 0 0 0 0 {used} 0 0 0 20 0 1 0 {started} 0 0");
+            PidStat::parse(text.as_bytes()).unwrap()
+        };
+        ProcessTimes::of(at_s * 1_000_000_000, processes.iter().map(stat))
+    }
+
+    #[test]
+    fn the_busiest_other_programs_are_named_with_the_cpus_that_they_used() {
+        let first = reading(0, &[(1, "init", 0, 900), (7, "server", 5, 0), (8, "stress", 5, 100), (9, "old", 5, 900)]);
+        let later = [
+            (1, "init", 0, 900),
+            (7, "server", 5, 100),
+            (8, "stress", 5, 200),
+            (9, "new", 6, 20),
+            (10, "born later", 9, 50),
+            (11, "fourth", 9, 10),
+            (12, "ksoftirqd/0", 0, 90),
+        ];
+        let busiest = first.busiest(&reading(1, &later), |pid| pid.get() != 7);
+        let named: Vec<_> =
+            busiest.iter().map(|one| (one.pid, one.name.as_str(), (one.cpus * 100.0).round())).collect();
+        assert_eq!(named, [(8, "stress", 100.0), (10, "born later", 50.0), (9, "new", 20.0)]);
+    }
+
+    #[test]
+    fn two_readings_at_one_time_name_nobody() {
+        assert_eq!(reading(1, &[]).busiest(&reading(1, &[(8, "stress", 5, 200)]), |_| true), []);
+    }
+}
