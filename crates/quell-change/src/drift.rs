@@ -12,6 +12,8 @@ use crate::journal::{Entry, History};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Condition {
     pub drifted: Vec<Drift>,
+    /// Settings that the driver has reset, and that the follower of the programs sets again.
+    pub being_set_again: Vec<Drift>,
     /// Number of settings whose device or network namespace is gone.
     pub gone: usize,
     /// Number of settings in `drifted` whose network namespace cannot be entered, so that their value is unknown.
@@ -34,6 +36,12 @@ pub fn condition(path: &Path, history: &History) -> Result<Condition, CompareErr
         let drift = match comparison {
             Comparison::Same => None,
             Comparison::Differs(drift) => Some(drift),
+            Comparison::BeingSetAgain(drift) => {
+                if !condition.being_set_again.contains(&drift) {
+                    condition.being_set_again.push(drift);
+                }
+                None
+            }
             Comparison::Gone => {
                 condition.gone += 1;
                 None

@@ -87,6 +87,8 @@ pub(crate) enum Comparison {
     /// It has the value, or that of a newer owner, or its program has closed it.
     Same,
     Differs(Drift),
+    /// The driver has reset it, and the owner of the journal sets it again.
+    BeingSetAgain(Drift),
     Gone,
     /// It can be in a namespace that may not be entered.
     OutOfSight(Option<Drift>),

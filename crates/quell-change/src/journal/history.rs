@@ -1,6 +1,9 @@
 //! Interprets a journal: which changes were begun, made and undone, and which remain to be undone, in which order.
 //! Pure: it parses text and never opens a file.
 
+use quell_linux::NapiId;
+
+use super::purpose::Purpose;
 use super::record::{Begin, FORMAT, Keeper, LineError, Record, TargetProgram, Watchdog};
 use crate::change::{Change, ChangeOutcome, HostSetting, PlannedChange, UndoOutcome};
 
@@ -13,6 +16,8 @@ pub struct History {
     pub entries: Vec<Entry>,
     pub persistence: Persistence,
     pub accepts_stalls: bool,
+    /// Whether the process that maintains the changes follows the programs (`attach --follow`).
+    pub maintained_by_follower: bool,
     /// Whether the last line is incomplete, as after a crash. Such a line has no effect.
     pub cut_off: bool,
 }
@@ -91,6 +96,7 @@ impl History {
             entries: Vec::new(),
             persistence: Persistence::WithOwner,
             accepts_stalls: false,
+            maintained_by_follower: false,
             cut_off: false,
         }
     }
@@ -140,7 +146,14 @@ impl History {
                 self.accepts_stalls = true;
                 Ok(())
             }
-            Record::MaintainedBy(keeper) => self.set_persistence(Persistence::MaintainedBy(keeper)),
+            Record::MaintainedBy(keeper) => {
+                self.maintained_by_follower = false;
+                self.set_persistence(Persistence::MaintainedBy(keeper))
+            }
+            Record::MaintainedByFollower(keeper) => {
+                self.maintained_by_follower = true;
+                self.set_persistence(Persistence::MaintainedBy(keeper))
+            }
             Record::Persist => self.set_persistence(Persistence::UntilReverted),
             Record::PersistIfConfirmed(watchdog) => self.set_persistence(Persistence::UntilConfirmed(watchdog)),
             Record::Release => {
@@ -162,6 +175,13 @@ impl History {
         self.pending().next().is_some() && self.pending().all(waits)
     }
 
+    /// Whether it has a change of this NAPI instance, undone or not.
+    #[must_use]
+    pub fn has_queue(&self, napi: NapiId) -> bool {
+        let is_of_it = |change: &Change| matches!(change, Change::NapiSettings(change) if change.napi_id == napi.get());
+        self.entries.iter().any(|entry| is_of_it(&entry.change))
+    }
+
     #[must_use]
     pub fn steers(&self) -> bool {
         self.pending().any(|(_, entry)| matches!(entry.change, Change::ReuseportFilter(_)))
@@ -170,6 +190,13 @@ impl History {
     #[must_use]
     pub fn pins(&self) -> bool {
         self.pending().any(|(_, entry)| matches!(entry.change, Change::ThreadAffinity(_)))
+    }
+
+    /// Whether its owner sets the values again when a driver recreates the queues. `quell run` does so, too. A keeper
+    /// reverts the changes when such an owner dies.
+    #[must_use]
+    pub fn is_followed(&self) -> bool {
+        self.maintained_by_follower || matches!(self.begin.purpose, Purpose::Launch { .. })
     }
 
     fn set_persistence(&mut self, persistence: Persistence) -> Result<(), &'static str> {
@@ -207,7 +234,6 @@ fn parse_begin(first: &str) -> Result<Begin, HistoryError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::purpose::Purpose;
     use super::*;
     use crate::change::CreatedNamespace;
     use proptest::prelude::*;
@@ -336,6 +362,11 @@ mod tests {
         assert_eq!(persistence(&[Record::Persist, Record::Release]), Ok(Persistence::WithOwner));
         let keeper = Keeper { pid: Pid::new(7).unwrap(), start_time_ticks: 1 };
         assert_eq!(persistence(&[Record::MaintainedBy(keeper), intend(0)]), Ok(Persistence::MaintainedBy(keeper)));
+        let followed = |records: &[Record]| History::parse(&text(records)).is_ok_and(|history| history.is_followed());
+        let (by_follower, by_keeper) = (Record::MaintainedByFollower(keeper), Record::MaintainedBy(keeper));
+        assert_eq!(persistence(std::slice::from_ref(&by_follower)), Ok(Persistence::MaintainedBy(keeper)));
+        assert!(followed(&[by_keeper.clone(), by_follower.clone()]));
+        assert!(!followed(&[by_follower, by_keeper]), "the follower has left it to the keeper");
         assert!(matches!(
             persistence(&[Record::Persist, Record::Persist]),
             Err(HistoryError::OutOfOrder { line: 3, .. })

@@ -35,6 +35,8 @@ pub enum Record {
     AcceptStalls,
     /// The changes persist as long as this process runs; it undoes them on SIGTERM.
     MaintainedBy(Keeper),
+    /// Like [`Record::MaintainedBy`], by a process that sets the values again when a driver recreates its queues.
+    MaintainedByFollower(Keeper),
     /// All changes are made and persist after the writer exits, until they are reverted on request.
     Persist,
     /// All changes are made, but persist only if the user confirms them. A [`Record::Persist`] follows the confirmation.
@@ -187,6 +189,7 @@ mod tests {
             Record::Undone { seq: 9, undoing: UndoOutcome::Partial("somebody's".into()) },
             Record::Target(TargetProgram { pid: Pid::new(5).unwrap(), start_time_ticks: 6, name: "mem cached".into() }),
             Record::MaintainedBy(Keeper { pid: Pid::new(7).unwrap(), start_time_ticks: 8 }),
+            Record::MaintainedByFollower(Keeper { pid: Pid::new(7).unwrap(), start_time_ticks: 8 }),
         ];
         let mode = "suspend20,defer-hard-irqs=10".parse().unwrap();
         let purposes = [

@@ -135,9 +135,13 @@ impl OwnedJournal {
             Some(Record::Done { .. }) => Attempt::WriteOutcome,
             Some(Record::Undone { .. }) => Attempt::WriteUndone,
             Some(Record::Target(_)) => Attempt::WriteTarget,
-            Some(Record::Persist | Record::PersistIfConfirmed(_) | Record::MaintainedBy(_) | Record::AcceptStalls) => {
-                Attempt::WriteKeep
-            }
+            Some(
+                Record::Persist
+                | Record::PersistIfConfirmed(_)
+                | Record::MaintainedBy(_)
+                | Record::MaintainedByFollower(_)
+                | Record::AcceptStalls,
+            ) => Attempt::WriteKeep,
             Some(Record::Release) => Attempt::WriteRelease,
         };
         self.append(&records).map_err(|source| JournalError { attempt, path: self.path.clone(), source })?;

@@ -143,15 +143,25 @@ impl Kind for NapiSettingsChange {
         if self.new.is_empty() {
             return Ok(Comparison::Same);
         }
-        let name = &device.link.name;
+        let (name, is_followed) = (&device.link.name, present.history.is_followed());
         let Some(napi) = instance_now(&device, self)? else {
-            return Ok(Comparison::Differs(self.drift(name, self.new, None)));
+            let drift = self.drift(name, self.new, None);
+            return Ok(match is_followed && !device.link.is_up {
+                true => Comparison::BeingSetAgain(drift),
+                false => Comparison::Differs(drift),
+            });
         };
         let drifted = self.drifted(present, &napi)?;
         if drifted.is_empty() {
             return Ok(Comparison::Same);
         }
-        Ok(Comparison::Differs(self.drift(name, self.new.where_present_in(&drifted), Some(drifted))))
+        let drift = self.drift(name, self.new.where_present_in(&drifted), Some(drifted));
+        // A follower records a change as soon as it finds a new instance. If that fails, or another program changes the
+        // value afterwards, it leaves the instance alone.
+        Ok(match is_followed && !present.history.has_queue(napi.id) {
+            true => Comparison::BeingSetAgain(drift),
+            false => Comparison::Differs(drift),
+        })
     }
 
     fn make_again(&self, present: &Present<'_>) -> Result<(), CompareError> {

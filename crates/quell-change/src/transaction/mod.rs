@@ -420,6 +420,11 @@ impl Transaction {
         self.journal_mut().write(Record::MaintainedBy(keeper))
     }
 
+    /// Like [`Self::maintained_by`], for an owner that sets the values again when a driver recreates its queues.
+    pub fn maintained_by_follower(&mut self, follower: Keeper) -> Result<(), JournalError> {
+        self.journal_mut().write(Record::MaintainedByFollower(follower))
+    }
+
     pub fn accept_stalls(&mut self) -> Result<(), JournalError> {
         self.journal_mut().write(Record::AcceptStalls)
     }

@@ -6,7 +6,6 @@ use std::io::PipeReader;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use quell_change::change::Change;
 use quell_change::journal::{History, Journal, JournalError, Keeper, Purpose, StallRecord};
 use quell_change::namespaces;
 use quell_change::persistent::{PersistError, forget_earlier_boots};
@@ -14,10 +13,10 @@ use quell_change::recovery::{Reverted, is_running};
 use quell_change::settings::SettingsError;
 use quell_change::target::{Selection, TargetError, Targets};
 use quell_change::transaction::{ChangeError, ChangeStage, EpollToSet, Transaction, is_measured};
+use quell_linux::Pid;
 use quell_linux::netns::Namespace;
 use quell_linux::proc::ProcRoot;
 use quell_linux::process::Spawn;
-use quell_linux::{NapiId, Pid};
 use quell_mode::EpollParams;
 use tracing::{debug, error_span, info, warn};
 
@@ -309,11 +308,11 @@ impl Attachment {
         Ok(transaction.hand_over_to(keeper)?)
     }
 
-    /// Records in the journal that this process maintains the attachment and ends it on SIGTERM. The keeper continues
+    /// Records in the journal that this process maintains the attachment, follows its programs, and ends it on SIGTERM. The keeper continues
     /// to watch this process.
     pub fn hold(&mut self) -> Result<(), AttachError> {
         info!("this process remains the owner of the journal");
-        Ok(self.transaction.maintained_by(Keeper::this_process(&self.proc).map_err(PersistError::from)?)?)
+        Ok(self.transaction.maintained_by_follower(Keeper::this_process(&self.proc).map_err(PersistError::from)?)?)
     }
 
     pub fn accept_stalls(&mut self) -> Result<(), AttachError> {
@@ -493,13 +492,6 @@ impl Attachment {
         }
     }
 
-    /// Whether the journal has settings of the instance.
-    fn has_recorded(&self, napi: NapiId) -> bool {
-        let is_of_it = |change: &Change| matches!(change, Change::NapiSettings(change) if change.napi_id == napi.get());
-        let mut pending = self.transaction.history().into_iter().flat_map(History::pending);
-        pending.any(|(_, entry)| is_of_it(&entry.change))
-    }
-
     fn set_queue(
         &mut self,
         namespace: &Namespace,
@@ -523,10 +515,12 @@ impl Attachment {
         let set = self.transaction.set_napi_observed(namespace, step.napi, &step.new, &mut observer);
         match not_polled {
             Some(error) => Err(ChangeError::NotPolled { napi: step.napi, why: error.to_string() }),
-            None if set.is_ok() && !self.has_recorded(step.napi) => Err(ChangeError::NotPolled {
-                napi: step.napi,
-                why: "it has the values of the mode already; choose another gro-flush-timeout".to_owned(),
-            }),
+            None if set.is_ok() && !self.transaction.history().is_some_and(|history| history.has_queue(step.napi)) => {
+                Err(ChangeError::NotPolled {
+                    napi: step.napi,
+                    why: "it has the values of the mode already; choose another gro-flush-timeout".to_owned(),
+                })
+            }
             None => set,
         }
     }

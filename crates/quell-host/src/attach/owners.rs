@@ -41,6 +41,8 @@ pub struct QueueSharers {
     pub programs: Vec<Pid>,
     /// Whether all have the same mode, so that one experiment can measure them together.
     pub same_mode: bool,
+    /// Whether `quell run` started one of them: its mode ends with its command only.
+    pub launched: bool,
 }
 
 impl QueueSharers {
@@ -63,7 +65,9 @@ impl QueueSharers {
             matches!(one.purpose(), Purpose::Attachment { .. }) && one.purpose().mode() == first.mode()
         };
         let same_mode = own.iter().chain(&others).all(|one| is_like_first(&one));
-        Some(Self { programs: others.iter().flat_map(|one| parents(&pids(one), &parent_of)).collect(), same_mode })
+        let launched = others.iter().any(|one| one.is_launched());
+        let programs = others.iter().flat_map(|one| parents(&pids(one), &parent_of)).collect();
+        Some(Self { programs, same_mode, launched })
     }
 
     /// The same for the queues that an attachment has set.

@@ -44,18 +44,23 @@ impl ProgramArguments {
     }
 
     /// Command that compares these modes on them, or default ones. Options of the placement come after a space. A mode that
-    /// was set at the start of the program needs a start for each slice.
+    /// was set at the start of the program needs a start for each slice. So does a program that shares queues with one
+    /// which `quell run` started: an experiment changes each queue for all its users, and that mode ends with its command
+    /// only.
     pub(crate) fn measure(&self, modes: &[DeliveryMode], placement: &str) -> String {
         let judge = self.judge.as_ref().map(|judge| format!(" --latency \"{judge}\"")).unwrap_or_default();
         let list = |modes: &[DeliveryMode]| match modes {
             [] => String::new(),
             modes => format!(" --modes {}", modes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")),
         };
-        match self.attached.filter(|it| it.launched || matches!(it.mode.kind(), ModeKind::SockPoll { .. })) {
-            None => {
+        let needs_start = self.sharing.as_ref().is_some_and(|sharing| sharing.launched)
+            || self.attached.is_some_and(|it| it.launched || matches!(it.mode.kind(), ModeKind::SockPoll { .. }));
+        match self.attached {
+            _ if !needs_start => {
                 let (first, programs) = self.measured();
                 format!("{first}quell bench {programs}{}{placement}{judge}", list(modes))
             }
+            None => format!("quell bench{}{placement}{judge} -- COMMAND", list(modes)),
             Some(attached) => {
                 let first = if modes.is_empty() { &[DeliveryMode::default()] } else { modes };
                 format!("quell bench{}{placement}{judge} -- COMMAND", list(&[first, &[attached.mode]].concat()))
@@ -69,7 +74,7 @@ impl ProgramArguments {
             |programs: &[Pid], separator| programs.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator);
         match &self.sharing {
             None => (String::new(), self.by_option.clone()),
-            Some(QueueSharers { programs, same_mode: true }) if self.by_option.starts_with("--pid ") => {
+            Some(QueueSharers { programs, same_mode: true, .. }) if self.by_option.starts_with("--pid ") => {
                 (String::new(), format!("{},{}", self.by_option, joined(programs, ",")))
             }
             Some(QueueSharers { programs, .. }) => {
@@ -328,12 +333,13 @@ mod tests {
     #[test]
     fn a_measurement_of_a_shared_queue_has_all_its_users_or_comes_after_their_detach() {
         let pid = |pid| Pid::new(pid).unwrap();
-        let command = |same_mode| {
-            let sharers = QueueSharers { programs: vec![pid(900), pid(901)], same_mode };
+        let command = |same_mode, launched| {
+            let sharers = QueueSharers { programs: vec![pid(900), pid(901)], same_mode, launched };
             ProgramArguments::of_pids(&[pid(812)]).sharing(Some(sharers)).measure(&[], "")
         };
-        assert_eq!(command(true), "quell bench --pid 812,900,901");
-        assert_eq!(command(false), "quell detach 900 901 && quell bench --pid 812");
+        assert_eq!(command(true, false), "quell bench --pid 812,900,901");
+        assert_eq!(command(false, false), "quell detach 900 901 && quell bench --pid 812");
+        assert_eq!(command(false, true), "quell bench -- COMMAND", "`quell detach` refuses what `quell run` started");
     }
 
     fn costs(instead: &str) -> DoesItPay {

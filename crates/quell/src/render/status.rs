@@ -102,6 +102,8 @@ pub(crate) struct AppliedReport {
     /// Number of settings that vanished with their device or network namespace.
     gone: usize,
     drifted: Vec<Drift>,
+    /// Settings that the driver has reset, as when a link goes down and up, and that the follower sets again: no drift.
+    being_set_again: Vec<Drift>,
     programs: Vec<TargetProgram>,
     /// Processes of the same name that they have started since, and whose epolls or sockets do not have the mode, as far
     /// as these can be read.
@@ -183,7 +185,7 @@ impl AppliedReport {
     }
 
     fn of_journal(path: &Path, history: &History, state: AppliedState, condition: Condition) -> Self {
-        let Condition { drifted, gone, .. } = condition;
+        let Condition { drifted, being_set_again, gone, .. } = condition;
         Self {
             purpose: history.begin.purpose.clone(),
             journal: visible::path(path),
@@ -196,6 +198,7 @@ impl AppliedReport {
             set: what_is_set(history, |_| None),
             gone,
             drifted,
+            being_set_again,
             programs: history.targets.clone(),
             started_since: Vec::new(),
             parents: Vec::new(),
@@ -525,7 +528,11 @@ impl fmt::Display for AppliedReport {
             let command = command.map_or_else(String::new, |command| format!(":\n    {command}"));
             writeln!(f, "  {text}{command}")?;
         }
-        self.drifted.iter().try_for_each(|drift| writeln!(f, "  drifted: {}", plan_tree::drift(drift, "now")))
+        let lines = |f: &mut fmt::Formatter<'_>, what: &str, drifted: &[Drift]| {
+            drifted.iter().try_for_each(|drift| writeln!(f, "  {what}: {}", plan_tree::drift(drift, "now")))
+        };
+        lines(f, "drifted", &self.drifted)?;
+        lines(f, "being set again by the follower", &self.being_set_again)
     }
 }
 
@@ -660,6 +667,7 @@ mod tests {
             set: Vec::new(),
             gone: 0,
             drifted: Vec::new(),
+            being_set_again: Vec::new(),
             programs: vec![program(42, "nginx"), program(43, "nginx")],
             started_since: Vec::new(),
             parents: Vec::new(),

@@ -112,7 +112,9 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let wanted = args.placement.wanted();
     let (earlier, were_steered) = earlier(&targets, &request, args)?;
     let Observation { snapshot, request, mut plan, mut findings } = look(&targets, request, &wanted)?;
-    earlier.iter().for_each(|earlier| recall_values_before(&mut plan, &earlier.history));
+    if let Earlier::Differs(restored) = &earlier {
+        restored.iter().for_each(|earlier| recall_values_before(&mut plan, &earlier.history));
+    }
     let mode = request.mode;
     plan.log();
     for finding in &findings {
@@ -145,7 +147,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     }
     refuse(&report, mode, args)?;
     poller::check(&mode, plan.queues().count())?;
-    if earlier.is_empty() {
+    if earlier == Earlier::None {
         refuse_under_owners(&journal(), &plan).map_err(failure)?;
     }
     journal().check_writable().map_err(|error| Failure::refused(error).unchanged())?;
@@ -164,8 +166,16 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let interruption = interruption.map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let mut placement = Placement::new(wanted);
     let watched = args.placement.is_requested().then_some(PLACEMENT_WATCHED);
+    let mut plan_to_make = plan.clone();
+    let continued = match &earlier {
+        Earlier::Continues(continued) => {
+            recall_values_before(&mut plan_to_make, &continued.history);
+            Some(continued.as_ref())
+        }
+        Earlier::None | Earlier::Differs(_) => None,
+    };
     let (mut attachment, placed) =
-        attach((&targets, earlier.first()), request, &plan, (&groups, &mut placement, watched), &interruption)?;
+        attach((&targets, continued), request, &plan_to_make, (&groups, &mut placement, watched), &interruption)?;
     let queues: Vec<QueueStep> = attachment.queues().cloned().collect();
     report.rings_left_alone = render::RingLeftAlone::of(&attachment);
     if args.accept_stalls {
@@ -460,10 +470,10 @@ fn refuse(report: &render::Report<'_>, mode: DeliveryMode, args: &AttachArgs) ->
 
 /// With `--take-over`, the attachment to continue, after others of these programs were restored, which a dry run returns
 /// instead; and whether an earlier one steered.
-fn earlier(targets: &Targets, request: &AttachRequest, args: &AttachArgs) -> Result<(Vec<Attached>, bool), Failure> {
+fn earlier(targets: &Targets, request: &AttachRequest, args: &AttachArgs) -> Result<(Earlier, bool), Failure> {
     if !args.take_over {
         return match refuse_what_is_attached(&journal(), targets) {
-            Ok(()) => Ok((Vec::new(), false)),
+            Ok(()) => Ok((Earlier::None, false)),
             Err(AttachError::AlreadyAttached { pid, purpose: purpose @ Purpose::Attachment { .. } }) => {
                 let instead = args.command_instead(request.mode);
                 let text = format!(
@@ -476,22 +486,22 @@ fn earlier(targets: &Targets, request: &AttachRequest, args: &AttachArgs) -> Res
     }
     let steers = args.placement.wanted().steer.is_some();
     match find_earlier(&journal(), targets, request, steers, args.accept_stalls).map_err(failure)? {
-        Earlier::None => Ok((Vec::new(), false)),
+        Earlier::None => Ok((Earlier::None, false)),
         Earlier::Continues(attached) => {
             output::say(&format!("takes over {}", attached.purpose()));
             let steered = attached.history.steers();
-            Ok((vec![*attached], steered))
+            Ok((Earlier::Continues(attached), steered))
         }
         Earlier::Differs(attached) => {
             attached.iter().for_each(|one| output::say(&format!("restores {} first", one.purpose())));
             let steered = attached.iter().any(|one| one.history.steers());
             if args.dry_run {
-                return Ok((attached, steered));
+                return Ok((Earlier::Differs(attached), steered));
             }
             let ended = detach::end(&journal(), attached);
             let failed_in_part = ended.detached.iter().any(|(_, detached)| !detached.failed.is_empty());
             detach::check_all_restored(&ended.errors, failed_in_part)?;
-            Ok((Vec::new(), steered))
+            Ok((Earlier::None, steered))
         }
     }
 }

@@ -386,6 +386,36 @@ fn a_program_that_exits_before_the_mode_is_applied_is_an_error_and_everything_is
 }
 
 #[test]
+fn queues_that_a_follower_sets_again_after_a_flap_of_the_link_are_no_drift() {
+    let Some(mut stage) = Stage::enter("cli-flap") else { return };
+    let mut follower = stage.follow();
+    let of_follower = PidFd::open(Pid::from_kernel(follower.id()).unwrap()).unwrap();
+    let mut links = quell_linux::link::Links::open_in(&stage.lab.server).unwrap();
+    let index = stage.lab.server_index;
+    // The follower must not set the queues before they are looked at.
+    of_follower.signal(Signal::STOP).unwrap();
+    links.set_down(index).unwrap();
+    let set_again = "being set again by the follower: server0 queue 0";
+    let status = stage.says(0, &["status"]);
+    assert!(status.contains(set_again) && !status.contains("drifted"), "{status}");
+    links.set_up(index).unwrap();
+    let status = stage.says(0, &["status"]);
+    assert!(status.contains(set_again) && !status.contains("has changed"), "{status}");
+    of_follower.signal(Signal::CONT).unwrap();
+    stage.answers();
+    wait_until(|| !stage.says(0, &["status"]).contains("being set again"), "the follower sets the new instances");
+
+    // After the follower has left, nobody sets them again.
+    of_follower.signal(Signal::USR1).unwrap();
+    follower.wait().unwrap();
+    links.set_down(index).unwrap();
+    links.set_up(index).unwrap();
+    assert!(stage.says(3, &["status"]).contains("drifted: server0 queue 0"));
+    stage.says(0, &["detach", &stage.pid()]);
+    assert!(crate::command::journals_in(&stage.journals()).is_empty());
+}
+
+#[test]
 fn detached_settings_wait_while_the_link_is_down() {
     let Some(stage) = Stage::enter("at-down") else { return };
     stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);

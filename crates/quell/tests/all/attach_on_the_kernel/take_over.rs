@@ -69,6 +69,8 @@ fn a_follower_that_is_restarted_continues_its_attachment_and_changes_no_setting(
     stage.while_nothing_changes(|| {
         leave(first);
         assert!(stage.says(0, &["status"]).contains(MODE));
+        let planned = stage.says(0, &["attach", MODE, &stage.pid(), "--follow", "--take-over", "--yes", "--dry-run"]);
+        assert!(planned.contains("(unchanged)") && !planned.contains(" → "), "{planned}");
         let second = stage.follow_with(MODE, TAKE_OVER);
         assert_eq!(journals_in(&stage.journals()), journals);
         leave(second);
