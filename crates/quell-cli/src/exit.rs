@@ -61,7 +61,7 @@ impl ProgramFailure {
         let text = error.to_string();
         match is_denied(&error) {
             // Transparent errors hide the cause that says so.
-            _ if text.contains("needs root") => Self::new(Exit::NotSupported, text),
+            _ if text.contains("needs root") || text.contains("as root") => Self::new(Exit::NotSupported, text),
             true => Self::new(Exit::NotSupported, format!("{text}; this needs root")),
             false => Self::new(Exit::KernelRefused, text),
         }

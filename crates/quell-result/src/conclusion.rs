@@ -469,18 +469,26 @@ impl TuneFile {
     pub fn conclusion(&self) -> Conclusion {
         let plan = &self.search.plan;
         let present = self.subject.present(plan.present);
-        let standing = |confirmation: &Confirmation| {
+        let standing = |confirmation: &Confirmation, mode: &DeliveryMode| {
+            let of_mode = |contrast: &&ContrastResult| contrast.treatment == mode.to_string();
             let of_load = |(load, analysis): (&String, &SwitchbackAnalysis)| {
                 let of_goal = |_: &Criterion| Quantity::Metric(plan.goal.objective.clone());
                 // What rivals may save is known from all slices of the search.
-                AtLoad::new(load.parse().ok(), analysis.contrasts.iter().take(1), 0.0, of_goal)
+                AtLoad::new(load.parse().ok(), analysis.contrasts.iter().filter(of_mode).take(1), 0.0, of_goal)
             };
             Standing(plan.loads.iter().zip(&confirmation.analyses).map(of_load).collect())
         };
         let without_clients = plan.goal.metrics().all(|metric| matches!(metric, TuneMetric::Cpu | TuneMetric::Busy));
         let confirmed = |mode: &DeliveryMode, holds_limits| {
-            let confirmation = self.search.confirmations.iter().find(|one| one.mode == *mode);
-            confirmation.map(standing).unwrap_or_default().to_use(*mode, present, holds_limits, without_clients)
+            // `base` may be the answer of the confirmation of another mode.
+            let of_mode = self.search.confirmations.iter().find(|one| one.mode == *mode);
+            let confirmation = of_mode.or(self.search.confirmations.last());
+            confirmation.map(|one| standing(one, mode)).unwrap_or_default().to_use(
+                *mode,
+                present,
+                holds_limits,
+                without_clients,
+            )
         };
         if self.subject.is_not_steered() {
             return WhyLonger::NotSteered.without_figures();
@@ -493,7 +501,7 @@ impl TuneFile {
             TuneAnswer::HoldsLimits { mode, .. } => confirmed(mode, true),
             TuneAnswer::NoSettingBetter => {
                 let pays_at_a_load =
-                    |one: &&Confirmation| one.meets_limits && standing(one).worth() == Worth::SomeLoads;
+                    |one: &&Confirmation| one.meets_limits && standing(one, &one.mode).worth() == Worth::SomeLoads;
                 match self.search.confirmations.iter().find(pays_at_a_load) {
                     Some(one) => confirmed(&one.mode, false),
                     None => self.not_beaten(present),

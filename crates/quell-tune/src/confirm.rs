@@ -84,23 +84,42 @@ pub(crate) fn judge(
         let arms = [&PRESENT_ARMS[..], &[CANDIDATE]];
         arms.into_iter().all(|arms| !readable(record, arms, &plan.goal.objective).is_empty())
     };
-    let is_better_than = |other: DeliveryMode| {
+    let is_better = |mode: DeliveryMode, other: DeliveryMode| {
         let verdicts = analyses.iter().filter_map(|analysis| beside(analysis, mode, other)).map(|(_, verdict)| verdict);
         let verdicts: Vec<ContrastVerdict> = verdicts.collect();
         experiments.iter().all(has_objective)
             && verdicts.contains(&ContrastVerdict::Better)
             && !verdicts.contains(&ContrastVerdict::Worse)
     };
-    let is_better = is_better_than(plan.present);
-    let gain = estimates(&analyses, &plan.present.to_string());
-    let has_base = ![Some(plan.present), Some(mode), against].contains(&Some(DeliveryMode::default()));
-    let against_base = if has_base { against_base(&experiments) } else { Vec::new() };
-    let answer = match (meets_limits, present_misses_limit, is_better) {
-        (true, _, true) => Some(TuneAnswer::Better { mode, gain, against_base }),
-        (true, true, false) => Some(TuneAnswer::HoldsLimits { mode, gain, against_base }),
+    let gain = |mode| estimates(&analyses, mode, plan.present);
+    let base = DeliveryMode::default();
+    let has_base = ![Some(plan.present), Some(mode), against].contains(&Some(base));
+    let beside_base = if has_base { beside_base(&experiments) } else { Vec::new() };
+    let against_base = beside_base.iter().map(|beside| beside.map(|(estimate, _)| estimate)).collect();
+    let answer = match (meets_limits, present_misses_limit, is_better(mode, plan.present)) {
+        (true, _, true) => Some(TuneAnswer::Better { mode, gain: gain(mode), against_base }),
+        (true, true, false) => Some(TuneAnswer::HoldsLimits { mode, gain: gain(mode), against_base }),
         _ => None,
     };
-    let answer = answer.filter(|_| against.is_none_or(is_better_than));
+    let answer = answer.filter(|_| against.is_none_or(|against| is_better(mode, against)));
+    let is_better_than_base = beside_base.iter().flatten().any(|(_, verdict)| *verdict == ContrastVerdict::Better);
+    let base_is_answer = || {
+        let of_base = |record: &ExperimentRecord<DeliveryMode>| {
+            record.design.treatments.iter().position(|treatment| treatment.setting == base).map(|at| CANDIDATE + at)
+        };
+        let holds = |limit: &TuneLimit| {
+            let of_load = |record| of_base(record).map(|arm| limit_z(beside_limit(record, &[arm], limit)) < -LIMIT_Z);
+            experiments.iter().all(|record| of_load(record) == Some(true))
+        };
+        is_better(base, plan.present) && limits.iter().all(holds)
+    };
+    let answer = match answer {
+        // Of two modes that are as good, the one that sets nothing.
+        Some(TuneAnswer::Better { .. }) if has_base && !is_better_than_base && base_is_answer() => {
+            Some(TuneAnswer::Better { mode: base, gain: gain(base), against_base: Vec::new() })
+        }
+        answer => answer,
+    };
     (Confirmation { mode, against, experiments, analyses, meets_limits, present_misses_limit }, answer)
 }
 
@@ -132,26 +151,19 @@ pub(crate) fn is_compared(plan: &TunePlan, confirmation: &Confirmation) -> bool 
     confirmation.analyses.len() == plan.loads.len() && confirmation.analyses.iter().all(has_blocks)
 }
 
-/// Ratio of the candidate, the first treatment, to `against` by load.
-fn estimates(analyses: &[SwitchbackAnalysis], against: &str) -> Vec<Option<RatioEstimate>> {
-    let of_load = |analysis: &SwitchbackAnalysis| {
-        analysis.contrasts.iter().find(|contrast| contrast.against == against).and_then(|contrast| contrast.estimate)
-    };
-    analyses.iter().map(of_load).collect()
+/// Ratio of a mode to `against` by load.
+fn estimates(analyses: &[SwitchbackAnalysis], mode: DeliveryMode, against: DeliveryMode) -> Vec<Option<RatioEstimate>> {
+    analyses.iter().map(|analysis| beside(analysis, mode, against).map(|(estimate, _)| estimate)).collect()
 }
 
-/// Ratio of the candidate to `base`, from the same slices with the roles exchanged. `None` if `base` was not observed.
-fn against_base(experiments: &[ExperimentRecord<DeliveryMode>]) -> Vec<Option<RatioEstimate>> {
-    let base = DeliveryMode::default().to_string();
+/// Ratio of the candidate to `base`, from the same slices with the roles exchanged, and the verdict about the candidate.
+/// `None` if `base` was not observed.
+fn beside_base(experiments: &[ExperimentRecord<DeliveryMode>]) -> Vec<Option<(RatioEstimate, ContrastVerdict)>> {
+    let base = DeliveryMode::default();
     let of_load = |record: &ExperimentRecord<DeliveryMode>| {
+        let candidate = record.design.treatments.first()?.setting;
         let all = ExperimentDesign { contrasts: ContrastSet::AllPairs, ..record.design.clone() };
-        let record = ExperimentRecord { design: all, ..record.clone() };
-        let analysis = analyse(&record);
-        let pair = analysis
-            .contrasts
-            .into_iter()
-            .find(|contrast| contrast.treatment == base && contrast.against != record.design.reference.name);
-        pair.and_then(|contrast| contrast.estimate).and_then(inverse)
+        beside(&analyse(&ExperimentRecord { design: all, ..record.clone() }), candidate, base)
     };
     experiments.iter().map(of_load).collect()
 }

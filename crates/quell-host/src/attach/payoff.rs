@@ -64,7 +64,7 @@ pub enum DoesItPay {
         /// if it polls at any rate.
         break_even_packets_per_s: Option<u64>,
     },
-    /// It is about as good as others, as far as the counters show: the mode is kept.
+    /// Only if it lowers latency: its polls cost about as much CPU time as interrupts would.
     NearBreakEven {
         /// The packet rate is too uncertain to tell whether `base` or this mode needs fewer polls.
         beside: DeliveryMode,
@@ -163,10 +163,11 @@ impl ModePayoff {
         }
     }
 
-    /// Whether no lower latency repays the CPU time that it costs, because its timer delays packets and nobody polls.
+    /// Whether it saves no CPU time, and no lower latency repays that, because its timer delays packets and nobody polls.
     #[must_use]
     pub fn only_delays(&self) -> bool {
-        matches!(self.pays, DoesItPay::CostsCpuTime { .. }) && matches!(self.mode.kind(), ModeKind::Defer { .. })
+        matches!(self.pays, DoesItPay::CostsCpuTime { .. } | DoesItPay::NearBreakEven { .. })
+            && matches!(self.mode.kind(), ModeKind::Defer { .. })
     }
 
     /// The same, if another program has changed settings of the mode since it was attached.
@@ -348,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn at_break_even_a_steady_load_has_one_answer_which_keeps_the_mode() {
+    fn at_break_even_a_steady_load_has_one_answer() {
         for interval_ns in [200_000_000, 1_000_000_000, 5_000_000_000] {
             let near = BTreeSet::from(["near-break-even".to_owned()]);
             assert_eq!(answers_at("suspend200", 2_500.0, interval_ns), near, "{interval_ns}");

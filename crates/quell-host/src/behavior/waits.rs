@@ -54,7 +54,11 @@ impl Waiting {
                 *samples += 1;
                 sampler.asleep().into_iter().for_each(|epoll| *asleep.entry(epoll).or_default() += 1);
                 if elapsed >= OBSERVED {
-                    *self = Self::read(sampler, *samples, asleep, (busy, elapsed));
+                    let mut read = Self::read(sampler, *samples, asleep, (busy, elapsed));
+                    if let Self::Read(waits, _) = &mut read {
+                        add_uncounted_sleepers(programs, &mut waits.by_epoll);
+                    }
+                    *self = read;
                 }
             }
             Self::Sampled { asleep, .. } => sample_sleepers(programs, asleep),
@@ -91,6 +95,16 @@ impl Waiting {
                 Self::read(&sampler, samples, &asleep, (&busy, elapsed)).end(elapsed)
             }
         }
+    }
+}
+
+/// Adds the epolls in which a thread sleeps since before calls were counted, because no packet has come.
+fn add_uncounted_sleepers(programs: &BTreeSet<Pid>, waits: &mut BTreeMap<EpollKey, EpollWaits>) {
+    let mut asleep = BTreeMap::new();
+    sample_sleepers(programs, &mut asleep);
+    for epoll in asleep.into_keys() {
+        let counted = waits.entry(epoll).or_default();
+        counted.is_slept_in |= counted.zero == 0 && counted.sleeping == 0;
     }
 }
 

@@ -202,6 +202,22 @@ fn a_present_setting_other_than_base_is_compared_too() {
 }
 
 #[test]
+fn instead_of_a_bad_setting_the_answer_is_base_if_no_mode_is_better_than_base() {
+    fn only_the_present_is_bad(mode: &DeliveryMode, _: usize) -> (f64, f64) {
+        if mode.to_string() == "defer640" { (20.0, 600.0) } else { (10.0, 300.0) }
+    }
+    let present = "defer640".parse().unwrap();
+    let is_base = |seed: &u64| {
+        let plan = TunePlan { present, seed: *seed, ..plan("least cpu") };
+        let answer = search(&mut Server::new(only_the_present_is_bad, *seed), plan).answer;
+        let TuneAnswer::Better { mode, gain, .. } = answer else { panic!("{answer:?}") };
+        mode == DeliveryMode::default() && (gain[0].unwrap().ratio - 0.5).abs() < 0.05
+    };
+    let base = (0..20).filter(is_base).count();
+    assert!(base >= 18, "{base} of 20 searches");
+}
+
+#[test]
 fn a_dominated_arm_gets_no_slice_after_it_is_dropped() {
     let result = search(&mut Server::new(one_is_best, 2), plan("least cpu"));
     let dropped = result.arms.iter().position(|arm| matches!(arm.state, ArmState::Worse { .. })).unwrap();

@@ -145,9 +145,9 @@ pub(crate) fn in_short(payoff: &ModePayoff) -> &'static str {
         DoesItPay::NotInEffect { .. } => "not in effect",
         DoesItPay::LeavesQueuesUnpolled { .. } => "leaves queues unpolled",
         DoesItPay::LacksCpus(_) => "lacks CPUs",
-        DoesItPay::CostsCpuTime { .. } if payoff.only_delays() => "costs more than it gives, undo it",
+        _ if payoff.only_delays() => "costs more than it gives, undo it",
         DoesItPay::CostsCpuTime { .. } => "polls more than interrupts would, measure",
-        DoesItPay::NearBreakEven { .. } => "near break-even, keep it or measure",
+        DoesItPay::NearBreakEven { .. } => "near break-even, measure",
         DoesItPay::ChangesNothing | DoesItPay::MeasureToKnow => "in effect, measure",
         DoesItPay::CannotTell => "unclear, look again under load",
     }
@@ -214,20 +214,29 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
                 Some(programs.measure(&modes, "")),
             )
         }
+        DoesItPay::NearBreakEven { .. } if payoff.only_delays() => {
+            let text = format!(
+                "{mode} saves no CPU time at this packet rate, and delays packets{figures}: {undo}, unless more packets \
+                 come at other times"
+            );
+            (text, detach)
+        }
         DoesItPay::NearBreakEven { beside } => {
-            let compares = programs.compares();
-            let (text, others) = match beside == mode {
-                true => (format!("{mode} and base need about as many polls at this packet rate{figures}"), Vec::new()),
-                false => (
-                    format!(
-                        "{mode} polls more than interrupts would{figures}, and whether base or {beside} needs fewer polls \
-                         is uncertain at this packet rate"
-                    ),
-                    vec![*beside],
+            let timer = match mode.napi().gro_flush_timeout_ns {
+                0 => String::new(),
+                ns => format!(
+                    "packets that find the program asleep wait for its timer, up to {} µs; ",
+                    plain(ns as f64 / 1e3)
                 ),
             };
+            let others = if beside == mode { Vec::new() } else { vec![*beside] };
+            let beside = others.first().map(|other| format!(" beside {other}")).unwrap_or_default();
+            let compares = programs.compares();
             (
-                format!("{text}: keep {mode}, unless a measurement finds another mode better{compares}"),
+                format!(
+                    "{mode} saves no CPU time at this packet rate{figures}: {timer}measure whether it lowers \
+                     latency{beside}, or {undo}{compares}"
+                ),
                 Some(programs.measure(&[vec![DeliveryMode::default()], others].concat(), "")),
             )
         }
@@ -391,11 +400,17 @@ mod tests {
         assert!(drifted.contains("has changed") && !drifted.contains("packet"), "{drifted}");
         assert_eq!(command.as_deref(), Some("quell detach 812 813 && quell attach suspend20 812 813"));
         let (near, command) = said("suspend20", DoesItPay::NearBreakEven { beside: "suspend500".parse().unwrap() });
-        assert!(near.contains("base or suspend500 needs fewer polls is uncertain at this packet rate: keep suspend20"));
+        assert!(
+            near.contains(
+                "wait for its timer, up to 20 µs; measure whether it lowers latency beside suspend500, or undo"
+            )
+        );
         assert_eq!(command.as_deref(), Some("quell bench --pid 812,813 --modes base,suspend500"));
         let (near, command) = said("suspend20", DoesItPay::NearBreakEven { beside: "suspend20".parse().unwrap() });
-        assert!(near.starts_with("suspend20 and base need about as many polls") && near.contains(": keep suspend20,"));
+        assert!(near.starts_with("suspend20 saves no CPU time at this packet rate (12.1 polls per packet"), "{near}");
         assert_eq!(command.as_deref(), Some("quell bench --pid 812,813 --modes base"));
+        let (near, command) = said("defer20", DoesItPay::NearBreakEven { beside: "defer20".parse().unwrap() });
+        assert!(near.contains("and delays packets") && command.as_deref() == Some("quell detach 812 813"), "{near}");
         let (not, command) = said("suspend20", DoesItPay::NotInEffect { on_unset_epolls: false });
         assert!(not.contains("not in effect") && command.as_deref() == Some("quell detach 812 813"), "{not}");
         assert_eq!(said("suspend20", DoesItPay::CannotTell).1.as_deref(), Some("quell top 812 813"));

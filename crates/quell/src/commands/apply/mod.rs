@@ -25,6 +25,7 @@ use quell_mode::parse_duration;
 use quell_mode::profile::{Profile, ProfileError};
 
 use super::attach::ask;
+use super::snapshot_scope::not_taken;
 use super::stalls;
 use crate::exit::{Exit, Failure};
 use crate::journals::{journal, name_of, revert_killed_runs};
@@ -261,6 +262,7 @@ fn failure(error: ApplyError) -> Failure {
             Failure::new(Exit::RolledBack, format!("{error}; {}", undo_outcome(reverted)))
         }
         ApplyError::Keep(_) => Failure::new(Exit::RolledBack, error),
+        ApplyError::Look(error) => not_taken(&error).unchanged(),
         other => Failure::refused(other),
     }
 }

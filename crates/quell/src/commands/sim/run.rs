@@ -131,7 +131,9 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
         return sweep_output::run(&setup, file, args.output.as_ref());
     }
     let (Some(modes), Some(loads)) = (&args.mode, &args.load) else {
-        return Err(Failure::usage("give --mode and --load, or --sweep"));
+        return Err(Failure::usage(
+            "give --mode and --load, as in `quell sim run --mode base,suspend200 --load 50%`, or --sweep FILE",
+        ));
     };
     let modes = sweep::modes(modes).map_err(|error| super::refused_modes(&error))?;
     if let Some(file) = &args.trace {

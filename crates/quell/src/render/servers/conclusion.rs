@@ -211,7 +211,7 @@ fn also(servers: &[HostServer], first: &HostServer) -> String {
             _ => None,
         };
         let pays = server.payoff.as_ref().map(|payoff| discriminant(&payoff.pays));
-        (discriminant(&server.next), finding, pays)
+        (discriminant(&server.next), finding, pays, server.modes.clone(), server.can_pin)
     };
     let has_epoll = |server: &HostServer| server.waits == ServerWait::Epoll;
     let alike = servers.iter().filter(|server| has_epoll(server) == has_epoll(first) && server.pid != first.pid);
