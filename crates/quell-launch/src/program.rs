@@ -2,7 +2,7 @@
 //! the start. It does not cover programs that this program executes later.
 
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -67,6 +67,8 @@ pub enum NotPreloaded {
 pub enum LaunchProgramError {
     #[error("`{0}` not found in PATH")]
     NotFound(String),
+    #[error("{} is not executable: `chmod +x` it", visible::path(.0))]
+    NotExecutable(PathBuf),
     /// The file cannot be read. Quell cannot check a file that is executable but not readable.
     #[error("reading {path}: {source}")]
     Unreadable { path: PathBuf, source: io::Error },
@@ -77,6 +79,9 @@ impl LaunchProgram {
     pub fn find(name: &OsStr, search: &OsStr) -> Result<Self, LaunchProgramError> {
         let path =
             look_up(name, search).ok_or_else(|| LaunchProgramError::NotFound(name.to_string_lossy().into_owned()))?;
+        if path.metadata().is_ok_and(|file| !is_executable(&file)) {
+            return Err(LaunchProgramError::NotExecutable(path));
+        }
         let reach = reach(&path, search)?;
         info!(path = visible::path(&path), ?reach, "program found");
         Ok(Self { path, reach })
@@ -88,10 +93,12 @@ fn look_up(name: &OsStr, search: &OsStr) -> Option<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         return Some(name.into());
     }
-    let is_program = |path: &PathBuf| {
-        path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
-    };
+    let is_program = |path: &PathBuf| path.metadata().is_ok_and(|file| is_executable(&file));
     std::env::split_paths(search).map(|directory| directory.join(name)).find(is_program)
+}
+
+fn is_executable(file: &Metadata) -> bool {
+    file.is_file() && file.permissions().mode() & 0o111 != 0
 }
 
 fn reach(path: &Path, search: &OsStr) -> Result<Reach, LaunchProgramError> {

@@ -220,11 +220,11 @@ pub enum OwnersRefuse {
     ServesPrograms { owner: String },
     /// The new values would end what another owner needs.
     #[error(
-        "{owner} needs {needs} on this queue, which the new values ({new}) would end; detach it first, or choose a \
+        "{owner} has {needs} on this queue, which the new values ({new}) would end; detach it first, or choose a \
          mode that keeps this"
     )]
     TakesEffect { owner: String, needs: &'static str, new: PartialNapiSettings },
-    #[error("{owner} needs {needs} on this queue, which would be removed; detach it first, or keep the queue")]
+    #[error("{owner} has {needs} on this queue, which would be removed; detach it first, or keep the queue")]
     Removal { owner: String, needs: &'static str },
 }
 

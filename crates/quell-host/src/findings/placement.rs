@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use quell_linux::netdev::NapiThreading;
-use quell_linux::{CpuList, NapiId};
+use quell_linux::{CpuList, NapiId, Pid};
 
 use super::fix::Fix;
 use super::sorting::{can_come_to_mix, has_reuseport_group, to_steer};
@@ -36,12 +36,20 @@ static FLOATING: Rule = Rule {
 };
 
 fn floating(query: &SnapshotQuery<'_>) -> Vec<Observation> {
+    let epolls_of = |pid: Pid| query.epolls().filter(|epoll| epoll.process.pid == pid).count();
+    let alike_threads = |epoll: &EpollContext<'_>, thread: &Thread| {
+        epoll.process.threads.known_elements().filter(|other| other.name == thread.name).count()
+    };
     let with_queue = || query.epolls().filter(|epoll| !epoll.by_napi.is_empty());
     let places: Vec<(&CpuList, CpuList)> = with_queue().filter_map(|epoll| placed(query, epoll)).collect();
     let spread = Spread::of(places.iter().map(|(present, queue)| (*present, queue)));
     let of = |epoll: &EpollContext<'_>| {
         let [(thread, _)] = epoll.waiters[..] else { return None };
         let cpus = thread.affinity.known().filter(|cpus| cpus.len() > 1)?;
+        // Any of Go's threads may wait next.
+        if alike_threads(epoll, thread) > epolls_of(epoll.process.pid) {
+            return None;
+        }
         let at = epoll.by_napi.keys().find_map(|&id| packet_cpu(query, id));
         let steered = |first: &str| Fix::Mode {
             first: first.to_owned(),

@@ -37,7 +37,8 @@ static MIXED: Rule = Rule {
                   busy-polls and one of the queues allows suspension, a warning if it busy-polls, otherwise a note \
                   about what prevents busy polling. Fix: give each worker the connections of one queue, by --steer if \
                   it has a listening socket of its own (SO_REUSEPORT), or by the program's own option (memcached -N). \
-                  Without either: one queue, or no suspension.",
+                  Without either: one queue, or no suspension. A client whose packets time out chooses another path \
+                  (TcpTimeoutRehash in `nstat`), and often another queue: sorted connections mix until they reconnect.",
     needs_two: false,
     judges_settings: false,
     stalls: false,

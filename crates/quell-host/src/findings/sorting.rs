@@ -96,9 +96,16 @@ pub fn will_mix(now: &Snapshot, programs: &BTreeSet<Pid>) -> Option<QueuePerEpol
     let query = SnapshotQuery::new(now, None);
     let epolls: Vec<_> = query.epolls().filter(|epoll| programs.contains(&epoll.process.pid)).collect();
     let processes: Vec<_> = now.processes.iter().filter(|process| programs.contains(&process.pid)).collect();
+    // A program that does not watch its connections mixes none.
+    let watched: BTreeSet<u64> = epolls.iter().flat_map(|epoll| epoll.sockets()).collect();
+    let is_unwatched = |socket: &SnapshotSocket| {
+        let is_of_queue = socket.state == SocketState::Established && matches!(socket.napi.known(), Some(Some(_)));
+        is_of_queue && !watched.contains(&socket.inode)
+    };
+    let reads_elsewhere = processes.iter().any(|process| query.sockets_of(process).any(is_unwatched));
     match QueuePerEpoll::of_epolls(&query, &epolls) {
-        Some(_) => None,
-        None => QueuePerEpoll::expected(&query, &processes),
+        None if !reads_elsewhere => QueuePerEpoll::expected(&query, &processes),
+        _ => None,
     }
 }
 

@@ -155,7 +155,14 @@ fn pin(
     };
     let (_, polled) = index.napi(napi).ok_or(WhyNotPinned::UnknownNapi(napi))?;
     let new = cpus_of(polled, index).ok_or_else(|| WhyNotPinned::QueueWithoutCpu(napi, unbound(polled)))?;
-    let thread = thread_of(process, worker)?;
+    let has_its_cpus = |thread: &&Thread| thread.affinity.known() == Some(&new);
+    let thread = match thread_of(process, worker) {
+        // At work, and pinned before.
+        Err(WhyNotPinned::NoThread) => {
+            process.threads.known_elements().find(has_its_cpus).ok_or(WhyNotPinned::NoThread)?
+        }
+        thread => thread?,
+    };
     let old = thread.affinity.known().ok_or(WhyNotPinned::UnknownAffinity(thread.tid))?.clone();
     Ok(Pin {
         pid: process.pid,

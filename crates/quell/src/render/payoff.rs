@@ -297,8 +297,8 @@ pub(crate) fn drifted(mode: &DeliveryMode) -> String {
 #[must_use]
 pub(crate) fn unset(mode: &DeliveryMode, figures: &str) -> String {
     format!(
-        "{mode} is not set on epolls that the program has opened since, as the workers of a reload do{figures}: if \
-         `--follow` runs, it sets them within seconds; otherwise set it again"
+        "{mode} is not set on epolls that had no connection when it was attached, or that the program has opened since, \
+         as the workers of a reload do{figures}: if `--follow` runs, it sets them within seconds; otherwise set it again"
     )
 }
 

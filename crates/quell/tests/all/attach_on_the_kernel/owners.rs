@@ -146,7 +146,7 @@ fn a_profile_that_would_remove_a_queue_of_an_attachment_is_refused() {
         for options in [&["--dry-run"][..], &[]] {
             let apply = ["apply", "--netns", &stage.lab.server_name, path.to_str().unwrap()];
             let refused = stage.says(5, &[&apply, options].concat());
-            assert!(refused.contains("needs interrupt suspension on this queue, which would be removed"), "{refused}");
+            assert!(refused.contains("has interrupt suspension on this queue, which would be removed"), "{refused}");
             assert!(refused.contains("nothing was changed"), "{refused}");
         }
     }
