@@ -6,6 +6,7 @@ pub(super) mod ask;
 pub(crate) mod detach;
 mod follow;
 pub(crate) mod keeper;
+mod left;
 pub(crate) mod poller;
 pub(super) mod watch;
 
@@ -16,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
-use quell_change::journal::{EndRecord, JournalError, Purpose, StallRecord, TargetProgram, Witness};
+use quell_change::journal::{JournalError, Purpose};
 use quell_change::recovery::Reverted;
 use quell_change::transaction::{ChangeError, ChangeStage};
 use quell_host::attach::attached::refuse_what_is_attached;
@@ -28,7 +29,6 @@ use quell_host::attach::owners::refuse_under_owners;
 use quell_host::attach::placement::{Groups, Placement, PlacementResult, Wanted, decide};
 use quell_host::attach::plan::QueueStep;
 use quell_host::attach::poller::with_safe_timer;
-use quell_host::attach::stall::{SuspendedQueue, watching_sampler};
 use quell_host::attach::{
     AttachError, AttachPlan, AttachRequest, Attached, AttachedMode, Attachment, EpollsSetBy, TargetError, Targets,
     observe_programs, plan, poll_counting,
@@ -45,12 +45,13 @@ use tracing::{debug, info};
 
 use args::AttachProgramsArgs;
 
+use self::left::{leave, reverted_meanwhile};
 use self::watch::QueueWatch;
 use super::placement_args::PlacementArgs;
 use super::stalls;
 use super::status::queue_sharers;
 use crate::exit::{Exit, Failure};
-use crate::journals::{boot_id, journal, revert_killed_runs};
+use crate::journals::{journal, revert_killed_runs};
 use crate::output;
 use crate::render::attach::placement::PlacementReport;
 use crate::render::attach::{self as render, finding_lines};
@@ -281,76 +282,6 @@ fn show_what_was_set(
     let is_partly_steered = groups.steerings.iter().any(Steering::leaves_established);
     let conclusion = render::conclusion(report.payoff.as_ref(), programs, is_partly_steered);
     output::prose(&format!("{effect}{conclusion}"))
-}
-
-/// How long, and how often, to look for the record of an end.
-const RECORDED_WITHIN: Duration = Duration::from_secs(2);
-const RECORDED_AGAIN: Duration = Duration::from_millis(20);
-
-/// Hands the attachment over to its keeper. Returns its journal.
-fn leave(mut attachment: Attachment) -> Result<LeftJournal, Failure> {
-    if let Err(error) = attachment.check_programs_run() {
-        return Err(restore(&error, &attachment.end()));
-    }
-    let suspended = SuspendedQueue::of_steps(attachment.queues());
-    let watched = if suspended.is_empty() { Ok(()) } else { watching_sampler(&suspended).map(drop) };
-    let path = attachment.leave().map_err(|error| Failure::new(Exit::RolledBack, error))?;
-    let witness = journal().witness(&path).map_err(Failure::refused)?;
-    output::say("applied and verified; restored when the program exits, or by `quell detach`");
-    if let Err(error) = watched {
-        output::say(&format!("not watched for stalls: {error}"));
-    }
-    Ok(LeftJournal { witness, earlier: journal().ends() })
-}
-
-/// Journal of an attachment after it was handed over to the keeper; absent if it was removed at once.
-struct LeftJournal {
-    witness: Option<Witness>,
-    /// Ends that were recorded before.
-    earlier: Vec<EndRecord>,
-}
-
-impl LeftJournal {
-    fn is_kept(&mut self) -> bool {
-        self.witness.as_mut().is_some_and(Witness::is_kept)
-    }
-
-    /// Who ended the attachment of these programs, and why, if it is recorded in time: after the changes are undone.
-    fn ended_by(&self, targets: &Targets) -> Option<String> {
-        let is_target = |program: &TargetProgram| targets.living().any(|target| target.is_same_process(program));
-        let is_this = |end: &EndRecord| !self.earlier.contains(end) && end.programs.iter().any(is_target);
-        let until = Instant::now() + RECORDED_WITHIN;
-        loop {
-            if let Some(end) = journal().ends().into_iter().rfind(is_this) {
-                return Some(end.by);
-            }
-            if Instant::now() >= until {
-                return None;
-            }
-            thread::sleep(RECORDED_AGAIN);
-        }
-    }
-}
-
-/// Why the keeper has restored everything while the mode was being checked.
-fn reverted_meanwhile(targets: &Targets, left: Option<&LeftJournal>) -> Failure {
-    let mut targets = targets.clone();
-    let all_exited = targets.refresh().is_ok() && targets.pids().is_empty();
-    let has_stalled = |record: &StallRecord| {
-        record.reverted && record.programs.iter().any(|one| targets.living().any(|target| target.is_same_process(one)))
-    };
-    let stalls = boot_id().and_then(|boot_id| journal().stall_records(&boot_id).map_err(Failure::refused));
-    let why = match all_exited {
-        true => "the programs exited".to_owned(),
-        false if stalls.is_ok_and(|stalls| stalls.iter().any(has_stalled)) => {
-            "its queues stalled (`quell status` shows the cause)".to_owned()
-        }
-        false => match left.and_then(|left| left.ended_by(&targets)) {
-            Some(by) => format!("ended by {by}"),
-            None => "another command ended the attachment".to_owned(),
-        },
-    };
-    Failure::new(Exit::VerifyFailed, format!("the mode was reverted while it was being checked: {why}"))
 }
 
 fn show_plan(report: &render::Report<'_>, groups: &Groups, args: &AttachArgs) -> Result<(), Failure> {
