@@ -439,11 +439,11 @@ mod tests {
         let mut owners = owners([deferring, suspending]);
         owners.0[0].owner = Owner::OfPrograms("attach defer50".to_owned());
         let refused = |new| owners.permit(&suspend, Some(&new)).map_err(|refused| refused.to_string()).unwrap_err();
-        assert!(refused(defer).starts_with("attach suspend20 needs interrupt suspension"), "{}", refused(defer));
+        assert!(refused(defer).starts_with("attach suspend20 has interrupt suspension"), "{}", refused(defer));
         owners.0.truncate(1);
         let refused =
             owners.permit(&defer, Some(&settings(0, 0, 0, 0))).map_err(|refused| refused.to_string()).unwrap_err();
-        assert!(refused.starts_with("attach defer50 needs deferred interrupts"), "{refused}");
+        assert!(refused.starts_with("attach defer50 has deferred interrupts"), "{refused}");
     }
 
     #[test]

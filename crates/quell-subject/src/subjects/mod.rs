@@ -10,6 +10,7 @@ mod load_source;
 pub mod metrics;
 mod model;
 mod placed;
+mod preview;
 pub mod programs;
 mod refused;
 mod search;

@@ -1,10 +1,8 @@
 //! Running programs of this host as a subject: their queues and epolls are switched while they serve their own traffic, or
 //! that of a load.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use quell_change::journal::Purpose;
 use quell_experiment::{ExperimentDesign, SliceStage, Treatment};
@@ -28,6 +26,7 @@ use quell_result::tune::TuneFile;
 use quell_tune::{RefusedMode, TunePlan, TuneSpace};
 
 use super::load_source::{UnderLoad, under_load};
+use super::preview::{self, Judging, Look};
 use super::refused::{
     by_problem, hides_napi_threads, lacking_cpus, leave_out_stalls, present_as_base, refused_here, under_arms,
 };
@@ -35,7 +34,7 @@ use super::search::search;
 use super::{Answer, HelperError, LoadSource, Operator, Planned, PlannedSubject, Tools, Unanswered, metrics, placed};
 use crate::experiment::clients::RemoteClients;
 use crate::experiment::figures;
-use crate::experiment::judge::{JudgeOutcome, Judges, PrintedFigures, RunningJudge};
+use crate::experiment::judge::{JudgeOutcome, Judges, PrintedFigures};
 use crate::experiment::program::{Programs, Traffic};
 use crate::experiment::{
     ComparisonError, Preview, check_settable, compare, criteria, design, programs_facts, server_side,
@@ -43,11 +42,6 @@ use crate::experiment::{
 };
 use crate::other_programs::Contention;
 use crate::question::{Comparison, Follow, Question, SubjectStep, report_slice};
-
-/// Time limit for the first packets of the load to arrive at the programs.
-const TRAFFIC_WITHIN: Duration = Duration::from_secs(10);
-/// Interval between two snapshots while no packets have arrived.
-const LOOK_AGAIN: Duration = Duration::from_millis(300);
 
 /// Running programs, and what loads and measures them.
 #[derive(Debug, Clone)]
@@ -103,27 +97,7 @@ pub fn preview(
     has_load: bool,
     stopped: &dyn Fn() -> bool,
 ) -> Result<Preview, Unanswered> {
-    preview_with(&|| Ok(Preview::of(targets, modes)?), has_load, stopped)
-}
-
-fn preview_with(
-    look: &dyn Fn() -> Result<Preview, Unanswered>,
-    has_load: bool,
-    stopped: &dyn Fn() -> bool,
-) -> Result<Preview, Unanswered> {
-    let deadline = Instant::now() + TRAFFIC_WITHIN;
-    loop {
-        let preview = look()?;
-        match preview.plan.check_queues() {
-            Ok(()) => return Ok(preview),
-            Err(SwitchError::NothingToSwitch(_)) if has_load && Instant::now() < deadline => {}
-            Err(error) => return Err(error.into()),
-        }
-        if stopped() {
-            return Err(Unanswered::Interrupted);
-        }
-        thread::sleep(LOOK_AGAIN);
-    }
+    preview::preview(&|| Ok(Preview::of(targets, modes)?), has_load, stopped)
 }
 
 /// A measurement under load.
@@ -426,30 +400,12 @@ impl Measurement<'_> {
         self.preview_under_load(&|| self.look(&modes), has_load, question.slice_ms())
     }
 
-    /// If the programs have no traffic, the judges are their load. Returns whether that is so.
-    fn preview_under_load(
-        &self,
-        look: &dyn Fn() -> Result<Preview, Unanswered>,
-        has_load: bool,
-        slice_ms: u32,
-    ) -> Result<(Preview, bool), Unanswered> {
+    /// Returns, too, whether the programs have no other traffic than that of the judges.
+    fn preview_under_load(&self, look: Look<'_>, has_load: bool, slice_ms: u32) -> Result<(Preview, bool), Unanswered> {
         let ProgramsSpec { judges, is_dry_run, .. } = self.spec;
-        match preview_with(look, has_load, self.stopped) {
-            Err(Unanswered::Switch(SwitchError::NothingToSwitch(_)))
-                if !has_load && !judges.is_empty() && !is_dry_run =>
-            {
-                let measuring = RefCell::new(judges.start(slice_ms)?);
-                // A run can be over before a snapshot sees its connections.
-                let look = || {
-                    let is_over = measuring.borrow_mut().iter_mut().any(RunningJudge::has_exited);
-                    if is_over {
-                        measuring.replace(judges.start(slice_ms)?);
-                    }
-                    look()
-                };
-                Ok((preview_with(&look, true, self.stopped)?, true))
-            }
-            previewed => Ok((previewed?, false)),
+        match has_load || judges.is_empty() || *is_dry_run {
+            true => Ok((preview::preview(look, has_load, self.stopped)?, false)),
+            false => Judging { judges, slice_ms, stopped: self.stopped }.preview(look),
         }
     }
 

@@ -149,7 +149,7 @@ pub(crate) fn in_short(payoff: &ModePayoff) -> &'static str {
         DoesItPay::CostsCpuTime { .. } => "polls more than interrupts would, measure",
         DoesItPay::NearBreakEven { .. } => "near break-even, measure",
         DoesItPay::ChangesNothing | DoesItPay::MeasureToKnow => "in effect, measure",
-        DoesItPay::CannotTell => "unclear, look again under load",
+        DoesItPay::CannotTell => "unclear, look again when more packets come",
     }
 }
 
@@ -257,9 +257,10 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
                 Some(programs.measure(&[], "")),
             )
         }
-        DoesItPay::CannotTell => {
-            (format!("whether {mode} is in effect is unclear{figures}; look again under load"), Some(programs.top()))
-        }
+        DoesItPay::CannotTell => (
+            format!("whether {mode} is in effect is unclear{figures}; look again when more packets come"),
+            Some(programs.top()),
+        ),
     }
 }
 

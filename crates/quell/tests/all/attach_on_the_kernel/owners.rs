@@ -129,7 +129,7 @@ fn a_profile_that_would_end_the_suspension_of_an_attachment_is_refused() {
     stage.attach(MODE);
     for options in [&["--dry-run"][..], &[]] {
         let refused = stage.apply(5, "defer50", options);
-        assert!(refused.contains("needs interrupt suspension"), "{refused}");
+        assert!(refused.contains("has interrupt suspension"), "{refused}");
         assert_eq!(values(&kernel), SUSPEND200);
     }
     stage.says(0, &["detach", &stage.pid()]);
@@ -302,7 +302,7 @@ fn the_status_of_an_older_owner_names_the_newer_one_and_measures_what_bench_does
     let of_first = of_first.unwrap_or_else(|| panic!("{status:#}"));
     assert_eq!(
         of_first["sharing"],
-        serde_json::json!({"programs": [second.parse::<i32>().unwrap()], "same-mode": false})
+        serde_json::json!({"programs": [second.parse::<i32>().unwrap()], "same-mode": false, "launched": false})
     );
 
     let bench = |code, pids: &str| stage.says(code, &["bench", "--pid", pids, "--quick", "--dry-run"]);

@@ -2,6 +2,7 @@
 //! the queues and epolls are restored. No test asserts a verdict.
 
 use std::process::Command;
+use std::time::Duration;
 
 use quell_linux::Pid;
 use quell_linux::pidfd::Signal;
@@ -70,6 +71,17 @@ fn the_command_that_measures_an_idle_server_is_its_load() {
     let (code, stdout, stderr) = run(&stage, &["--modes=base,suspend200", "--budget=30s", "--yes", &judge]);
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stdout.contains("1 queue of") && stdout.contains("p99-us"), "{stdout}");
+    stage.assert_as_before();
+}
+
+#[test]
+fn the_queues_of_a_judge_are_switched_beside_those_of_the_clients() {
+    let Some(stage) = Stage::enter_on("bp-queues", 2, Duration::ZERO) else { return };
+    let load = stage.load("--rate 1K --warm-up 0.1 --seconds 1 --figures").replace("-c 4", "-c 32");
+    let judge = format!("--latency={load}");
+    let (code, _, stderr) = run(&stage, &["--modes=base,defer200", "--budget=30s", "--yes", &judge]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert_eq!(stage.result()["subject"]["queues"].as_array().unwrap().len(), 2, "the client uses one: {stderr}");
     stage.assert_as_before();
 }
 

@@ -39,9 +39,14 @@ impl Stage {
 
     /// With one client that sends at this interval and does not wait for responses. On a busy machine, its rate is the same.
     pub(crate) fn enter_with(test: &str, pause: Duration) -> Option<Self> {
+        Self::enter_on(test, 1, pause)
+    }
+
+    /// The same on a device with this number of queues.
+    pub(crate) fn enter_on(test: &str, queues: u32, pause: Duration) -> Option<Self> {
         // Latencies are measured: no load of another lab may take the CPUs.
         let turn = LabTurn::wait();
-        let mut lab = TestLab::raise_beside_others(test, 1)?;
+        let mut lab = TestLab::raise_beside_others(test, queues)?;
         if Command::new("memcached").arg("-V").output().is_err() {
             skip(Lacks::Server("memcached"), "memcached is not installed");
             return None;
