@@ -51,6 +51,8 @@ pub enum NextStep {
     Return {
         /// The mode.
         mode: DeliveryMode,
+        /// Whether its queues have it without the attachment.
+        beneath: bool,
         measured: EarlierMeasurement,
     },
     /// Compare modes again: its settings without its attachment are not those of the newest measurement.
@@ -100,7 +102,7 @@ pub(super) fn of_attached(
             DoesItPay::Drifted | DoesItPay::NotInEffect { .. } | DoesItPay::LeavesQueuesUnpolled { .. }
         )
     };
-    let Answered::By(EarlierAnswer { measured, verdict, open, compared, steered, .. }) = answered else {
+    let Answered::By(EarlierAnswer { measured, verdict, open, compared, settings, steered }) = answered else {
         return NextStep::Check;
     };
     // Only `quell run` could give a launched program another mode.
@@ -117,7 +119,10 @@ pub(super) fn of_attached(
         EarlierVerdict::Keep(kept) if *kept == mode || mode == DeliveryMode::default() => {
             NextStep::Keep { measured, open }
         }
-        EarlierVerdict::Keep(kept) if compared.contains(&mode) => NextStep::Return { mode: *kept, measured },
+        EarlierVerdict::Keep(_) if compared.contains(&mode) && open.is_some() => NextStep::Keep { measured, open },
+        EarlierVerdict::Keep(kept) if compared.contains(&mode) => {
+            NextStep::Return { mode: *kept, beneath: settings.contains(kept), measured }
+        }
         EarlierVerdict::Undecided { advice, command, .. } if !payoff.is_some_and(|payoff| payoff.pays.is_no()) => {
             NextStep::Decide { measured, advice: advice.clone(), command: command.clone() }
         }

@@ -219,7 +219,7 @@ fn next(server: &HostServer, fixes: Fixes) -> String {
         NextStep::SettingsChanged { measured, then, now, .. } => settings_changed(measured, then, now.as_ref()),
         NextStep::Decide { measured, advice, .. } => format!("{advice}, {}", as_measured(measured)),
         NextStep::Attach { mode, measured, .. } => format!("attach {mode}, {}", as_measured(measured)),
-        NextStep::Return { mode, measured } => format!("return to {mode}, {}", as_measured(measured)),
+        NextStep::Return { mode, measured, .. } => format!("return to {mode}, {}", as_measured(measured)),
         NextStep::Keep { measured, open: Some(open) } => format!("{}, {}", as_measured(measured), open.advice),
         NextStep::Keep { measured, open: None } => {
             let other = to_change(server).map(|_| "; one queue per epoll may change that");
@@ -419,7 +419,7 @@ mod tests {
         let measure = |steered| NextStep::Measure { steered };
         let again = NextStep::MeasureAgain { steered: true, measured: measured(None), packets_per_s: 2_000 };
         let keep = NextStep::Keep { measured: measured(Some("nested-epoll")), open: None };
-        let back = NextStep::Return { mode: DeliveryMode::default(), measured: measured(None) };
+        let back = NextStep::Return { mode: DeliveryMode::default(), beneath: true, measured: measured(None) };
         let fix = NextStep::Fix { finding: "nested-epoll" };
         for next in [
             fix,
@@ -499,9 +499,16 @@ mod tests {
             open.contains("measure longer, as measured at") && open.ends_with("\n  quell bench --pid 7 --budget 4m\n"),
             "{open}"
         );
-        let back = of(NextStep::Return { mode: mode("base"), measured: measured(None) });
+        let back = |kept, beneath| of(NextStep::Return { mode: mode(kept), beneath, measured: measured(None) });
         let detach = format!("\n  quell detach {}\n", Pid::of_this_process());
-        assert!(back.contains("use base instead of suspend20") && back.ends_with(&detach), "{back}");
+        let base = back("base", true);
+        assert!(base.contains("use base instead of suspend20") && base.ends_with(&detach), "{base}");
+        let threaded = back("threaded", true);
+        assert!(
+            threaded.contains("which its queues have without suspend20") && threaded.ends_with(&detach),
+            "{threaded}"
+        );
+        assert!(back("suspend50", false).contains("&& quell attach suspend50"));
     }
 
     #[test]

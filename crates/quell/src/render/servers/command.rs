@@ -5,6 +5,7 @@ use quell_host::attach::{AttachedMode, ModeCommand};
 use quell_host::findings::{EPOLL_MIXES_NAPIS, FixText, QueuePerEpoll};
 use quell_host::servers::{EarlierMeasurement, HostServer, NextStep};
 use quell_linux::visible;
+use quell_mode::DeliveryMode;
 
 use super::{Fixes, to_change};
 use crate::output::on_one_line;
@@ -49,6 +50,9 @@ pub(super) fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
         }
         NextStep::Decide { command, .. } => Some(visible::name(command).into_owned()),
         // Its plan shows whether the problem still exists.
+        NextStep::Return { beneath: true, .. } if server.attached.is_some() => {
+            Some(arguments(server).replace(&DeliveryMode::default()))
+        }
         NextStep::Attach { mode, .. } | NextStep::Return { mode, .. } if server.attached.is_some() => {
             let is_steered = matches!(server.next, NextStep::Attach { steered: true, .. });
             let placed = |old: AttachedMode| AttachedMode {

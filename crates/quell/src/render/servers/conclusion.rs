@@ -105,9 +105,16 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
             format!("{name} {pid} was {changed}{}{}{compares}", only_these(first), reconnect(steered))
         }
         NextStep::Decide { measured, advice, .. } => format!("{name} {pid}: {advice}, {}", as_measured(measured)),
-        NextStep::Return { mode, measured } => {
+        NextStep::Return { mode, beneath, measured } => {
             let instead = first.attached.map(|old| format!(" instead of {old}")).unwrap_or_default();
-            format!("use {mode}{instead} for {name} {pid}: no mode was better than {mode}, {}", as_measured(measured))
+            let without = match first.attached {
+                Some(old) if *beneath && *mode != DeliveryMode::default() => {
+                    format!(", which its queues have without {old}")
+                }
+                _ => String::new(),
+            };
+            let as_measured = as_measured(measured);
+            format!("use {mode}{instead} for {name} {pid}: no mode was better than {mode}{without}, {as_measured}")
         }
         NextStep::Attach { mode, measured, steered } => {
             let instead = first.attached.map(|old| format!(" instead of {old}")).unwrap_or_default();
