@@ -1,8 +1,11 @@
 //! The cause that a snapshot of this host shows for a program whose epoll polls no queue. Needs root and Linux 6.13.
 
 use std::collections::BTreeSet;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause_now};
+use quell_host::behavior;
+use quell_host::snapshot::{SnapshotScope, take};
 use quell_linux::epoll_params::EpollParams;
 use quell_linux::event::{Epoll, Trigger, WakeEvent};
 use quell_linux::{NapiId, Pid, socket_options};
@@ -59,4 +62,23 @@ fn who_sleeps_in_which_epoll_decides_the_cause() {
     // Every queue of the device can deliver to an unconnected UDP socket.
     let other_queue = *lab.napis.iter().find(|other| **other != napi).unwrap();
     becomes(other_queue, |cause| matches!(cause, NoPollCause::NobodySleeps { .. }));
+}
+
+#[test]
+fn a_thread_that_sleeps_in_its_epoll_since_before_the_observation_sleeps_in_it() {
+    let Some(lab) = TestLab::raise("causes-before", 1) else { return };
+    let program = UdpProgram::start(&lab, Trigger::Level);
+    let this = Pid::of_this_process();
+    let (snapshot, _) =
+        take(&SnapshotScope { netns: Some(lab.server_name.clone()), ..SnapshotScope::default() }).unwrap();
+    let epoll = program.epoll.duplicate().unwrap();
+    let key = (this, epoll.as_fd().as_raw_fd());
+    asleep_in(epoll, || {
+        wait_until(|| {
+            let behavior = behavior::observe(&snapshot, &[this].into(), true);
+            let waits = behavior.waits.get(&key).copied().unwrap_or_default();
+            let is_seen = waits.is_slept_in || behavior.not_counted.is_some() && waits.sleeping > 0;
+            if is_seen && waits.zero == 0 { Ok(()) } else { Err(format!("{waits:?}")) }
+        });
+    });
 }
