@@ -40,6 +40,10 @@ struct Host {
 impl Host {
     /// Plays the role with these profiles, and returns whether it succeeded, with the output.
     fn play(&self, state: &str, profiles: &[&str]) -> (bool, String) {
+        self.play_with(&[], state, profiles)
+    }
+
+    fn play_with(&self, options: &[&str], state: &str, profiles: &[&str]) -> (bool, String) {
         let dir = self.dir.path();
         let variables = serde_json::json!({
             "quell_state": state,
@@ -53,7 +57,7 @@ impl Host {
         });
         let mut playbook = Command::new("ansible-playbook");
         playbook.args(["--connection=local", "--inventory=localhost,", "-e", &variables.to_string()]);
-        playbook.arg(role().join("site.yml")).env("HOME", dir).env("ANSIBLE_BECOME", "false");
+        playbook.args(options).arg(role().join("site.yml")).env("HOME", dir).env("ANSIBLE_BECOME", "false");
         let played = playbook.env("ANSIBLE_NOCOLOR", "1").output().unwrap();
         let said = format!("{}{}", String::from_utf8_lossy(&played.stdout), String::from_utf8_lossy(&played.stderr));
         (played.status.success(), said)
@@ -94,6 +98,12 @@ fn the_role_applies_a_profile_verifies_it_and_rolls_back() {
     let others = TestLab::raise_beside_others("ansible-others", 1).unwrap();
     host.quell(&["apply", "--netns", &others.server_name, &host.dir.path().join("others.toml").to_string_lossy()]);
 
+    let before = host.flush_timeout_ns();
+    for (profile, is_possible) in [("good.toml", true), ("wrong.toml", false)] {
+        let (played, said) = host.play_with(&["--check"], "present", &[profile]);
+        assert!(played == is_possible && is_possible != said.contains("selects no device"), "{profile}: {said}");
+        assert_eq!(host.flush_timeout_ns(), before, "{profile}");
+    }
     let (played, said) = host.play("present", &["good.toml"]);
     assert!(played, "{said}");
     assert_eq!(host.flush_timeout_ns(), Some(50_000));
