@@ -266,8 +266,8 @@ mod tests {
     #[test]
     fn a_cycle_of_scripts_is_not_followed_forever() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("ring");
-        fs::write(&path, format!("#!{}\n", path.display())).unwrap();
+        let ring = format!("#!{}\n", directory.path().join("ring").display());
+        let path = file(&directory, "ring", ring.as_bytes());
         assert_eq!(found(path), Reach::FromOutside(NotPreloaded::NestedScripts));
     }
 
@@ -280,6 +280,8 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         let error = LaunchProgram::find(OsStr::new("thing"), &search).unwrap_err();
         assert_eq!(error.to_string(), "`thing` not found in PATH");
+        let error = LaunchProgram::find(path.as_os_str(), &search).unwrap_err();
+        assert!(error.to_string().ends_with("thing is not executable: `chmod +x` it"), "{error}");
         assert!(matches!(
             LaunchProgram::find(path.with_file_name("none").as_os_str(), &search),
             Err(LaunchProgramError::Unreadable { .. })
