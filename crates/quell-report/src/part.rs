@@ -44,12 +44,10 @@ impl<'a> Part<'a> {
                 let load = plan.loads.get(at).map_or_else(String::new, |load| shown(load));
                 let experiment = LoadExperiment {
                     load: load.parse().ok(),
-                    offered_per_s: None,
-                    record: record.clone(),
-                    end: EndOfExperiment::Stopped(quell_experiment::StopReason::BudgetSpent),
-                    settings: None,
-                    other_programs: None,
-                    effects: std::collections::BTreeMap::new(),
+                    ..LoadExperiment::new(
+                        record.clone(),
+                        EndOfExperiment::Stopped(quell_experiment::StopReason::BudgetSpent),
+                    )
                 };
                 let heading = if load == "present" { "the present load".to_owned() } else { load.clone() };
                 Self { load, heading, analysis: analysis.clone(), experiment: Cow::Owned(experiment) }

@@ -112,6 +112,20 @@ pub enum EndOfExperiment {
 }
 
 impl<S> LoadExperiment<S> {
+    /// Slices whose load, settings and disturbances are not known.
+    #[must_use]
+    pub const fn new(record: ExperimentRecord<S>, end: EndOfExperiment) -> Self {
+        Self {
+            load: None,
+            offered_per_s: None,
+            record,
+            end,
+            settings: None,
+            other_programs: None,
+            effects: BTreeMap::new(),
+        }
+    }
+
     /// Analyses the slices and decides the verdicts. Verdicts on the time of CPUs are withheld if it was mostly that of
     /// other programs, and verdicts on what clients see if these left the server no idle CPU. A change that rounds to 0 %
     /// is no difference, however certain it is.
@@ -281,15 +295,7 @@ mod tests {
         }
         let (record, _) = switchback.finish();
         let end = EndOfExperiment::Interrupted;
-        LoadExperiment {
-            load: None,
-            offered_per_s: None,
-            record,
-            end,
-            settings: None,
-            other_programs: None,
-            effects: BTreeMap::new(),
-        }
+        LoadExperiment::new(record, end)
     }
 
     #[test]

@@ -511,15 +511,10 @@ mod tests {
     fn without_slices() -> LoadExperiment {
         let base = Treatment { name: "base".to_owned(), setting: DeliveryMode::default() };
         let design = ExperimentDesign::new(base, Vec::new(), Vec::new(), 1);
-        LoadExperiment {
-            load: None,
-            offered_per_s: None,
-            record: ExperimentRecord { design, slices: Vec::new(), dropped: BTreeMap::new() },
-            end: EndOfExperiment::Interrupted,
-            settings: None,
-            other_programs: None,
-            effects: BTreeMap::new(),
-        }
+        LoadExperiment::new(
+            ExperimentRecord { design, slices: Vec::new(), dropped: BTreeMap::new() },
+            EndOfExperiment::Interrupted,
+        )
     }
 
     #[test]

@@ -404,15 +404,7 @@ mod tests {
             switchback.record(slice.with_metric(ON_TIME, Some(on_time))).unwrap();
         }
         let (record, _) = switchback.finish();
-        let result = Some(LoadExperiment {
-            load: None,
-            offered_per_s: None,
-            record,
-            end: EndOfExperiment::Interrupted,
-            settings: None,
-            other_programs: None,
-            effects: std::collections::BTreeMap::new(),
-        });
+        let result = Some(LoadExperiment::new(record, EndOfExperiment::Interrupted));
         let receive_calls = std::collections::BTreeMap::new();
         XdpPoint { rate_kpps: 12.0, delay_us, result, receive_calls, queues: BTreeMap::new(), not_possible: None }
     }

@@ -228,15 +228,7 @@ fn at_load(setup: &Setup, per_s: f64) -> LoadExperiment {
     let load = Some(quell_load::OfferedLoad::Rate(per_s));
     let (record, _) = switchback.finish();
     let end = EndOfExperiment::Stopped(quell_experiment::StopReason::BudgetSpent);
-    LoadExperiment {
-        load,
-        offered_per_s: Some(per_s),
-        record,
-        end,
-        settings: None,
-        other_programs: None,
-        effects: std::collections::BTreeMap::new(),
-    }
+    LoadExperiment { load, offered_per_s: Some(per_s), ..LoadExperiment::new(record, end) }
 }
 
 /// The explanation that `docs/` shows.

@@ -58,15 +58,7 @@ fn experiment(modes: &[(&str, f64, f64)], noise: f64) -> ExperimentResult {
         connections: 1,
     });
     let mut result = ExperimentResult::begin(subject).unwrap();
-    result.experiments.push(LoadExperiment {
-        load: None,
-        offered_per_s: None,
-        record,
-        end,
-        settings: None,
-        other_programs: None,
-        effects: std::collections::BTreeMap::new(),
-    });
+    result.experiments.push(LoadExperiment::new(record, end));
     result
 }
 

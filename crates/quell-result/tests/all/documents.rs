@@ -102,11 +102,7 @@ fn the_published_experiment_of_af_xdp_is_read_back() {
     let result = LoadExperiment {
         load,
         offered_per_s: Some(12_000.0),
-        record,
-        end: EndOfExperiment::Interrupted,
-        settings: None,
-        other_programs: None,
-        effects: std::collections::BTreeMap::new(),
+        ..LoadExperiment::new(record, EndOfExperiment::Interrupted)
     };
     let mut calls = LatencyHistogram::new();
     calls.record(900);

@@ -7,7 +7,7 @@ use crate::{Ns, TimelineEntry, Trace};
 
 /// Steps of the trace from `from_ns` on, in order.
 pub(super) fn steps(trace: &Trace, mode: &DeliveryMode, from_ns: Ns) -> Vec<Step> {
-    let mut narrator = Narrator { napi: mode.napi(), masked: false, polled_until_ns: 0, waiting: 0 };
+    let mut narrator = Narrator { napi: mode.napi(), masked: false, polled_until_ns: 0 };
     let steps = trace.timeline(0, Ns::MAX).into_iter().filter_map(|entry| {
         let text = narrator.sentence(&entry)?;
         Some(Step { at_ns: entry.at_ns, lasts_ns: entry.lasts_ns, text })
@@ -19,8 +19,6 @@ pub(super) fn steps(trace: &Trace, mode: &DeliveryMode, from_ns: Ns) -> Vec<Step
 struct Narrator {
     napi: NapiSettings,
     masked: bool,
-    /// Number of packets between the ring and their sockets.
-    waiting: usize,
     /// Time until which the application's thread polls the queue, in ns.
     polled_until_ns: Ns,
 }
@@ -28,8 +26,6 @@ struct Narrator {
 impl Narrator {
     fn sentence(&mut self, entry: &TimelineEntry) -> Option<String> {
         match entry.what {
-            "packet" => self.waiting += 1,
-            "delivered" => self.waiting = self.waiting.saturating_sub(1),
             "interrupt" => self.masked = true,
             "interrupt enabled" => self.masked = false,
             "busy poll" => self.polled_until_ns = entry.at_ns + entry.lasts_ns.unwrap_or(0),

@@ -424,15 +424,7 @@ where
         ExperimentEnd::SubjectFailed(error) => EndOfExperiment::Failed(format!("under {failed_under}: {error}")),
         ExperimentEnd::InvalidObservation(invalid) => EndOfExperiment::Failed(invalid.to_string()),
     };
-    Ok(LoadExperiment {
-        load,
-        offered_per_s,
-        record,
-        end,
-        settings: None,
-        other_programs: None,
-        effects: std::collections::BTreeMap::new(),
-    })
+    Ok(LoadExperiment { load, offered_per_s, ..LoadExperiment::new(record, end) })
 }
 
 fn words_of(judge: Option<&Judge>) -> Option<Vec<String>> {

@@ -136,12 +136,10 @@ pub fn answer(
             result.not_a_measurement = Some(EMULATED.to_owned());
             result.experiments.push(LoadExperiment {
                 load: Some(OfferedLoad::Max),
-                offered_per_s: None,
-                record: ExperimentRecord { design: design.clone(), slices: Vec::new(), dropped: BTreeMap::new() },
-                end: EndOfExperiment::Interrupted,
-                settings: None,
-                other_programs: None,
-                effects: BTreeMap::new(),
+                ..LoadExperiment::new(
+                    ExperimentRecord { design: design.clone(), slices: Vec::new(), dropped: BTreeMap::new() },
+                    EndOfExperiment::Interrupted,
+                )
             });
             report(&GuestEvent::Up(Box::new(result)));
             let end = lab.serve(&modes, false, journal, report, |subject, report| compare(subject, design, report))?;

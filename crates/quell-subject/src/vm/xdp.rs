@@ -179,15 +179,7 @@ mod tests {
         let slice = |arm| SliceRecord { block: 0, arm, observation: SliceObservation::default() };
         record.slices = [0, 3].map(slice).to_vec();
         let end = EndOfExperiment::Interrupted;
-        let result = LoadExperiment {
-            load: None,
-            offered_per_s: None,
-            record,
-            end,
-            settings: None,
-            other_programs: None,
-            effects: std::collections::BTreeMap::new(),
-        };
+        let result = LoadExperiment::new(record, end);
         let point = XdpPoint { result: Some(result), ..XdpPoint::new(0.12, 0.0) };
 
         let mut collected = CollectedPoints::default();

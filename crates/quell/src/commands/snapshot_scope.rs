@@ -60,10 +60,14 @@ impl ScopeArgs {
 
 /// Converts an error of taking a snapshot: the object does not exist, or the kernel refused.
 pub(in crate::commands) fn not_taken(error: &TakeError) -> Failure {
-    let exit = match error {
-        TakeError::NoSuchProcess(_) | TakeError::NoSuchDevice { .. } => Exit::Usage,
-        TakeError::Namespace(error) if error.is_absent() || error.is_of_name() => Exit::Usage,
-        _ => Exit::KernelRefused,
-    };
-    Failure::new(exit, error)
+    Failure::new(if is_missing(error) { Exit::Usage } else { Exit::KernelRefused }, error)
+}
+
+/// Whether the command line names an object that does not exist.
+pub(in crate::commands) fn is_missing(error: &TakeError) -> bool {
+    match error {
+        TakeError::NoSuchProcess(_) | TakeError::NoSuchDevice { .. } => true,
+        TakeError::Namespace(error) => error.is_absent() || error.is_of_name(),
+        _ => false,
+    }
 }

@@ -25,7 +25,7 @@ use quell_mode::parse_duration;
 use quell_mode::profile::{Profile, ProfileError};
 
 use super::attach::ask;
-use super::snapshot_scope::not_taken;
+use super::snapshot_scope::is_missing;
 use super::stalls;
 use crate::exit::{Exit, Failure};
 use crate::journals::{journal, name_of, revert_killed_runs};
@@ -262,7 +262,7 @@ fn failure(error: ApplyError) -> Failure {
             Failure::new(Exit::RolledBack, format!("{error}; {}", undo_outcome(reverted)))
         }
         ApplyError::Keep(_) => Failure::new(Exit::RolledBack, error),
-        ApplyError::Look(error) => not_taken(&error).unchanged(),
+        ApplyError::Look(ref look) if is_missing(look) => Failure::usage(error).unchanged(),
         other => Failure::refused(other),
     }
 }
