@@ -308,8 +308,8 @@ impl Attachment {
         Ok(transaction.hand_over_to(keeper)?)
     }
 
-    /// Records in the journal that this process maintains the attachment, follows its programs, and ends it on SIGTERM. The keeper continues
-    /// to watch this process.
+    /// Records in the journal that this process maintains the attachment, follows its programs, and ends it on SIGTERM.
+    /// The keeper continues to watch this process.
     pub fn hold(&mut self) -> Result<(), AttachError> {
         info!("this process remains the owner of the journal");
         Ok(self.transaction.maintained_by_follower(Keeper::this_process(&self.proc).map_err(PersistError::from)?)?)

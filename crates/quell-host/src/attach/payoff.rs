@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::effect::{EffectOnQueue, ModeVerdict, PACKETS_TO_JUDGE};
+use super::plan::polls_epolls;
 use crate::findings::{Fix, LackingCpus};
 
 /// Polls per packet above which a mode polls more than interrupts would, which need at most one, and some without packets.
@@ -250,7 +251,7 @@ fn break_even_packets_per_s(mode: &DeliveryMode) -> Option<u64> {
 fn with_fewer_polls(mode: &DeliveryMode, gap_ns: f64) -> DeliveryMode {
     let present_ns = mode.napi().gro_flush_timeout_ns;
     let suspends = mode.napi().irq_suspend_timeout_ns > 0;
-    if !mode.epoll().is_some_and(|epoll| epoll.prefer_busy_poll || epoll.busy_poll_usecs > 0) {
+    if !polls_epolls(mode) {
         return DeliveryMode::default();
     }
     let longer = TIMEOUTS_NS.into_iter().find(|&ns| ns as f64 >= gap_ns && (ns > present_ns || !suspends));

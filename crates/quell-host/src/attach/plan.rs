@@ -158,7 +158,8 @@ pub fn plan(
 }
 
 /// Whether the mode busy polls in `epoll_wait`.
-fn polls_epolls(mode: &DeliveryMode) -> bool {
+#[must_use]
+pub fn polls_epolls(mode: &DeliveryMode) -> bool {
     mode.epoll().is_some_and(|epoll| epoll.busy_poll_usecs > 0 || epoll.prefer_busy_poll)
 }
 

@@ -1,6 +1,6 @@
 //! Rules about the placement of workers, interrupts and NAPI kthreads on CPUs and NUMA nodes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quell_linux::netdev::NapiThreading;
 use quell_linux::{CpuList, NapiId, Pid};
@@ -36,7 +36,8 @@ static FLOATING: Rule = Rule {
 };
 
 fn floating(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let epolls_of = |pid: Pid| query.epolls().filter(|epoll| epoll.process.pid == pid).count();
+    let mut epolls_of: BTreeMap<Pid, usize> = BTreeMap::new();
+    query.epolls().for_each(|epoll| *epolls_of.entry(epoll.process.pid).or_default() += 1);
     let alike_threads = |epoll: &EpollContext<'_>, thread: &Thread| {
         epoll.process.threads.known_elements().filter(|other| other.name == thread.name).count()
     };
@@ -47,7 +48,7 @@ fn floating(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         let [(thread, _)] = epoll.waiters[..] else { return None };
         let cpus = thread.affinity.known().filter(|cpus| cpus.len() > 1)?;
         // Any of Go's threads may wait next.
-        if alike_threads(epoll, thread) > epolls_of(epoll.process.pid) {
+        if alike_threads(epoll, thread) > epolls_of[&epoll.process.pid] {
             return None;
         }
         let at = epoll.by_napi.keys().find_map(|&id| packet_cpu(query, id));

@@ -276,8 +276,8 @@ fn listens(socket: &SnapshotSocket) -> bool {
 }
 
 /// Advice to a program whose new connections are steered.
-pub const STEERED: &str = "new connections are steered to one queue per worker; those from before stay until their clients reconnect: restart \
-     these, or reload a server that can, such as nginx";
+pub const STEERED: &str = "new connections are steered to one queue per worker; those from before stay until their \
+     clients reconnect: restart these, or reload a server that can, such as nginx";
 
 /// Replaces the advice to steer in findings about these programs, whose connections are steered.
 pub fn are_steered(findings: &mut [Finding], programs: &BTreeSet<Pid>) {

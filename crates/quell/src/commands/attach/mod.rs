@@ -27,7 +27,7 @@ use quell_host::attach::no_poll::{NoPollCause, no_poll_cause_now};
 use quell_host::attach::no_queue::NoQueueCause;
 use quell_host::attach::owners::refuse_under_owners;
 use quell_host::attach::placement::{Groups, Placement, PlacementResult, Wanted, decide};
-use quell_host::attach::plan::QueueStep;
+use quell_host::attach::plan::{QueueStep, polls_epolls};
 use quell_host::attach::poller::with_safe_timer;
 use quell_host::attach::{
     AttachError, AttachPlan, AttachRequest, Attached, AttachedMode, Attachment, EpollsSetBy, TargetError, Targets,
@@ -40,7 +40,7 @@ use quell_host::steer::{NothingSteered, Steering, mark_steered};
 use quell_linux::pidfd::Signal;
 use quell_linux::signal::Interruption;
 use quell_linux::{NapiId, Pid};
-use quell_mode::{DeliveryMode, EpollParams};
+use quell_mode::DeliveryMode;
 use tracing::{debug, info};
 
 use args::AttachProgramsArgs;
@@ -130,7 +130,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         groups.steerings.iter_mut().for_each(Steering::forget_established);
     }
     let mut report = render::Report::new(&request, &targets, &plan, findings, args.command_that_follows(mode));
-    if mode.epoll().is_some_and(|epoll| epoll != EpollParams::default()) {
+    if polls_epolls(&mode) {
         report.will_mix = findings::will_mix(&snapshot, &targets.pids());
     }
     if mode.poller().is_some() {
