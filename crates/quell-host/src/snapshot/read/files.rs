@@ -49,20 +49,23 @@ fn earlier_of(
 ) -> Vec<Option<HeldEpoll>> {
     let mut firsts: Vec<HeldEpoll> = Vec::new();
     let earlier = |&held: &HeldEpoll| {
-        let mut failed = false;
-        let compare = |first: &HeldEpoll| {
-            order(*first, held).unwrap_or_else(|_| {
-                failed = true;
-                Ordering::Less
-            })
-        };
-        match firsts.binary_search_by(compare) {
-            Ok(first) => Some(firsts[first]),
-            Err(at) => {
-                if !failed {
+        loop {
+            let mut failed = None;
+            let compare = |first: &HeldEpoll| {
+                order(*first, held).unwrap_or_else(|_| {
+                    failed = Some(*first);
+                    Ordering::Less
+                })
+            };
+            match (firsts.binary_search_by(compare), failed) {
+                (Ok(first), _) => return Some(firsts[first]),
+                // Its process has exited, or closed it, since.
+                (Err(_), Some(first)) if order(first, first).is_err() => firsts.retain(|other| *other != first),
+                (Err(_), Some(_)) => return None,
+                (Err(at), None) => {
                     firsts.insert(at, held);
+                    return None;
                 }
-                None
             }
         }
     };
@@ -114,6 +117,8 @@ fn params(files: &OpenFiles<'_>, fd: i32) -> Reading<EpollParams> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
     use quell_linux::Pid;
 
@@ -129,5 +134,20 @@ mod tests {
         assert_eq!(earlier, [None, None, first, None, first, first, None]);
         let unsupported = earlier_of(&all, |_, _| Err(io::ErrorKind::Unsupported.into()));
         assert_eq!(unsupported, [None; 7]);
+    }
+
+    #[test]
+    fn a_process_that_exits_hides_no_epoll_of_others() {
+        let held = |pid| HeldEpoll { pid: Pid::new(pid).unwrap(), fd: 4 };
+        let file = |one: HeldEpoll| if one.pid.get() < 12 { one.pid.get() } else { 12 };
+        let has_exited = Cell::new(false);
+        let earlier = earlier_of(&[10, 11, 12, 13].map(held), |one, other| {
+            has_exited.set(has_exited.get() || other == held(12));
+            match has_exited.get() && [one, other].contains(&held(11)) {
+                true => Err(io::ErrorKind::NotFound.into()),
+                false => Ok(file(one).cmp(&file(other))),
+            }
+        });
+        assert_eq!(earlier, [None, None, None, Some(held(12))]);
     }
 }
