@@ -7,6 +7,7 @@ use quell_linux::Pid;
 use quell_linux::kernel::Kernel;
 use quell_linux::proc::ProcRoot;
 use quell_linux::sched::{self, SchedError};
+use quell_linux::visible;
 use quell_load::LoadSpec;
 use quell_load::clients::{ClientFacts, ClockOffset};
 use quell_mode::{DeliveryMode, NapiSettings, Nearest};
@@ -231,6 +232,20 @@ pub struct OtherProgramFacts {
     pub name: String,
     /// CPU time divided by elapsed time: 1 is one CPU, always.
     pub cpus: f64,
+}
+
+impl OtherProgramFacts {
+    /// Which programs these are: `stress 812: 98 % of a CPU`, or what shows them if none is known.
+    #[must_use]
+    pub fn which(programs: &[Self]) -> String {
+        let one = |Self { pid, name, cpus }: &Self| {
+            format!("{} {pid}: {:.0} % of a CPU", visible::name(name), cpus * 100.0)
+        };
+        match programs {
+            [] => "`top` shows them".to_owned(),
+            programs => programs.iter().map(one).collect::<Vec<_>>().join(", "),
+        }
+    }
 }
 
 /// A problem under some modes, by the rules of `quell doctor`.

@@ -1,15 +1,17 @@
 //! Whether the lab can be measured now: other programs take CPUs, and the maximum throughput of `base`, to which loads in
 //! percent refer, falls when they do.
 
+use std::iter;
 use std::time::Duration;
 
-use quell_linux::proc::ProcError;
+use quell_linux::proc::{ProcError, ProcRoot};
 use quell_linux::visible::thousands;
 use quell_load::{Generator, LoadError, RunObserver, RunSpec, Schedule};
 
 use crate::counters::use_during;
 use crate::disturbance::FOREIGN_ON_CLIENT_MAX;
-use quell_result::facts::CpuLayout;
+use crate::other_programs::ProcessTimes;
+use quell_result::facts::{CpuLayout, OtherProgramFacts};
 
 /// Time for which other programs are observed.
 const OBSERVED: Duration = Duration::from_millis(500);
@@ -21,15 +23,21 @@ const LOOPS_MAX: usize = 4;
 const APART_MAX: f64 = 1.2;
 
 /// Reason to measure later.
-#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Unsuitable {
-    /// Share of the lab's CPUs that other programs take, 0 to 1.
+    /// Other programs take the lab's CPUs.
     #[error(
-        "other programs take {:.0} % of the lab's CPUs, and most slices would be disturbed: end these programs (`top` shows \
-         them), or measure later",
-        100.0 * .0
+        "other programs take {:.0} % of the lab's CPUs, and most slices would be disturbed: end these programs ({}), or \
+         measure later",
+        100.0 * share,
+        OtherProgramFacts::which(programs)
     )]
-    MachineIsBusy(f64),
+    MachineIsBusy {
+        /// Share of the CPUs, 0 to 1.
+        share: f64,
+        /// The busiest of them.
+        programs: Vec<OtherProgramFacts>,
+    },
     /// The closed loops do not agree.
     #[error(
         "base's maximum is not stable ({}/s, then {}/s), and loads in percent refer to it: end other programs, or \
@@ -60,8 +68,14 @@ fn whole(per_s: f64) -> String {
 /// Observes for half a second how much other programs use of the lab's CPUs. Nothing of the lab may run.
 pub(crate) fn other_programs(cpus: &CpuLayout) -> Result<Option<Unsuitable>, ProcError> {
     let lab_cpus = cpus.server_cpus().into_iter().chain(cpus.client_cpus()).collect();
+    let proc = ProcRoot::default();
+    let processes = ProcessTimes::read(&proc);
     let share = use_during(&lab_cpus, OBSERVED)?.and_then(|used| used.foreign_share());
-    Ok(share.filter(|share| *share > FOREIGN_ON_CLIENT_MAX).map(Unsuitable::MachineIsBusy))
+    let programs = || processes?.others_since(&proc, iter::empty(), &lab_cpus);
+    Ok(share.filter(|share| *share > FOREIGN_ON_CLIENT_MAX).map(|share| {
+        let programs = programs().unwrap_or_default();
+        Unsuitable::MachineIsBusy { share, programs }
+    }))
 }
 
 /// Requests per second in the last two closed loops.
@@ -108,8 +122,10 @@ mod tests {
     #[test]
     fn each_reason_has_its_figures_and_what_to_do() {
         let no_longer_fits = Unsuitable::NoLongerFits { offered_per_s: 63_198.0, reaches_per_s: 35_540.0 };
-        let texts =
-            [Unsuitable::MachineIsBusy(0.63), Unsuitable::MaximumVaries(Maximum([70_220.0, 35_540.0])), no_longer_fits];
+        let stress = OtherProgramFacts { pid: 812, name: "stress".to_owned(), cpus: 0.98 };
+        let busy = Unsuitable::MachineIsBusy { share: 0.63, programs: vec![stress] };
+        assert!(busy.to_string().contains("end these programs (stress 812: 98 % of a CPU), or"), "{busy}");
+        let texts = [busy, Unsuitable::MaximumVaries(Maximum([70_220.0, 35_540.0])), no_longer_fits];
         for (text, figure) in
             texts.map(|reason| reason.to_string()).iter().zip(["63 %", "(70,220/s, then 35,540/s)", "63,198/s"])
         {

@@ -160,15 +160,24 @@ impl EffectOnQueue {
     /// The verdict if the program's polls are missing. An idle program has none either: before it sleeps, `epoll_wait`
     /// forgets the queue, where packets of others still arrive.
     fn without_program(&self, why: impl FnOnce() -> String) -> ModeVerdict {
-        let Self { packets, programs_cpu_ns, .. } = *self;
-        match programs_cpu_ns.filter(|&cpu_ns| cpu_ns < packets.saturating_mul(CPU_NS_PER_PACKET)) {
+        match self.cpu_ns_beside_others() {
             Some(cpu_ns) => ModeVerdict::CannotTell(format!(
                 "other traffic on the queue: the program used {:.1} ms of CPU time for {}",
                 cpu_ns as f64 / 1e6,
-                counted(packets, "packet")
+                counted(self.packets, "packet")
             )),
             None => ModeVerdict::NotInEffect(why()),
         }
+    }
+
+    /// CPU time of programs that cannot have received most of the packets.
+    fn cpu_ns_beside_others(&self) -> Option<u64> {
+        self.programs_cpu_ns.filter(|&cpu_ns| cpu_ns < self.packets.saturating_mul(CPU_NS_PER_PACKET))
+    }
+
+    /// Whether the programs received too few packets for a verdict.
+    pub(super) fn has_few_packets(&self) -> bool {
+        self.packets < PACKETS_TO_JUDGE || self.cpu_ns_beside_others().is_some()
     }
 }
 

@@ -74,13 +74,15 @@ pub enum DoesItPay {
     ChangesNothing,
     /// It is in effect, and only a measurement shows whether it pays.
     MeasureToKnow,
-    /// The load or the counters do not show whether it is in effect.
+    /// The counters do not show whether it is in effect.
     CannotTell,
+    /// The programs receive too few packets to judge it, and to gain from it.
+    TooFewPackets,
 }
 
 impl DoesItPay {
     /// Names of all answers, the most serious first.
-    pub const NAMES: [&str; 9] = [
+    pub const NAMES: [&str; 10] = [
         "drifted",
         "not-in-effect",
         "leaves-queues-unpolled",
@@ -90,6 +92,7 @@ impl DoesItPay {
         "changes-nothing",
         "measure-to-know",
         "cannot-tell",
+        "too-few-packets",
     ];
 
     /// Its name, as in JSON and metrics.
@@ -105,6 +108,7 @@ impl DoesItPay {
             Self::ChangesNothing => "changes-nothing",
             Self::MeasureToKnow => "measure-to-know",
             Self::CannotTell => "cannot-tell",
+            Self::TooFewPackets => "too-few-packets",
         }
     }
 
@@ -150,6 +154,7 @@ impl ModePayoff {
             }
             (Some(PollCost::Uncertain { beside }), None, None) => DoesItPay::NearBreakEven { beside },
             _ if is(|verdict| matches!(verdict, ModeVerdict::InEffect(_))) => DoesItPay::MeasureToKnow,
+            _ if queues.iter().all(|(seen, _)| seen.has_few_packets()) => DoesItPay::TooFewPackets,
             _ => DoesItPay::CannotTell,
         };
         let waited = |(seen, _): &(EffectOnQueue, ModeVerdict)| seen.cpu_wait_share();
@@ -294,6 +299,7 @@ mod tests {
             DoesItPay::ChangesNothing,
             DoesItPay::MeasureToKnow,
             DoesItPay::CannotTell,
+            DoesItPay::TooFewPackets,
         ];
         assert_eq!(answers.each_ref().map(DoesItPay::name), DoesItPay::NAMES);
         for answer in &answers {
@@ -431,6 +437,10 @@ mod tests {
         assert_eq!((queues, polls_per_packet, program_share), (2, Some(0.5), Some(0.9)));
         assert_eq!((wait_p99_ns, pays), (Some(3_000), DoesItPay::MeasureToKnow));
         let idle = payoff("suspend20", &[(seen(0, 0, 0), ModeVerdict::CannotTell("idle".to_owned()))], None);
-        assert_eq!((idle.polls_per_packet, idle.program_share, idle.pays), (None, None, DoesItPay::CannotTell));
+        assert_eq!((idle.polls_per_packet, idle.program_share, idle.pays), (None, None, DoesItPay::TooFewPackets));
+        let cannot_tell = |seen| payoff("suspend20", &[(seen, ModeVerdict::CannotTell(String::new()))], None).pays;
+        assert_eq!(cannot_tell(seen(3_000, 900, 400)), DoesItPay::CannotTell, "the load does not make it unclear");
+        let of_others = EffectOnQueue { programs_cpu_ns: Some(90_000), ..seen(3_000, 900, 0) };
+        assert_eq!(cannot_tell(of_others), DoesItPay::TooFewPackets);
     }
 }

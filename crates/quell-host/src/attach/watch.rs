@@ -54,7 +54,9 @@ impl AttachmentWatch {
     pub fn after(reported: Option<&ModePayoff>) -> Self {
         let mut watch = Self::default();
         watch.effects.pays = reported.map(|payoff| discriminant(&payoff.pays));
-        let is_unknown = |pays: &DoesItPay| matches!(pays, DoesItPay::CannotTell | DoesItPay::NotInEffect { .. });
+        let is_unknown = |pays: &DoesItPay| {
+            matches!(pays, DoesItPay::CannotTell | DoesItPay::TooFewPackets | DoesItPay::NotInEffect { .. })
+        };
         // Without an answer, nobody wanted to know.
         watch.effects.is_reported = reported.is_none_or(|payoff| !is_unknown(&payoff.pays));
         watch
@@ -205,7 +207,10 @@ impl EffectWatch {
     /// Records whether the mode pays. Returns whether it has to be reported.
     fn is_news(&mut self, payoff: &ModePayoff) -> bool {
         let pays = discriminant(&payoff.pays);
-        let is_open = matches!(payoff.pays, DoesItPay::CannotTell | DoesItPay::NearBreakEven { .. });
+        let is_open = matches!(
+            payoff.pays,
+            DoesItPay::CannotTell | DoesItPay::TooFewPackets | DoesItPay::NearBreakEven { .. }
+        );
         !is_open && self.pays.replace(pays) != Some(pays)
     }
 }
@@ -266,7 +271,7 @@ mod tests {
         let payoff = |pays| ModePayoff { pays, ..ModePayoff::of("suspend200".parse().unwrap(), &[], None, None) };
         let is_reported = |pays| AttachmentWatch::after(Some(&payoff(pays))).effects.is_reported;
         assert!(is_reported(DoesItPay::MeasureToKnow));
-        assert!(!is_reported(DoesItPay::CannotTell));
+        assert!(!is_reported(DoesItPay::CannotTell) && !is_reported(DoesItPay::TooFewPackets));
         assert!(!is_reported(DoesItPay::NotInEffect { on_unset_epolls: false }));
         assert!(AttachmentWatch::after(None).effects.is_reported, "--seconds 0");
         assert!(!AttachmentWatch::default().effects.is_reported, "`quell run`");

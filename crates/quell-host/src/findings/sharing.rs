@@ -15,7 +15,7 @@ use super::sorting::one_queue_per_epoll;
 use super::text::time_text;
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
-use crate::snapshot::{Device, Protocol, RxQueue, Snapshot, SnapshotNapi, SnapshotSocket, SocketState};
+use crate::snapshot::{Device, Process, Protocol, RxQueue, Snapshot, SnapshotNapi, SnapshotSocket, SocketState};
 
 pub(super) const RULES: &[&Rule] =
     &[&MIXED, &UDP_ON_SEVERAL, &UDP_KEEPS_FIRST, &SHARED_QUEUE, &SHARED_EPOLL, &REUSEPORT, &BATCH, &LEASED];
@@ -272,14 +272,24 @@ static SHARED_EPOLL: Rule = Rule {
 fn shared_epoll(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let shared = query.epolls().filter(|epoll| epoll.waiters.len() > 1);
     let matters = shared.filter(|epoll| epoll.polls() || epoll.by_napi.len() > 1);
+    let waits_there = |epoll: &EpollContext<'_>, process: &Process| {
+        let mut tids = process.threads.known_elements().map(|thread| thread.tid);
+        tids.any(|tid| epoll.waiters.iter().any(|(waiter, _)| waiter.tid == tid))
+    };
     let observation = |epoll: &EpollContext<'_>| {
         let mut nodes = epoll.nodes();
         nodes.extend(epoll.waiters.iter().map(|(thread, _)| Node::from(*thread)));
+        let processes = query.now.processes.iter().filter(|process| waits_there(epoll, process)).count();
+        let threads = counted(epoll.waiters.len(), "thread");
         Observation {
             severity: if epoll.polls() { Severity::Warning } else { Severity::Note },
             nodes,
-            observed: format!("{} wait on it", counted(epoll.waiters.len(), "thread")),
+            observed: match processes {
+                0 | 1 => format!("{threads} wait on it"),
+                _ => format!("{threads} of {processes} processes, which have inherited it, wait on it"),
+            },
             fix: vec![match epoll.on_one_queue().len() {
+                0 | 1 if processes > 1 => Fix::advice("let each process open an epoll of its own after fork"),
                 0 | 1 => Fix::advice("run one process per queue, or use one epoll per thread"),
                 _ => one_queue_per_epoll(query, epoll),
             }],

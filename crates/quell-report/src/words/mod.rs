@@ -343,20 +343,11 @@ fn every_other_is_worse(modes: &[WorseMode]) -> String {
     format!(", because every other mode is worse by {}", by.join(" or "))
 }
 
-/// Programs with the CPU time that they used: `stress 812: 98 % of a CPU`.
-#[must_use]
-pub fn busy_programs(programs: &[OtherProgramFacts]) -> String {
-    let one = |program: &OtherProgramFacts| {
-        format!("{} {}: {:.0} % of a CPU", visible::name(&program.name), program.pid, program.cpus * 100.0)
-    };
-    programs.iter().map(one).collect::<Vec<_>>().join(", ")
-}
-
 /// Why verdicts are withheld, with the busiest programs as far as they are known.
 #[must_use]
 pub fn most_by_others(programs: Option<&[OtherProgramFacts]>) -> String {
     let named = programs.filter(|programs| !programs.is_empty());
-    let named = named.map(|programs| format!(" ({})", busy_programs(programs)));
+    let named = named.map(|programs| format!(" ({})", OtherProgramFacts::which(programs)));
     format!("other programs used most of the time of the server's CPUs{}", named.unwrap_or_default())
 }
 

@@ -149,7 +149,8 @@ pub(crate) fn in_short(payoff: &ModePayoff) -> &'static str {
         DoesItPay::CostsCpuTime { .. } => "polls more than interrupts would, measure",
         DoesItPay::NearBreakEven { .. } => "near break-even, measure",
         DoesItPay::ChangesNothing | DoesItPay::MeasureToKnow => "in effect, measure",
-        DoesItPay::CannotTell => "unclear, look again when more packets come",
+        DoesItPay::CannotTell => "unclear, measure",
+        DoesItPay::TooFewPackets => "too few packets, look again under load",
     }
 }
 
@@ -257,10 +258,28 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
                 Some(programs.measure(&[], "")),
             )
         }
-        DoesItPay::CannotTell => (
-            format!("whether {mode} is in effect is unclear{figures}; look again when more packets come"),
-            Some(programs.top()),
-        ),
+        DoesItPay::CannotTell => {
+            let compares = programs.compares();
+            (
+                format!("whether {mode} is in effect is unclear{figures}; measure whether it pays{compares}"),
+                Some(programs.measure(&[], "")),
+            )
+        }
+        DoesItPay::TooFewPackets => match whole_cpus(mode, *queues) {
+            Some(cost) => (
+                format!(
+                    "{mode} has too few packets to gain from{figures}, and {cost}: {undo}, unless more packets come at \
+                     other times"
+                ),
+                detach,
+            ),
+            None => (
+                format!(
+                    "{mode} has too few packets to judge it{figures}, and to gain from: look again under load, or {undo}"
+                ),
+                Some(programs.top()),
+            ),
+        },
     }
 }
 
@@ -301,6 +320,12 @@ pub(crate) fn unset(mode: &DeliveryMode, figures: &str) -> String {
         "{mode} is not set on epolls that had no connection when it was attached, or that the program has opened since, \
          as the workers of a reload do{figures}: if `--follow` runs, it sets them within seconds; otherwise set it again"
     )
+}
+
+/// Its connections come through queues that others have got since, as after a change of the number of queues.
+#[must_use]
+pub(crate) fn elsewhere(mode: &DeliveryMode) -> String {
+    format!("the program receives from queues without {mode}: set it again")
 }
 
 /// How connections from before an attachment get to their workers. A reload would end a measurement.
@@ -414,7 +439,11 @@ mod tests {
         assert!(near.contains("and delays packets") && command.as_deref() == Some("quell detach 812 813"), "{near}");
         let (not, command) = said("suspend20", DoesItPay::NotInEffect { on_unset_epolls: false });
         assert!(not.contains("not in effect") && command.as_deref() == Some("quell detach 812 813"), "{not}");
-        assert_eq!(said("suspend20", DoesItPay::CannotTell).1.as_deref(), Some("quell top 812 813"));
+        assert_eq!(said("suspend20", DoesItPay::CannotTell).1.as_deref(), Some("quell bench --pid 812,813"));
+        assert_eq!(said("suspend20", DoesItPay::TooFewPackets).1.as_deref(), Some("quell top 812 813"));
+        let (idle, command) = said("fullbusy", DoesItPay::TooFewPackets);
+        assert!(idle.contains(", and each worker polls while it waits, and uses a whole CPU"), "{idle}");
+        assert_eq!(command.as_deref(), Some("quell detach 812 813"));
         assert_eq!(said("base", DoesItPay::ChangesNothing).1.as_deref(), Some("quell bench --pid 812,813"));
     }
 

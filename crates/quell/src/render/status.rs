@@ -71,6 +71,7 @@ struct LeftBehind {
     purpose: Purpose,
     /// Name of the journal, by which `quell revert` selects it.
     journal_name: String,
+    programs: Vec<TargetProgram>,
 }
 
 /// Settings of a reverted journal that wait because their queues were missing.
@@ -80,6 +81,7 @@ struct WaitingReport {
     /// Name of the journal, by which `quell revert` selects it.
     journal_name: String,
     purpose: Purpose,
+    programs: Vec<TargetProgram>,
     settings: Vec<String>,
 }
 
@@ -275,6 +277,12 @@ impl AppliedReport {
         if let Some(attached) = self.attached.filter(|attached| !attached.launched && !self.started_since.is_empty()) {
             return Some((payoff::unset(&attached.mode, ""), Some(programs.replace(&attached.mode))));
         }
+        let is_elsewhere = |effect: &ProgramEffect| {
+            effect.payoff.is_none() && matches!(effect.effect, LiveEffect::Judged(ModeVerdict::NotInEffect(_)))
+        };
+        if let Some(attached) = self.attached.filter(|it| !it.launched && self.effects.iter().any(is_elsewhere)) {
+            return Some((payoff::elsewhere(&attached.mode), Some(programs.replace(&attached.mode))));
+        }
         let payoffs = self.effects.iter().filter_map(|effect| effect.payoff.as_ref());
         let worst = payoffs.min_by(|one, other| one.pays.cmp(&other.pays))?;
         // The lines of the programs have the figures.
@@ -321,7 +329,7 @@ fn live_effect(pid: Pid, observed: &Result<IntervalReport, String>) -> LiveEffec
         (None, Some(why)) => LiveEffect::Unknown(why.clone()),
         (None, None) if program.is_some_and(|program| !program.napis.is_empty()) => {
             LiveEffect::Judged(ModeVerdict::NotInEffect(
-                "none of the queues from which it receives has the mode: attach it again".to_owned(),
+                "none of the queues from which it receives has the mode".to_owned(),
             ))
         }
         (None, None) => {
@@ -342,12 +350,12 @@ impl StatusReport {
     ) -> Self {
         ends.reverse();
         let (waiting, left_behind): (Vec<_>, Vec<_>) = left.iter().partition(|(_, left)| left.only_waits());
-        let left_behind = left_behind.into_iter().map(|(path, left)| (name_of(path), left.begin.purpose.clone()));
+        let left_behind = left_behind.into_iter().map(|(path, left)| LeftBehind::of(path, left));
         Self {
             schema: Self::SCHEMA,
             applied,
             unusable,
-            left_behind: left_behind.map(|(journal_name, purpose)| LeftBehind { purpose, journal_name }).collect(),
+            left_behind: left_behind.collect(),
             waiting: waiting.into_iter().map(|(path, history)| WaitingReport::of(path, history)).collect(),
             stalls: stalls.into_iter().map(StallReport::from).collect(),
             history: ends,
@@ -430,11 +438,19 @@ impl fmt::Display for StallReport {
     }
 }
 
+impl LeftBehind {
+    fn of(path: &Path, history: &History) -> Self {
+        let (purpose, programs) = (history.begin.purpose.clone(), history.targets.clone());
+        Self { purpose, journal_name: name_of(path), programs }
+    }
+}
+
 impl WaitingReport {
     fn of(path: &Path, history: &History) -> Self {
         Self {
             journal_name: name_of(path),
             purpose: history.begin.purpose.clone(),
+            programs: history.targets.clone(),
             settings: waiting_settings(history),
         }
     }
@@ -449,13 +465,15 @@ impl fmt::Display for StatusReport {
         for applied in &self.applied {
             applied.fmt(f)?;
         }
-        for LeftBehind { purpose, journal_name } in &self.left_behind {
-            let name = on_one_line(journal_name);
-            writeln!(f, "left by an earlier run: {purpose} ({name}): undo with `quell revert {name}`")?;
+        for LeftBehind { purpose, journal_name, programs } in &self.left_behind {
+            let (name, programs) = (on_one_line(journal_name), to_programs(programs));
+            let what = on_one_line(&format!("{purpose}{programs}"));
+            writeln!(f, "left by an earlier run: {what} ({name}): undo with `quell revert {name}`")?;
         }
-        for WaitingReport { journal_name, purpose, settings } in &self.waiting {
+        for WaitingReport { journal_name, purpose, programs, settings } in &self.waiting {
             let (name, count) = (on_one_line(journal_name), self::settings(settings.len()));
-            writeln!(f, "reverted except {count}: {purpose} ({name}): try again with `quell revert {name}`")?;
+            let what = on_one_line(&format!("{purpose}{}", to_programs(programs)));
+            writeln!(f, "reverted except {count}: {what} ({name}): try again with `quell revert {name}`")?;
             // Settings of one queue wait for the same reason.
             let reasons: BTreeSet<_> = settings.iter().collect();
             reasons.into_iter().try_for_each(|why| writeln!(f, "  waits: {why}"))?;
@@ -707,8 +725,13 @@ mod tests {
     #[test]
     fn nothing_is_applied_only_if_nothing_is_left_either() {
         let report = |left_of: &[Purpose]| {
-            let left =
-                |purpose: &Purpose| LeftBehind { purpose: purpose.clone(), journal_name: "attach-42".to_owned() };
+            let name = "me\nm".to_owned();
+            let programs = vec![TargetProgram { pid: Pid::new(42).unwrap(), start_time_ticks: 7, name }];
+            let left = |purpose: &Purpose| LeftBehind {
+                purpose: purpose.clone(),
+                journal_name: "attach-42".to_owned(),
+                programs: programs.clone(),
+            };
             let left_behind = left_of.iter().map(left).collect();
             StatusReport { left_behind, ..StatusReport::new(Vec::new(), Vec::new(), &[], Vec::new(), Vec::new()) }
                 .to_string()
@@ -716,7 +739,7 @@ mod tests {
         assert_eq!(report(&[]), "nothing is applied\n");
         assert_eq!(
             report(&[Purpose::Attachment { mode: "base".parse().unwrap() }]),
-            "left by an earlier run: attach base (attach-42): undo with `quell revert attach-42`\n"
+            "left by an earlier run: attach base to me\\nm 42 (attach-42): undo with `quell revert attach-42`\n"
         );
     }
 
@@ -725,6 +748,7 @@ mod tests {
         let waiting = WaitingReport {
             journal_name: "attach-42".to_owned(),
             purpose: Purpose::Attachment { mode: "base".parse().unwrap() },
+            programs: Vec::new(),
             settings: vec!["queue 0".to_owned(); 2],
         };
         let empty = StatusReport::new(Vec::new(), Vec::new(), &[], Vec::new(), Vec::new());

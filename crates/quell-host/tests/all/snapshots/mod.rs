@@ -239,6 +239,13 @@ fn of_sharing_and_placement() -> Vec<Edit> {
     other_user["threads"] = json!([]);
     other_user["files"] =
         json!({"epolls": [], "sockets": [{"fd": 4, "inode": 102}], "xdp-sockets": [], "io-urings": []});
+    let mut child = healthy()["processes"][0].clone();
+    child["pid"] = json!(5_001);
+    for epoll in child["files"]["epolls"].as_array_mut().unwrap() {
+        epoll["same-as"] = json!({"pid": 4_242, "fd": epoll["fd"]});
+    }
+    child["threads"] = json!([child["threads"][1].clone()]);
+    child["threads"][0]["tid"] = json!(5_001);
     let poller = json!({
         "tid": 900, "name": "napi/eth0-8193", "state": "running", "affinity": "0",
         "scheduling": {"policy": {"other": {"nice": 0}}, "reset-on-fork": false},
@@ -283,6 +290,7 @@ fn of_sharing_and_placement() -> Vec<Edit> {
             vec![("/sockets/3/napi", json!(8_193)), ("/sockets/4/napi", json!(8_193))],
         ),
         edit("epoll-shared-by-threads", Warning, vec![("/processes/0/threads/2/epoll-wait/epoll-fd", json!(5))]),
+        edit("epoll-shared-by-threads", Warning, vec![("/processes/-", child)]),
         edit("reuseport-group-mixes-devices", Warning, mixed_group(json!(null))),
         edit("batch-delays-others", Note, vec![("/processes/-", other_user.clone())]),
         edit(

@@ -371,7 +371,7 @@ fn warnings(lacking_cpus: Option<LackingCpus>, Contention { flags, programs }: &
         (false, true) => Some("verdicts about CPU time would be withheld"),
         (false, false) => None,
     };
-    let which = if programs.is_empty() { "`top` shows them".to_owned() } else { words::busy_programs(programs) };
+    let which = quell_result::facts::OtherProgramFacts::which(programs);
     let busy = |withheld: &str| {
         format!(
             "warning: other programs use most of the busy time of the server's CPUs now, and {withheld}: end these \

@@ -188,10 +188,8 @@ fn finish(
     }
     written.map_err(crate::exit::not_written)?;
     of_profile.map_err(crate::exit::not_written)?;
-    match (profile_file, found) {
-        (Some(file), Some(_)) => output::say(&format!("\nprofile: {}", visible::path(file.path()))),
-        (Some(_), None) => {}
-        (None, _) => {}
+    if let (Some(file), Some(_)) = (profile_file, found) {
+        output::say(&format!("\nprofile: {}", visible::path(file.path())));
     }
     results::say_where(result_file);
     report::write_beside(result_file, ResultDocument::Tune(Box::new(file.clone())), args.subject.report.as_ref())?;
