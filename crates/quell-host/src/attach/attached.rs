@@ -82,8 +82,9 @@ impl AttachedMode {
         let purpose = &history.begin.purpose;
         let launched = matches!(purpose, Purpose::Launch { .. });
         let steers = history.steers();
-        // Workers of a filter are pinned when they have the connections of one queue, which can be later.
-        Some(Self { mode: purpose.mode()?, launched, steers, pins: steers || history.pins() })
+        // A follower pins workers when they have the connections of one queue, which can be later.
+        let pins = history.pins() || steers && history.is_followed();
+        Some(Self { mode: purpose.mode()?, launched, steers, pins })
     }
 }
 

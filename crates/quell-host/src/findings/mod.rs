@@ -26,7 +26,7 @@ mod xdp;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use quell_linux::NapiId;
+use quell_linux::{NapiId, Pid};
 use quell_sampler::QueueSample;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -42,7 +42,7 @@ pub use node::Node;
 pub(crate) use polling::fix_of_bypass;
 pub use setting::are_owned;
 pub(crate) use sharing::queue_per_udp_socket;
-pub use sharing::{EPOLL_MIXES_NAPIS, unpolled_queues};
+pub use sharing::{EPOLL_MIXES_NAPIS, mixes_queues, unpolled_queues};
 pub use sorting::{
     LackingCpus, QueuePerEpoll, STEERED, are_attached, are_placed, are_steered, cpus_lacking_for_pollers, name_mode,
     one_queue_if_attached, will_mix,
@@ -264,6 +264,20 @@ impl Finding {
     #[must_use]
     pub fn is_about_queues(&self) -> bool {
         !self.nodes.iter().any(|node| matches!(node, Node::Epoll { .. }))
+    }
+
+    /// Processes of its epolls.
+    pub(crate) fn epoll_pids(&self) -> impl Iterator<Item = Pid> + '_ {
+        self.nodes.iter().filter_map(|node| match node {
+            Node::Epoll { pid, .. } => Some(*pid),
+            _ => None,
+        })
+    }
+
+    /// Whether it is about an epoll of one of these programs.
+    #[must_use]
+    pub fn has_epoll_of(&self, programs: &BTreeSet<Pid>) -> bool {
+        self.epoll_pids().any(|pid| programs.contains(&pid))
     }
 
     /// Whether an epoll that polls has connections of several queues, of which it polls one.

@@ -15,6 +15,9 @@ use crate::snapshot::{CpuCounters, Device, Process, Reading, SnapshotNapi, Snaps
 
 pub(super) const RULES: &[&Rule] = &[&WITHOUT_NAPI, &SMALL_BUDGET, &NO_SUSPENSION_THERE, &LONG_FLUSH, &EMPTY_POLLS];
 
+/// Part of the connections of an epoll from which modes lose a good deal of their effect.
+const PART_WITHOUT_NAPI: usize = 10;
+
 static WITHOUT_NAPI: Rule = Rule {
     id: "connections-without-napi",
     severity: Severity::Serious,
@@ -24,11 +27,11 @@ static WITHOUT_NAPI: Rule = Rule {
     source: "fs/eventpoll.c, ep_set_busy_poll_napi_id; drivers/net/veth.c, veth_xmit; measured: SO_INCOMING_NAPI_ID is \
              0 with TSO on at the peer of a veth",
     explanation: "Detected if an epoll of a server, or one with prefer_busy_poll or busy_poll_usecs, watches established \
-                  TCP connections to other hosts with SO_INCOMING_NAPI_ID 0. Serious if it busy polls and this is true \
-                  for all of them, a note if it does not and this is true for some. The driver polls \
-                  without NAPI, or on veth, GRO is off on the device, TSO is on at its peer, or the peer has more \
-                  transmit queues than the device has receive queues, which is so if only some have no queue. Fix: on \
-                  veth, GRO on, TSO off at the peer, and no more transmit queues there.",
+                  TCP connections to other hosts with SO_INCOMING_NAPI_ID 0. A warning from a tenth of them on, serious \
+                  if it busy polls and this is true for most of them. The driver polls without NAPI, or on veth, GRO is \
+                  off on the device, TSO is on at its peer, or the peer has more transmit queues than the device has \
+                  receive queues, which is so if only some have no queue. Fix: on veth, GRO on, TSO off at the peer, \
+                  and no more transmit queues there.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -43,10 +46,10 @@ fn without_napi(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         let with = with.len();
         let without = epoll.without_napi.len();
         Observation {
-            severity: match (epoll.polls(), with) {
-                (true, 0) => Severity::Serious,
-                (true, _) | (false, 0) => Severity::Warning,
-                (false, _) => Severity::Note,
+            severity: match epoll.polls() {
+                true if without > with => Severity::Serious,
+                _ if without * PART_WITHOUT_NAPI >= with + without => Severity::Warning,
+                _ => Severity::Note,
             },
             nodes: epoll.nodes(),
             observed: format!("{without} of {} receive without a queue", counted(with + without, "connection")),

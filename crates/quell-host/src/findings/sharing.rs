@@ -84,6 +84,12 @@ pub fn unpolled_queues(now: &Snapshot) -> BTreeMap<Pid, Fix> {
     polling.map(|(epoll, _)| (epoll.process.pid, one_queue_per_epoll(&query, epoll))).collect()
 }
 
+/// Whether an epoll of these programs has connections of several queues.
+#[must_use]
+pub fn mixes_queues(now: &Snapshot, programs: &BTreeSet<Pid>) -> bool {
+    mixing(&SnapshotQuery::new(now, None)).any(|(epoll, _)| programs.contains(&epoll.process.pid))
+}
+
 static UDP_ON_SEVERAL: Rule = Rule {
     id: "udp-socket-on-several-queues",
     severity: Severity::Serious,

@@ -293,13 +293,7 @@ pub fn are_steered(findings: &mut [Finding], programs: &BTreeSet<Pid>) {
 /// Leaves out findings about workers of these programs that placement removes: several on one queue if their
 /// connections are steered, floating ones if they are pinned.
 pub fn are_placed(findings: &mut Vec<Finding>, programs: &BTreeSet<Pid>, steered: bool, pinned: bool) {
-    let are_theirs = |finding: &Finding| {
-        let mut pids = finding.nodes.iter().filter_map(|node| match node {
-            Node::Epoll { pid, .. } => Some(pid),
-            _ => None,
-        });
-        pids.all(|pid| programs.contains(pid))
-    };
+    let are_theirs = |finding: &Finding| finding.epoll_pids().all(|pid| programs.contains(&pid));
     let is_removed = |finding: &Finding| match finding.id {
         SHARED_BY_WORKERS => steered,
         FLOATING_WORKER => pinned,
@@ -314,11 +308,7 @@ pub fn are_placed(findings: &mut Vec<Finding>, programs: &BTreeSet<Pid>, steered
 /// Adapts the commands in findings about these programs to what is attached to them.
 pub fn are_attached(findings: &mut [Finding], programs: &BTreeMap<Pid, AttachedMode>) {
     for finding in findings {
-        let program = finding.nodes.iter().find_map(|node| match node {
-            Node::Epoll { pid, .. } => programs.get(pid),
-            _ => None,
-        });
-        let Some(attached) = program else { continue };
+        let Some(attached) = finding.epoll_pids().find_map(|pid| programs.get(&pid)) else { continue };
         finding.fix = std::mem::take(&mut finding.fix).into_iter().map(|fix| fix.if_attached(attached)).collect();
     }
 }

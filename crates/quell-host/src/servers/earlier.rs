@@ -6,6 +6,10 @@ use serde::Serialize;
 
 /// Largest factor between two loads at which the answer of one holds at the other.
 const LOAD_FACTOR_MAX: u64 = 2;
+/// Packets per second up to which the load of a measurement can be that of the judge that Quell advises.
+const ADVISED_JUDGE_MAX: u64 = 5_000;
+/// Packets per second below which a server has no load, but health checks.
+const NO_LOAD: u64 = 200;
 
 /// An earlier measurement of a program at one load.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -35,15 +39,20 @@ pub enum OwnLoad {
 }
 
 impl EarlierMeasurement {
-    /// Whether its answer holds at this load, in packets per second: it was measured at a similar one, or one of the
-    /// two is unknown. A measurement with a load of its own answers for lower ones, too: the live part of its load is
-    /// unknown.
+    /// Whether it was measured at a load similar to this one, in packets per second, or one of the two is unknown.
+    #[must_use]
+    pub fn is_near(&self, packets_per_s: Option<u64>) -> bool {
+        let is_at_most = |low: u64, high: u64| high <= low.saturating_mul(LOAD_FACTOR_MAX);
+        self.packets_per_s.zip(packets_per_s).is_none_or(|(then, now)| is_at_most(then, now) && is_at_most(now, then))
+    }
+
+    /// Whether its answer holds at this load: it was measured at a similar one, or most of its load was its own and has
+    /// ended. A small one can be that of the advised judge, beside which the live part is unknown.
     #[must_use]
     pub fn decides_at(&self, packets_per_s: Option<u64>) -> bool {
-        self.packets_per_s.zip(packets_per_s).is_none_or(|(then, now)| {
-            let is_at_most = |low: u64, high: u64| high <= low.saturating_mul(LOAD_FACTOR_MAX);
-            is_at_most(then, now) && (self.own_load.is_some() || is_at_most(now, then))
-        })
+        let outlives = |(then, now): (u64, u64)| now <= then && (now < NO_LOAD || then <= ADVISED_JUDGE_MAX);
+        let has_ended = self.own_load.is_some() && self.packets_per_s.zip(packets_per_s).is_some_and(outlives);
+        has_ended || self.is_near(packets_per_s)
     }
 }
 
@@ -112,16 +121,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_that_was_measured_with_a_load_of_its_own_decides_at_lower_loads_too() {
-        let at = |own_load, now| {
-            let (result, started_unix_s, packets_per_s, problem) = ("bench-1".to_owned(), 7, Some(2_720), None);
+    fn an_answer_outlives_its_own_load_unless_there_is_another_one_now() {
+        let decides = |(then, own_load), now| {
+            let (result, started_unix_s, packets_per_s, problem) = ("bench-1".to_owned(), 7, Some(then), None);
             let measured = EarlierMeasurement { result, started_unix_s, packets_per_s, own_load, problem };
             measured.decides_at(Some(now))
         };
-        for own in [OwnLoad::Judge, OwnLoad::Generator] {
-            assert!(at(Some(own), 620) && at(Some(own), 2_720), "the load of then is over");
-            assert!(!at(Some(own), 6_000), "a higher load");
+        for own in [Some(OwnLoad::Judge), Some(OwnLoad::Generator)] {
+            assert!(decides((2_720, own), 620), "the judge that Quell advises");
+            assert!(decides((102_163, own), 150) && decides((102_163, own), 60_000));
+            assert!(!decides((102_163, own), 4_105), "the live load is another one");
+            assert!(!decides((2_720, own), 6_000), "a higher load");
         }
-        assert!(!at(None, 620));
+        assert!(!decides((2_720, None), 620));
     }
 }

@@ -148,8 +148,8 @@ pub(super) fn of_unattached(present: Option<DeliveryMode>, can_steer: bool, answ
     }
 }
 
-/// The answer for a server without problems that received this many packets per second: the newest one that holds at this
-/// load; without a mode only if no other one has one. Answers that were measured with connections of several queues in one
+/// The answer for a server without problems that received this many packets per second: the newest one that was measured at
+/// this load, otherwise the newest one that holds at it; without a mode only if no other one has one. Answers that were measured with connections of several queues in one
 /// epoll do not count if this has changed, or if steering changes it. `mixing` is how such an epoll can get the connections
 /// of one queue; absent without one.
 pub(super) fn by_answers<'a>(
@@ -168,8 +168,8 @@ pub(super) fn by_answers<'a>(
         !is_steered_next && !is_sorted_now
     };
     let answers: Vec<&EarlierAnswer> = answers.filter(holds).collect();
-    let at_this_load = || answers.iter().copied().filter(|answer| answer.measured.decides_at(load));
-    if let Some(answer) = at_this_load().find(|answer| answer.is_decided()).or_else(|| at_this_load().next()) {
+    let at_this_load = answers.iter().copied().filter(|answer| answer.measured.decides_at(load));
+    if let Some(answer) = at_this_load.min_by_key(|answer| (!answer.is_decided(), !answer.measured.is_near(load))) {
         return Answered::By(answer);
     }
     Answered::Missing(Box::new(match (answers.first(), load) {

@@ -93,7 +93,7 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
     if !pids.is_empty() {
         let observed = observed(pids);
         if let Ok((_, snapshot)) = &observed {
-            applied.iter_mut().for_each(|applied| applied.find_load_command(snapshot));
+            applied.iter_mut().for_each(|applied| applied.look(snapshot));
         }
         let report = observed.map(|(report, _)| report);
         applied.iter_mut().for_each(|applied| applied.judge(&report));

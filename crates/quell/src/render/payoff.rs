@@ -22,13 +22,15 @@ pub(crate) struct ProgramArguments {
     judge: Option<String>,
     /// Other attachments that use their queues.
     sharing: Option<QueueSharers>,
+    /// Whether one of their epolls has connections of several queues.
+    pub(super) mixes: bool,
 }
 
 impl ProgramArguments {
     pub(crate) fn of_pids(pids: &[Pid]) -> Self {
         let pids = |separator| pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator);
         let by_option = format!("--pid {}", pids(","));
-        Self { positional: pids(" "), by_option, attached: None, judge: None, sharing: None }
+        Self { positional: pids(" "), by_option, attached: None, judge: None, sharing: None, mixes: false }
     }
 
     pub(crate) fn attached(self, attached: Option<AttachedMode>) -> Self {
@@ -37,6 +39,10 @@ impl ProgramArguments {
 
     pub(crate) fn sharing(self, sharing: Option<QueueSharers>) -> Self {
         Self { sharing, ..self }
+    }
+
+    pub(crate) fn mixing(self, mixes: bool) -> Self {
+        Self { mixes, ..self }
     }
 
     pub(crate) fn judged_by(self, judge: Option<String>) -> Self {
@@ -109,7 +115,14 @@ impl ProgramArguments {
             Selection::Cgroup(cgroup) => {
                 let path = cgroup.path().to_string_lossy();
                 let option = format!("--cgroup {}", visible::name(&shell_words::quote(&path)));
-                Self { positional: option.clone(), by_option: option, attached: None, judge: None, sharing: None }
+                Self {
+                    positional: option.clone(),
+                    by_option: option,
+                    attached: None,
+                    judge: None,
+                    sharing: None,
+                    mixes: false,
+                }
             }
         }
     }
@@ -123,9 +136,14 @@ impl ProgramArguments {
 const CPU_WAIT_SHARE: f64 = 0.1;
 
 /// `1.2 polls per packet, 98 % of them by the program, packets waited up to 41 µs (p99)`. Empty without polls.
+/// `are_shared`: other attached programs use its queues.
 #[must_use]
-pub(crate) fn figures(payoff: &ModePayoff) -> String {
-    let by = if payoff.mode.poller().is_some() { "the poller" } else { "the program" };
+pub(crate) fn figures(payoff: &ModePayoff, are_shared: bool) -> String {
+    let by = match (payoff.mode.poller(), are_shared) {
+        (Some(_), _) => "the poller",
+        (None, true) => "the programs on its queues",
+        (None, false) => "the program",
+    };
     let polls = payoff.polls_per_packet.map(|polls| format!("{} polls per packet", short(polls)));
     let share = payoff.program_share.map(|share| format!("{:.0} % of polls by {by}", share * 100.0));
     let wait = payoff.wait_p99_ns.map(|ns| format!("packets waited up to {} µs (p99)", short(ns as f64 / 1e3)));
@@ -157,7 +175,7 @@ pub(crate) fn in_short(payoff: &ModePayoff) -> &'static str {
 /// What to do with a mode that pays or does not, with its figures, and the command for it.
 #[must_use]
 pub(crate) fn advice(payoff: &ModePayoff, programs: &ProgramArguments) -> (String, Option<String>) {
-    advice_with(payoff, programs, &figures(payoff))
+    advice_with(payoff, programs, &figures(payoff, programs.sharing.is_some()))
 }
 
 /// The same with other words in place of the figures.
@@ -242,8 +260,8 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
             )
         }
         DoesItPay::ChangesNothing => {
-            let steers = programs.attached.is_some_and(|attached| attached.steers);
-            let first = if steers { "let connections from before the filter reconnect, then " } else { "" };
+            let is_unsorted = programs.mixes && programs.attached.is_some_and(|attached| attached.steers);
+            let first = if is_unsorted { "let connections from before the filter reconnect, then " } else { "" };
             let compares = programs.compares();
             (
                 format!("{mode} changes nothing about polls: {first}measure which mode is better{compares}"),
@@ -339,11 +357,16 @@ fn unpolled(payoff: &ModePayoff, fix: &str) -> String {
         0 => ("gro-flush-timeout", napi.gro_flush_timeout_ns),
         ns => ("irq-suspend-timeout", ns),
     };
-    let wait = format!("{} ms ({timer})", plain(ns as f64 / 1e6));
+    let ms = plain(ns as f64 / 1e6);
+    let wait = match payoff.wait_p99_ns.is_some_and(|waited_ns| waited_ns > ns) {
+        // The settings of a queue are those of its newest owner.
+        true => format!("wait longer than its {timer} ({ms} ms)"),
+        false => format!("can wait up to {ms} ms ({timer})"),
+    };
     let fix = if fix.is_empty() { String::new() } else { format!(": {fix}") };
     format!(
         "an epoll polls one queue, and here it has connections of several (epoll-mixes-napis): while it polls one, packets of \
-         the others can wait up to {wait}{fix}"
+         the others {wait}{fix}"
     )
 }
 

@@ -16,6 +16,7 @@ use quell_host::attach::attached::{Attached, AttachedMode, parents, started_sinc
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::owners::{QueueSharers, covered_values};
 use quell_host::attach::payoff::ModePayoff;
+use quell_host::findings::mixes_queues;
 use quell_host::snapshot::Snapshot;
 use quell_linux::Pid;
 use quell_linux::visible::{self, agree, counted};
@@ -118,6 +119,9 @@ pub(crate) struct AppliedReport {
     /// Command that measures what clients of the programs see.
     #[serde(skip)]
     load_command: Option<String>,
+    /// Whether an epoll of the programs has connections of several queues.
+    #[serde(skip)]
+    mixes: bool,
     /// Other attachments that use its queues. Null without one.
     sharing: Option<QueueSharers>,
     /// Verdicts on its programs that are running. Empty for profiles.
@@ -206,6 +210,7 @@ impl AppliedReport {
             parents: Vec::new(),
             attached: AttachedMode::recorded(history),
             load_command: None,
+            mixes: false,
             sharing: None,
             effects: Vec::new(),
         }
@@ -249,10 +254,14 @@ impl AppliedReport {
             .attached(self.attached)
             .judged_by(self.load_command.clone())
             .sharing(self.sharing.clone())
+            .mixing(self.mixes)
     }
 
-    pub(crate) fn find_load_command(&mut self, now: &Snapshot) {
-        self.load_command = client_load::judge_in(now, &self.observed_pids().collect());
+    /// Adds what a snapshot shows of its programs.
+    pub(crate) fn look(&mut self, now: &Snapshot) {
+        let pids = self.observed_pids().collect();
+        self.load_command = client_load::judge_in(now, &pids);
+        self.mixes = mixes_queues(now, &pids);
     }
 
     /// Names newer owners of its values, and other attachments that use its queues. `owners` are all journals in use.
@@ -327,11 +336,9 @@ fn live_effect(pid: Pid, observed: &Result<IntervalReport, String>) -> LiveEffec
     match (program.and_then(|program| program.effect.as_ref()), &report.polls_unknown) {
         (Some(verdict), _) => LiveEffect::Judged(verdict.clone()),
         (None, Some(why)) => LiveEffect::Unknown(why.clone()),
-        (None, None) if program.is_some_and(|program| !program.napis.is_empty()) => {
-            LiveEffect::Judged(ModeVerdict::NotInEffect(
-                "none of the queues from which it receives has the mode".to_owned(),
-            ))
-        }
+        (None, None) if program.is_some_and(|program| !program.napis.is_empty()) => LiveEffect::Judged(
+            ModeVerdict::NotInEffect("none of the queues from which it receives has the mode".to_owned()),
+        ),
         (None, None) => {
             LiveEffect::ReceivesNothing("no open connection through a queue with the mode at present".to_owned())
         }
@@ -538,7 +545,7 @@ impl fmt::Display for AppliedReport {
         if self.set.len() > SET_SHOWN {
             writeln!(f, "  and {} more; --json lists all", self.set.len() - SET_SHOWN)?;
         }
-        self.effects.iter().try_for_each(|effect| effect.fmt(f))?;
+        self.effects.iter().try_for_each(|effect| writeln!(f, "{}", effect.line(self.sharing.is_some())))?;
         for TargetProgram { name, pid, .. } in &self.started_since {
             writeln!(f, "  {} {pid}: started since, without the mode", on_one_line(name))?;
         }
@@ -554,9 +561,11 @@ impl fmt::Display for AppliedReport {
     }
 }
 
-impl fmt::Display for ProgramEffect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let figures = self.payoff.as_ref().map(payoff::figures).filter(|figures| !figures.is_empty());
+impl ProgramEffect {
+    /// `are_shared`: other attached programs use its queues.
+    fn line(&self, are_shared: bool) -> String {
+        let figures = self.payoff.as_ref().map(|payoff| payoff::figures(payoff, are_shared));
+        let figures = figures.filter(|figures| !figures.is_empty());
         let (verdict, why) = match &self.effect {
             LiveEffect::Judged(verdict) => {
                 let (word, why) = verdict_in_words(verdict);
@@ -567,7 +576,7 @@ impl fmt::Display for ProgramEffect {
             LiveEffect::Unknown(why) => ("unknown", why.as_str()),
         };
         let pod = self.pod.as_ref().map(|uid| format!(", pod {uid}")).unwrap_or_default();
-        writeln!(f, "  {} {}{pod}: {verdict}: {}", on_one_line(&self.name), self.pid, on_one_line(why))
+        format!("  {} {}{pod}: {verdict}: {}", on_one_line(&self.name), self.pid, on_one_line(why))
     }
 }
 
@@ -654,19 +663,19 @@ mod tests {
         let line = |observed: Result<IntervalReport, String>| {
             let pid = Pid::new(42).unwrap();
             let effect = live_effect(pid, &observed);
-            ProgramEffect { pid, name: "me\nm".to_owned(), pod: None, effect, payoff: None }.to_string()
+            ProgramEffect { pid, name: "me\nm".to_owned(), pod: None, effect, payoff: None }.line(false)
         };
         let judged = line(Ok(report(Some(ModeVerdict::NotInEffect("no busy poll".to_owned())), None)));
-        assert!(judged.starts_with("  me") && judged.ends_with("m 42: not in effect: no busy poll\n"), "{judged}");
+        assert!(judged.starts_with("  me") && judged.ends_with("m 42: not in effect: no busy poll"), "{judged}");
         assert_eq!(judged.lines().count(), 1, "{judged}");
-        assert!(line(Ok(report(None, Some("needs CAP_BPF")))).ends_with(" 42: unknown: needs CAP_BPF\n"));
+        assert!(line(Ok(report(None, Some("needs CAP_BPF")))).ends_with(" 42: unknown: needs CAP_BPF"));
         assert!(line(Ok(report(None, None))).contains(": idle: no open connection through a queue"));
         let mut elsewhere = report(None, None);
         elsewhere.programs[0].napis.push(quell_linux::NapiId::from_kernel(8193).unwrap());
         assert!(
             line(Ok(elsewhere)).contains(": not in effect: none of the queues from which it receives has the mode")
         );
-        assert!(line(Err("process 42 does not exist".to_owned())).ends_with(": unknown: process 42 does not exist\n"));
+        assert!(line(Err("process 42 does not exist".to_owned())).ends_with(": unknown: process 42 does not exist"));
     }
 
     #[test]
@@ -691,6 +700,7 @@ mod tests {
             parents: Vec::new(),
             attached: None,
             load_command: None,
+            mixes: false,
             sharing: None,
             effects: Vec::new(),
         };

@@ -200,8 +200,9 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     };
     let mut is_over = || left.as_mut().is_some_and(|left| !left.is_kept());
     report.effect = effect(&request, &queues, &targets.pids(), time, cause, &mut is_over, &interruption);
-    report.payoff =
-        report.effect.as_ref().and_then(|effect| effect.payoff(&attached, &report.findings, report.lacking_cpus));
+    let payoff =
+        |effect: &render::Effect| effect.payoff(&attached, &targets.pids(), &report.findings, report.lacking_cpus);
+    report.payoff = report.effect.as_ref().and_then(payoff);
     if is_over() {
         return Err(reverted_meanwhile(&targets, left.as_ref()));
     }
@@ -211,6 +212,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         let programs = ProgramArguments::of_selection(targets.selection())
             .attached(Some(attached))
             .judged_by(client_load::judge_in(&snapshot, &targets.pids()))
+            .mixing(findings::mixes_queues(&snapshot, &targets.pids()))
             .sharing(queue_sharers(&targets, &queues.iter().map(|step| step.napi).collect()));
         show_what_was_set(&report, &groups, &placed, &programs, mode, args)
     };
@@ -279,8 +281,8 @@ fn show_what_was_set(
         output::prose(&format!("to pin workers as soon as that is possible: {command}\n"))?;
     }
     let Some(effect) = &report.effect else { return Ok(()) };
-    let is_partly_steered = groups.steerings.iter().any(Steering::leaves_established);
-    let conclusion = render::conclusion(report.payoff.as_ref(), programs, is_partly_steered);
+    let has_older = groups.steerings.iter().any(Steering::leaves_established);
+    let conclusion = render::conclusion(report.payoff.as_ref(), programs, has_older);
     output::prose(&format!("{effect}{conclusion}"))
 }
 

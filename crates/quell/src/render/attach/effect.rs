@@ -1,5 +1,6 @@
 //! Whether a mode is in effect, for each queue, as text and as JSON.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge};
@@ -8,7 +9,7 @@ use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::plan::QueueStep;
 use quell_host::attach::{AttachRequest, AttachedMode};
 use quell_host::findings::{Finding, LackingCpus, one_queue_if_attached};
-use quell_linux::NapiId;
+use quell_linux::{NapiId, Pid};
 use quell_sampler::SamplerError;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -51,17 +52,19 @@ impl Effect {
         Self::Watched(observed.into_iter().filter_map(one).collect())
     }
 
-    /// Whether the mode pays. `findings` are those under the mode, `lacking` the CPUs if they are too few for its polling
-    /// threads. Absent if the queues could not be watched.
+    /// Whether the mode pays for these programs. `findings` are those under the mode, `lacking` the CPUs if they are too few
+    /// for its polling threads. Absent if the queues could not be watched.
     pub(crate) fn payoff(
         &self,
         attached: &AttachedMode,
+        programs: &BTreeSet<Pid>,
         findings: &[Finding],
         lacking: Option<LackingCpus>,
     ) -> Option<ModePayoff> {
         let Self::Watched(queues) = self else { return None };
         let queues: Vec<_> = queues.iter().map(|queue| (queue.observed, queue.verdict.clone())).collect();
-        let fix = findings.iter().find(|finding| finding.leaves_queues_unpolled());
+        let is_theirs = |finding: &&Finding| finding.leaves_queues_unpolled() && finding.has_epoll_of(programs);
+        let fix = findings.iter().find(is_theirs);
         let fix = fix.and_then(|finding| finding.fix.first()).map(|fix| one_queue_if_attached(fix.clone(), attached));
         Some(ModePayoff::of(attached.mode, &queues, fix.as_ref(), lacking))
     }
@@ -71,14 +74,14 @@ impl Effect {
     }
 }
 
-/// What to do now with programs some of whose connections a new filter does not steer if `is_partly_steered`. Without a
-/// payoff, the queues could not be watched.
-pub(crate) fn conclusion(payoff: Option<&ModePayoff>, programs: &ProgramArguments, is_partly_steered: bool) -> String {
+/// What to do now with programs some of whose connections are older than a new filter if `has_older`. Without a payoff, the
+/// queues could not be watched.
+pub(crate) fn conclusion(payoff: Option<&ModePayoff>, programs: &ProgramArguments, has_older: bool) -> String {
     let Some(payoff) = payoff else {
         return conclusion::line("whether the mode is in effect is unknown; look again", Some(&programs.top()));
     };
     let (text, command) = payoff::advice(payoff, programs);
-    let reconnect = match is_partly_steered && !payoff.pays.is_no() {
+    let reconnect = match has_older && programs.mixes && !payoff.pays.is_no() {
         true => format!("{RECONNECT_TO_ATTACHED}; "),
         false => String::new(),
     };
