@@ -11,8 +11,9 @@ use std::path::Path;
 pub enum Kept {
     /// No control characters. The text is a name within a line.
     Nothing,
+    /// Line breaks.
     Layout,
-    /// Line breaks, tabs, and color sequences (SGR).
+    /// Line breaks, and color sequences (SGR).
     LayoutAndStyle,
 }
 
@@ -38,7 +39,7 @@ pub fn text(text: &str, kept: Kept) -> Cow<'_, str> {
     while let Some(letter) = rest.chars().next() {
         let style = if kept == Kept::LayoutAndStyle { style_bytes(rest) } else { 0 };
         let bytes = style.max(letter.len_utf8());
-        let is_layout = kept != Kept::Nothing && matches!(letter, '\n' | '\t');
+        let is_layout = kept != Kept::Nothing && letter == '\n';
         if style > 0 || is_visible(letter) || is_layout {
             out.push_str(&rest[..bytes]);
         } else {

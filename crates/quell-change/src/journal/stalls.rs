@@ -23,6 +23,9 @@ const REPORTED_FOR: Duration = Duration::from_secs(7 * 24 * 3_600);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct StallRecord {
+    /// Name of its journal, by which `quell revert` forgets it; empty in a record that was not read.
+    #[serde(skip)]
+    pub journal_name: String,
     pub boot_id: String,
     pub purpose: Purpose,
     pub programs: Vec<TargetProgram>,
@@ -58,19 +61,20 @@ impl Journal {
         Ok(self.read_stall_records(boot_id)?.into_iter().map(|(_, record)| record).collect())
     }
 
-    /// Removes the records to which `is_over` applies, and all that are no longer reported.
-    pub fn forget_stalls(&self, boot_id: &str, is_over: impl Fn(&StallRecord) -> bool) -> Result<(), JournalError> {
-        let kept: Vec<PathBuf> = self
-            .read_stall_records(boot_id)?
-            .into_iter()
-            .filter(|(_, record)| !is_over(record))
-            .map(|(path, _)| path)
-            .collect();
-        for path in self.paths()?.into_iter().filter(|path| is_record(path) && !kept.contains(path)) {
+    /// Removes the records to which `is_over` applies, which it returns, and all that are no longer reported.
+    pub fn forget_stalls(
+        &self,
+        boot_id: &str,
+        is_over: impl Fn(&StallRecord) -> bool,
+    ) -> Result<Vec<StallRecord>, JournalError> {
+        let (over, kept): (Vec<_>, Vec<_>) =
+            self.read_stall_records(boot_id)?.into_iter().partition(|(_, record)| is_over(record));
+        let is_kept = |path: &PathBuf| kept.iter().any(|(other, _)| other == path);
+        for path in self.paths()?.into_iter().filter(|path| is_record(path) && !is_kept(path)) {
             // An unwritable record is reported again, which is harmless.
             let _ = fs::remove_file(path);
         }
-        Ok(())
+        Ok(over.into_iter().map(|(_, record)| record).collect())
     }
 
     fn read_stall_records(&self, boot_id: &str) -> Result<Vec<(PathBuf, StallRecord)>, JournalError> {
@@ -94,7 +98,8 @@ fn is_record(path: &Path) -> bool {
 /// A file that others may have written is skipped, because its text reaches a terminal.
 fn read(path: &Path) -> Option<StallRecord> {
     trust::check(&fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file)?).ok()?;
-    serde_json::from_slice(&fs::read(path).ok()?).ok()
+    let record: StallRecord = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+    Some(StallRecord { journal_name: path.file_stem()?.to_string_lossy().into_owned(), ..record })
 }
 
 #[cfg(test)]
@@ -109,6 +114,7 @@ mod tests {
 
     fn record(pid: i32, reverted: bool) -> StallRecord {
         StallRecord {
+            journal_name: format!("attach-{pid}"),
             boot_id: "b".to_owned(),
             purpose: attach_suspend20(),
             programs: vec![TargetProgram {
@@ -153,7 +159,8 @@ mod tests {
         record(2, true).write(&paths[1]).unwrap();
         assert_eq!(journal.stall_records("b").unwrap().len(), 2);
         assert_eq!(journal.stall_records("another").unwrap(), []);
-        journal.forget_stalls("b", |record| record.programs[0].pid.get() == 1).unwrap();
+        let forgotten = journal.forget_stalls("b", |record| record.programs[0].pid.get() == 1).unwrap();
+        assert_eq!(forgotten.iter().map(|record| record.journal_name.as_str()).collect::<Vec<_>>(), ["attach-1"]);
         assert_eq!(journal.stall_records("b").unwrap().len(), 1);
         assert_eq!(fs::read_dir(dir.path().join("journal")).unwrap().count(), 1);
     }

@@ -37,6 +37,7 @@ impl StallLog {
     #[must_use]
     pub fn new(journal: PathBuf, history: &History) -> Self {
         let record = StallRecord {
+            journal_name: String::new(),
             boot_id: history.begin.boot_id.clone(),
             purpose: history.begin.purpose.clone(),
             programs: history.targets.clone(),

@@ -24,7 +24,8 @@ use crate::render::reverted::{self, PlannedRevert, RevertReport};
 /// Options of `quell revert`.
 #[derive(Debug, Args)]
 pub(crate) struct RevertArgs {
-    /// Undo only these: names of profiles, and names in parentheses in `quell status` [default: everything]
+    /// Undo only these: names of profiles, and names in parentheses in `quell status`, also of stalls, which it forgets
+    /// [default: everything]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// Print what would be undone; change nothing.
@@ -38,17 +39,25 @@ pub(crate) struct RevertArgs {
     json: bool,
 }
 
-/// Undoes the named journals, or all persistent changes and changes left by killed runs.
+/// Undoes the named journals, or all persistent changes and changes left by killed runs, and forgets their stalls.
 pub(crate) fn run(args: &RevertArgs) -> Result<(), Failure> {
-    let journal = journal();
+    let (journal, boot_id) = (journal(), boot_id()?);
     let revertible = revertible(&journal)?;
+    let stalls = journal.stall_records(&boot_id).map_err(Failure::refused)?;
     let selected = match &args.names[..] {
         [] => None,
-        names => Some(select(names, &revertible).map_err(Failure::usage)?),
+        names => Some(select(names, &revertible, &stalls).map_err(Failure::usage)?),
     };
     let is_selected = |path: &Path| selected.as_ref().is_none_or(|paths| paths.contains(path));
+    let chosen = || revertible.iter().filter(|one| is_selected(&one.path));
+    let histories: Vec<&History> = chosen().filter_map(|one| one.history.as_ref()).collect();
+    let is_forgotten = |record: &StallRecord| {
+        let is_its = |history: &&History| history.begin.purpose == record.purpose && history.targets == record.programs;
+        selected.is_none() || args.names.contains(&record.journal_name) || histories.iter().any(is_its)
+    };
     if args.dry_run {
-        return show(revertible.iter().filter(|one| is_selected(&one.path)), args.json);
+        let forgotten: Vec<StallRecord> = stalls.iter().filter(|record| is_forgotten(record)).cloned().collect();
+        return show(chosen(), &forgotten, args.json);
     }
     // Attachments end before profiles, because they were applied on top of them.
     let mut applied_last = attachments_and_begun_profiles(&journal).map_err(Failure::refused)?;
@@ -107,17 +116,11 @@ pub(crate) fn run(args: &RevertArgs) -> Result<(), Failure> {
             Found::Running { .. } | Found::Kept { .. } => {}
         }
     }
-    let chosen = revertible.iter().filter(|one| is_selected(&one.path));
-    let histories: Vec<&History> = chosen.filter_map(|one| one.history.as_ref()).collect();
-    let is_of_them = |record: &StallRecord| {
-        histories.iter().any(|history| history.begin.purpose == record.purpose && history.targets == record.programs)
-    };
-    let is_forgotten = |record: &StallRecord| selected.is_none() || is_of_them(record);
-    journal.forget_stalls(&boot_id()?, is_forgotten).map_err(Failure::refused)?;
+    let forgotten = journal.forget_stalls(&boot_id, is_forgotten).map_err(Failure::refused)?;
     if args.json {
-        output::json(&RevertReport::new(&detached, &all, &damaged))?;
+        output::json(&RevertReport::new(&detached, &all, &damaged).forgetting(&forgotten))?;
     } else {
-        let text = reverted::reverted(&detached, &all, &damaged);
+        let text = reverted::reverted(&detached, &all, &damaged) + &reverted::forgotten("forgot", &forgotten);
         output::prose(if text.is_empty() && errors.is_empty() { "nothing to revert\n" } else { &text })?;
     }
     let failed = all.iter().any(|(_, reverted)| !reverted.failed.is_empty())
@@ -184,8 +187,8 @@ fn revertible(journal: &Journal) -> Result<Vec<Revertible>, Failure> {
     Ok(journal.list().map_err(Failure::refused)?.into_iter().filter_map(one).collect())
 }
 
-/// Journals with these names. Refuses names that no journal has, and programs of `quell run`.
-fn select(names: &[String], all: &[Revertible]) -> Result<BTreeSet<PathBuf>, String> {
+/// Journals with these names. Refuses names that no journal has and no record of stalls, and programs of `quell run`.
+fn select(names: &[String], all: &[Revertible], stalls: &[StallRecord]) -> Result<BTreeSet<PathBuf>, String> {
     let mut selected = BTreeSet::new();
     for name in names {
         for one in all.iter().filter(|one| one.has_name(name)) {
@@ -195,7 +198,8 @@ fn select(names: &[String], all: &[Revertible]) -> Result<BTreeSet<PathBuf>, Str
             }
             selected.insert(one.path.clone());
         }
-        if !all.iter().any(|one| one.has_name(name)) {
+        let is_of_stalls = stalls.iter().any(|record| record.journal_name == *name);
+        if !is_of_stalls && !all.iter().any(|one| one.has_name(name)) {
             return Err(unknown(name, all));
         }
     }
@@ -215,14 +219,22 @@ fn unknown(name: &str, all: &[Revertible]) -> String {
     )
 }
 
-fn show<'a>(chosen: impl Iterator<Item = &'a Revertible>, json: bool) -> Result<(), Failure> {
+fn show<'a>(
+    chosen: impl Iterator<Item = &'a Revertible>,
+    forgotten: &[StallRecord],
+    json: bool,
+) -> Result<(), Failure> {
     let planned = chosen.filter(|one| !one.is_launched()).map(|one| {
         // A setting that cannot be compared is one that would be restored.
         let gone = one.history.as_ref().and_then(|history| condition(&one.path, history).ok());
         PlannedRevert::new(&one.path, one.history.as_ref(), gone.map_or(0, |condition| condition.gone))
     });
     let planned: Vec<PlannedRevert> = planned.collect();
-    if json { output::json(&RevertReport::planned(planned)) } else { output::prose(&reverted::planned(&planned)) }
+    if json {
+        return output::json(&RevertReport::planned(planned).forgetting(forgotten));
+    }
+    let text = reverted::planned(&planned) + &reverted::forgotten("forgets", forgotten);
+    output::prose(if text.is_empty() { "nothing to revert\n" } else { &text })
 }
 
 fn waiting_changes<'a>(
@@ -273,7 +285,7 @@ mod tests {
         ]);
         let selected = |names: &[&str]| -> Result<Vec<String>, String> {
             let names: Vec<String> = names.iter().copied().map(ToOwned::to_owned).collect();
-            Ok(select(&names, &all)?.iter().map(|path| name_of(path)).collect())
+            Ok(select(&names, &all, &[])?.iter().map(|path| name_of(path)).collect())
         };
         assert_eq!(selected(&["attach-7"]).unwrap(), ["attach-7"]);
         assert_eq!(selected(&["host"]).unwrap(), ["profile-1", "profile-2"]);
@@ -294,7 +306,7 @@ mod tests {
     #[test]
     fn a_running_command_of_quell_run_cannot_be_reverted() {
         let (_dir, _begun, all) = all(&[("run-7", Purpose::Launch { mode: "suspend20".parse().unwrap() })]);
-        let error = select(&["run-7".to_owned()], &all).unwrap_err();
+        let error = select(&["run-7".to_owned()], &all, &[]).unwrap_err();
         assert!(error.contains("end the command; nothing was changed"), "{error}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use quell_change::journal::{History, JournalError, Purpose, TargetProgram};
+use quell_change::journal::{History, JournalError, Purpose, StallRecord, TargetProgram};
 use quell_change::persistent::Salvaged;
 use quell_change::recovery::Reverted;
 use quell_host::attach::attached::Attached;
@@ -43,12 +43,18 @@ fn one_reverted(name: &str, reverted: &Reverted) -> String {
     text
 }
 
-/// Output of `quell revert --dry-run`.
+/// Stalls that are no longer reported.
+pub(crate) fn forgotten(forgot: &str, stalls: &[StallRecord]) -> String {
+    let line = |StallRecord { purpose, programs, journal_name, .. }: &StallRecord| {
+        let what = on_one_line(&format!("{purpose}{} ({journal_name})", to_programs(programs)));
+        format!("{forgot} the stalls of {what}\n")
+    };
+    stalls.iter().map(line).collect()
+}
+
+/// Output of `quell revert --dry-run`; empty if nothing would be undone.
 pub(crate) fn planned(all: &[PlannedRevert]) -> String {
-    match all {
-        [] => "nothing to revert\n".to_owned(),
-        all => all.iter().map(one_planned).collect(),
-    }
+    all.iter().map(one_planned).collect()
 }
 
 fn one_planned(planned: &PlannedRevert) -> String {
@@ -178,6 +184,8 @@ pub(crate) struct RevertReport {
     /// What would be undone. Only with `--dry-run`.
     #[serde(skip_serializing_if = "Option::is_none")]
     planned: Option<Vec<PlannedRevert>>,
+    /// Names of the journals whose stalls are no longer reported, or, with `--dry-run`, would not be.
+    forgotten_stalls: Vec<String>,
 }
 
 /// Outcome for an applied profile, or for the changes of a run that was killed.
@@ -223,7 +231,13 @@ impl RevertReport {
             reverted: all.iter().map(reverted).collect(),
             damaged: damaged.iter().map(damaged_journal).collect(),
             planned: None,
+            forgotten_stalls: Vec::new(),
         }
+    }
+
+    pub(crate) fn forgetting(self, stalls: &[StallRecord]) -> Self {
+        let forgotten_stalls = stalls.iter().map(|record| record.journal_name.clone()).collect();
+        Self { forgotten_stalls, ..self }
     }
 
     pub(crate) fn planned(planned: Vec<PlannedRevert>) -> Self {
@@ -265,6 +279,5 @@ mod tests {
         assert!(planned(1).starts_with("attach suspend20 (attach-7): 1 change to undo, 1 gone with the device"));
         let gone = "nothing is left to undo: its devices or network namespace are gone\n";
         assert_eq!(planned(2), format!("attach suspend20 (attach-7): {gone}"));
-        assert_eq!(super::planned(&[]), "nothing to revert\n");
     }
 }

@@ -57,6 +57,8 @@ pub(crate) struct StatusReport {
 #[serde(rename_all = "kebab-case")]
 struct StallReport {
     purpose: Purpose,
+    /// Name of the journal, by which `quell revert` forgets these stalls.
+    journal_name: String,
     programs: Vec<TargetProgram>,
     stalls: u64,
     last_unix_s: u64,
@@ -397,11 +399,15 @@ impl StatusReport {
                 names.map(|name| on_one_line(&name)).collect::<String>()
             )
         });
-        let reverted = self.stalls.iter().any(|stalls| stalls.reverted).then(|| {
-            "a mode was reverted because its queues stalled: remove the cause before you attach again; \
-             `quell revert` forgets the stalls"
-                .to_owned()
+        let reverted = self.stalls.iter().filter(|stalls| stalls.reverted).map(|stalls| {
+            format!(
+                "a mode was reverted because its queues stalled: remove the cause before you attach again; `quell revert {}` \
+                 forgets the stalls, and undoes nothing else",
+                on_one_line(&stalls.journal_name)
+            )
         });
+        let reverted = reverted.collect::<Vec<_>>().join("\n");
+        let reverted = Some(reverted).filter(|text| !text.is_empty());
         let unusable = (!self.unusable.is_empty()).then(|| {
             let (count, it) = (self.unusable.len(), agree(&self.unusable.len(), "its", "their"));
             format!("{} cannot be read: {it} settings may be in force", counted(count, "journal"))
@@ -429,18 +435,19 @@ impl StatusReport {
 impl From<StallRecord> for StallReport {
     fn from(record: StallRecord) -> Self {
         let last_unix_s = unix_s().saturating_sub(record.age().as_secs());
-        let StallRecord { purpose, programs, stalls, cause, reverted, .. } = record;
-        Self { purpose, programs, stalls, last_unix_s, cause, reverted }
+        let StallRecord { purpose, journal_name, programs, stalls, cause, reverted, .. } = record;
+        Self { purpose, journal_name, programs, stalls, last_unix_s, cause, reverted }
     }
 }
 
 impl fmt::Display for StallReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { purpose, programs, stalls, last_unix_s, cause, reverted } = self;
-        let (programs, ago) = (to_programs(programs), span(unix_s().abs_diff(*last_unix_s)));
+        let Self { purpose, journal_name, programs, stalls, last_unix_s, cause, reverted } = self;
+        let ago = span(unix_s().abs_diff(*last_unix_s));
+        let of = on_one_line(&format!("{purpose}{} ({journal_name})", to_programs(programs)));
         let times = if *stalls == 1 { "once".to_owned() } else { format!("{stalls} times") };
         let what = if *reverted { "reverted: its queues stalled" } else { "suspect: its queues stalled" };
-        writeln!(f, "{purpose}{programs}: {what} {times}, the last time {ago} ago")?;
+        writeln!(f, "{of}: {what} {times}, the last time {ago} ago")?;
         writeln!(f, "  {}", on_one_line(&stall_cause(cause.as_deref())))
     }
 }
