@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::no_poll::{NoPollCause, SEE_HOW_IT_WAITS};
 use crate::findings::Fix;
+use crate::findings::text::time_text;
 
 /// Minimum number of packets for a verdict.
 pub(super) const PACKETS_TO_JUDGE: u64 = 200;
@@ -26,6 +27,8 @@ const PACKETS_PER_POLL_BY_KERNEL: u64 = 10;
 /// Part of the suspension timeout by which waits exceed it if something re-arms it. Bounds of waits are rounded up by an
 /// eighth, and timers are late.
 const OVERDUE_PART: u64 = 4;
+/// Packets wait for less in any mode. A shorter timeout suspends nothing.
+const OVERDUE_MIN_NS: u64 = 1_000_000;
 /// Minimum number of long waits without a poll. A virtual machine that does not run for a moment causes one.
 const STALLED_POLLS_TO_JUDGE: u64 = 2;
 /// Minimum CPU time of a program for each packet that it receives: less than a system call and a copy take.
@@ -212,7 +215,8 @@ struct Overdue {
 
 impl Overdue {
     fn of(seen: &EffectOnQueue, timeout_ns: u64) -> Option<Self> {
-        let is_long = |ns: &u64| *ns > timeout_ns.saturating_add(timeout_ns / OVERDUE_PART);
+        let longest_ns = timeout_ns.saturating_add(timeout_ns / OVERDUE_PART).max(OVERDUE_MIN_NS);
+        let is_long = |ns: &u64| *ns > longest_ns;
         let wait_p99_ns = seen.wait_p99_ns.filter(is_long)?;
         let is_usual = seen.packets >= PACKETS_TO_JUDGE && seen.wait_p50_ns.is_some_and(|ns| is_long(&ns));
         let could_poll = seen.cpu_wait_share().map(|share| share <= 0.5);
@@ -224,8 +228,8 @@ impl Overdue {
         let Self { wait_p99_ns, timeout_ns, could_poll } = self;
         let text = format!(
             "packets waited up to {} (p99), longer than irq-suspend-timeout ({})",
-            milliseconds(wait_p99_ns),
-            milliseconds(timeout_ns)
+            time_text(wait_p99_ns),
+            time_text(timeout_ns)
         );
         match could_poll {
             None => (ModeVerdict::CannotTell(format!("{text}; the CPU time of the programs is unknown")), None),
@@ -267,8 +271,8 @@ pub(crate) fn suspect(seen: &EffectOnQueue) -> Option<String> {
     (polls == 0 && !is_enabled).then(|| {
         format!(
             "suspect: nobody polled the suspended queue in {} although the program ran for {}: packets may wait in it",
-            milliseconds(for_ns),
-            milliseconds(ran_ns)
+            time_text(for_ns),
+            time_text(ran_ns)
         )
     })
 }
@@ -277,8 +281,8 @@ fn too_few_packets(seen: &EffectOnQueue) -> Option<ModeVerdict> {
     let EffectOnQueue { packets, for_ns, .. } = *seen;
     (packets < PACKETS_TO_JUDGE).then(|| {
         ModeVerdict::CannotTell(match packets {
-            0 => format!("no packet in {}; earlier, sockets of the program received from it", milliseconds(for_ns)),
-            _ => format!("only {} in {}", counted(packets, "packet"), milliseconds(for_ns)),
+            0 => format!("no packet in {}; earlier, sockets of the program received from it", time_text(for_ns)),
+            _ => format!("only {} in {}", counted(packets, "packet"), time_text(for_ns)),
         })
     })
 }
@@ -407,10 +411,6 @@ fn share(of: u64, polls: u64, by: &str) -> String {
         0 => format!("none of {polls} was {by}"),
         _ => format!("{} of {polls} {} {by}", thousands(&of.to_string()), agree(&of, "was", "were")),
     }
-}
-
-fn milliseconds(ns: u64) -> String {
-    format!("{} ms", ns / 1_000_000)
 }
 
 #[cfg(test)]

@@ -234,6 +234,9 @@ impl NoPollCause {
         match self {
             Self::Moved { to, again } => Self::Moved { to, again: placed(again) },
             Self::NotEnabled { epoll, again } => Self::NotEnabled { epoll, again: placed(again) },
+            Self::OfFirstDatagram { polled, .. } if attached.steers => {
+                Self::OfFirstDatagram { polled, advice: "restart the program, whose sockets keep their first queue" }
+            }
             Self::SeveralQueues { epoll, queues, fix } => {
                 Self::SeveralQueues { epoll, queues, fix: Box::new(one_queue_if_attached(*fix, attached)) }
             }

@@ -219,14 +219,13 @@ impl PollCost {
         if of_break_even <= 1.0 - uncertainty {
             return None;
         }
-        if of_break_even <= 1.0 + uncertainty {
-            return Some(Self::Uncertain { beside: *mode });
-        }
         let gap_ns = seen.for_ns as f64 / seen.packets as f64;
         let [rarer, denser] = [1.0 + uncertainty, 1.0 - uncertainty].map(|part| with_fewer_polls(mode, gap_ns * part));
-        Some(match rarer == base && denser != base {
-            true => Self::Uncertain { beside: denser },
-            false => Self::Above { instead: rarer },
+        let is_near = of_break_even <= 1.0 + uncertainty;
+        Some(match denser == base {
+            true if is_near => Self::Uncertain { beside: *mode },
+            false if is_near || rarer == base => Self::Uncertain { beside: denser },
+            _ => Self::Above { instead: rarer },
         })
     }
 
