@@ -238,9 +238,8 @@ impl OtherProgramFacts {
     /// Which programs these are: `stress 812: 98 % of a CPU`, or what shows them if none is known.
     #[must_use]
     pub fn which(programs: &[Self]) -> String {
-        let one = |Self { pid, name, cpus }: &Self| {
-            format!("{} {pid}: {:.0} % of a CPU", visible::name(name), cpus * 100.0)
-        };
+        let one =
+            |Self { pid, name, cpus }: &Self| format!("{} {pid}: {:.0} % of a CPU", visible::name(name), cpus * 100.0);
         match programs {
             [] => "`top` shows them".to_owned(),
             programs => programs.iter().map(one).collect::<Vec<_>>().join(", "),

@@ -86,7 +86,7 @@ fn queues_without_instances_wait_until_their_link_is_up() {
     let Set { lab, dir, transaction, name } = set;
     let reverted = transaction.revert().unwrap();
     assert_eq!(counts(&reverted), (0, 2, 0, 0), "{reverted:?}");
-    assert!(reverted.waiting[0].1.contains("without a NAPI instance"), "{reverted:?}");
+    assert!(reverted.waiting[0].1.contains("server0 up`"), "{reverted:?}");
     assert_eq!(counts(&recovered(&journal)), (0, 2, 0, 0), "the link is down");
 
     lab.transaction(&dir, &name).revert().unwrap();

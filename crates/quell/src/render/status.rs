@@ -10,6 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use quell_change::change::Drift;
 use quell_change::drift::Condition;
 use quell_change::journal::{EndRecord, History, Purpose, StallRecord, TargetProgram};
+use quell_change::missing_queue::MissingQueue;
 use quell_change::persistent::{self, Persistent};
 use quell_change::recovery::waiting_settings;
 use quell_host::attach::attached::{Attached, AttachedMode, parents, started_since};
@@ -115,6 +116,9 @@ pub(crate) struct AppliedReport {
     parents: Vec<Pid>,
     #[serde(skip)]
     attached: Option<AttachedMode>,
+    /// Whether its owner sets queues again that a driver has recreated.
+    #[serde(skip)]
+    is_followed: bool,
     /// Command that measures what clients of the programs see.
     #[serde(skip)]
     load_command: Option<String>,
@@ -205,6 +209,7 @@ impl AppliedReport {
             started_since: Vec::new(),
             parents: Vec::new(),
             attached: AttachedMode::recorded(history),
+            is_followed: history.is_followed(),
             load_command: None,
             sharing: None,
             effects: Vec::new(),
@@ -268,6 +273,19 @@ impl AppliedReport {
         self.drifted.iter().any(|drift| drift.now.is_some())
     }
 
+    /// Reasons why queues are missing.
+    fn missing(&self) -> impl Iterator<Item = &MissingQueue> {
+        self.drifted.iter().filter_map(|drift| drift.missing.as_ref())
+    }
+
+    /// Steps that bring missing queues back and set the mode again, which a follower does itself.
+    fn steps_to_reapply(&self) -> String {
+        let missing: BTreeSet<String> = self.missing().map(ToString::to_string).collect();
+        let set_again = self.attached.filter(|_| !self.is_followed || self.has_changed());
+        let set_again = set_again.map(|attached| format!("`{}`", self.arguments().replace(&attached.mode)));
+        missing.into_iter().chain(set_again).collect::<Vec<_>>().join(", then ")
+    }
+
     /// Whether the mode pays for the program for which it pays least, and the command that follows.
     fn conclusion(&self) -> Option<(String, Option<String>)> {
         let programs = self.arguments();
@@ -278,7 +296,9 @@ impl AppliedReport {
             return Some((payoff::unset(&attached.mode, ""), Some(programs.replace(&attached.mode))));
         }
         let is_elsewhere = |effect: &ProgramEffect| {
-            effect.payoff.is_none() && matches!(effect.effect, LiveEffect::Judged(ModeVerdict::NotInEffect(_)))
+            effect.payoff.is_none()
+                && self.missing().next().is_none()
+                && matches!(effect.effect, LiveEffect::Judged(ModeVerdict::NotInEffect(_)))
         };
         if let Some(attached) = self.attached.filter(|it| !it.launched && self.effects.iter().any(is_elsewhere)) {
             return Some((payoff::elsewhere(&attached.mode), Some(programs.replace(&attached.mode))));
@@ -327,11 +347,9 @@ fn live_effect(pid: Pid, observed: &Result<IntervalReport, String>) -> LiveEffec
     match (program.and_then(|program| program.effect.as_ref()), &report.polls_unknown) {
         (Some(verdict), _) => LiveEffect::Judged(verdict.clone()),
         (None, Some(why)) => LiveEffect::Unknown(why.clone()),
-        (None, None) if program.is_some_and(|program| !program.napis.is_empty()) => {
-            LiveEffect::Judged(ModeVerdict::NotInEffect(
-                "none of the queues from which it receives has the mode".to_owned(),
-            ))
-        }
+        (None, None) if program.is_some_and(|program| !program.napis.is_empty()) => LiveEffect::Judged(
+            ModeVerdict::NotInEffect("none of the queues from which it receives has the mode".to_owned()),
+        ),
         (None, None) => {
             LiveEffect::ReceivesNothing("no open connection through a queue with the mode at present".to_owned())
         }
@@ -399,16 +417,17 @@ impl StatusReport {
             let (count, it) = (self.unusable.len(), agree(&self.unusable.len(), "its", "their"));
             format!("{} cannot be read: {it} settings may be in force", counted(count, "journal"))
         });
-        let drifted = self.applied.iter().filter(|one| one.attached.is_some() && !one.drifted.is_empty());
-        let again = drifted.filter_map(|one| match one.has_changed() {
-            true => Some(format!("`{}`", one.arguments().replace(&one.attached?.mode))),
-            false => Some("restore the number of queues (`ethtool -L`)".to_owned()),
-        });
-        let again = again.collect::<Vec<_>>().join(", ");
+        let drifted = self.applied.iter().filter(|one| !one.drifted.is_empty());
+        let (attached, others): (Vec<_>, Vec<_>) = drifted.partition(|one| one.attached.is_some());
+        let again = attached.into_iter().map(AppliedReport::steps_to_reapply).collect::<Vec<_>>().join(", ");
+        let missing: BTreeSet<String> =
+            others.into_iter().flat_map(AppliedReport::missing).map(ToString::to_string).collect();
+        let reassert = missing.into_iter().chain(["`quell apply --reassert`".to_owned()]);
+        let reassert = reassert.collect::<Vec<_>>().join(", then ");
         let advice = [
             unusable,
             reverted,
-            advice(of_profiles, "profiles", "`quell apply --reassert`"),
+            advice(of_profiles, "profiles", &reassert),
             unset,
             advice(of_attached, "attachments", &again),
             advice(of_launched, "launched programs", "restart the program with `quell run`"),
@@ -690,6 +709,7 @@ mod tests {
             started_since: Vec::new(),
             parents: Vec::new(),
             attached: None,
+            is_followed: false,
             load_command: None,
             sharing: None,
             effects: Vec::new(),
