@@ -32,7 +32,7 @@ pub enum MissingCause {
     GroOff,
     /// The device has fewer receive queues in use than before.
     FewerQueues {
-        in_use: u32,
+        queues: u32,
     },
     /// The kernel shows no reason.
     Unknown,
@@ -84,7 +84,7 @@ fn decide(device: &ObservedDevice, queue: Option<u32>) -> MissingCause {
     match (device.rx_queues, queue) {
         _ if !device.is_up => MissingCause::LinkDown,
         _ if device.is_veth && device.has_xdp == Some(false) && device.gro == Some(false) => MissingCause::GroOff,
-        (Some(in_use), Some(queue)) if queue >= in_use => MissingCause::FewerQueues { in_use },
+        (Some(queues), Some(queue)) if queue >= queues => MissingCause::FewerQueues { queues },
         _ => MissingCause::Unknown,
     }
 }
@@ -121,8 +121,8 @@ impl fmt::Display for MissingQueue {
         match cause {
             MissingCause::LinkDown => write!(f, "the link {device} is down")?,
             MissingCause::GroOff => write!(f, "GRO is off on {device}, and a veth has no NAPI instance without it")?,
-            MissingCause::FewerQueues { in_use } => {
-                write!(f, "{device} has only {} in use", counted(*in_use as usize, "receive queue"))?;
+            MissingCause::FewerQueues { queues } => {
+                write!(f, "{device} has only {} in use", counted(*queues, "receive queue"))?;
             }
             MissingCause::Unknown => write!(f, "the driver of {device} has no NAPI instance for it")?,
         }
@@ -157,7 +157,7 @@ mod tests {
         let gro_off = ObservedDevice { gro: Some(false), ..veth() };
         assert_eq!(words(&gro_off, 1), (MissingCause::GroOff, "ethtool -K eth0 gro on".to_owned()));
         let fewer = ObservedDevice { rx_queues: Some(1), ..veth() };
-        let cause = MissingCause::FewerQueues { in_use: 1 };
+        let cause = MissingCause::FewerQueues { queues: 1 };
         assert_eq!(words(&fewer, 1), (cause, "ethtool -L eth0 rx 2".to_owned()));
         let hardware = ObservedDevice { is_veth: false, channels: Some("combined"), rx_queues: Some(1), ..veth() };
         assert_eq!(words(&hardware, 1), (cause, "ethtool -L eth0 combined 2".to_owned()));

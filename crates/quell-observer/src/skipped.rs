@@ -158,7 +158,9 @@ fn skipped(
 
 #[cfg(test)]
 mod tests {
+    use quell_change::change::Drift;
     use quell_change::journal::Purpose;
+    use quell_change::missing_queue::MissingCause;
     use quell_change::transaction::Transaction;
     use quell_host::snapshot::{Process, Reading, SnapshotEpoll};
     use quell_mode::EpollParams;
@@ -195,6 +197,37 @@ mod tests {
         let parts = skipped(&snapshot, &attached, &[], "suspend20".parse().unwrap());
         let lack: Vec<_> = parts.iter().filter(|(_, part)| part.reason == SkipReason::NoEpoll).collect();
         assert!(matches!(lack[..], [(Some(pid), _)] if *pid == snapshot.processes[1].pid), "{parts:?}");
+    }
+
+    #[test]
+    fn a_mode_without_any_queue_is_not_in_effect_and_one_that_is_being_set_again_has_no_verdict() {
+        let drift = |now: Option<&str>| Drift {
+            device: Some("eth0".to_owned()),
+            queue: Some(0),
+            setting: "napi".to_owned(),
+            made: "defer-hard-irqs 100".to_owned(),
+            now: now.map(ToOwned::to_owned),
+            missing: None,
+        };
+        let effect = |condition: &Condition, on_queues: Option<ModeVerdict>| {
+            let root = TargetProgram { pid: Pid::new(1).unwrap(), start_time_ticks: 1, name: "nginx".to_owned() };
+            let queues = QueuesInForce::from(condition);
+            let drifted = Some(condition.drifted.len());
+            ModeCondition { drifted, queues, skipped: Vec::new(), root, started_since: false }.effect(on_queues)
+        };
+        let (cause, device) = (MissingCause::GroOff, "eth0".to_owned());
+        let missing = MissingQueue { cause, device, command: Some("ethtool -K eth0 gro on".to_owned()) };
+        let without = Condition { without_queues: Some(missing), ..Condition::default() };
+        let Some(ModeVerdict::NotInEffect(why)) = effect(&without, None) else { panic!("absent") };
+        assert!(
+            why.ends_with("GRO is off on eth0, and a veth has no NAPI instance without it: `ethtool -K eth0 gro on`")
+        );
+        let again = Condition { being_set_again: vec![drift(Some("0"))], ..Condition::default() };
+        let not = || Some(ModeVerdict::NotInEffect("polled by interrupts".to_owned()));
+        assert!(matches!(effect(&again, not()), Some(ModeVerdict::CannotTell(_))));
+        let changed = Condition { drifted: vec![drift(Some("0"))], ..again };
+        assert_eq!(effect(&changed, not()), not(), "nobody sets it again");
+        assert_eq!(effect(&Condition::default(), None), None);
     }
 
     #[test]
