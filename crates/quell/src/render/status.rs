@@ -1,5 +1,6 @@
 //! Output of `quell status`, as text and as JSON.
 
+mod left;
 mod set;
 
 use std::collections::BTreeSet;
@@ -12,7 +13,6 @@ use quell_change::drift::Condition;
 use quell_change::journal::{EndRecord, History, Purpose, StallRecord, TargetProgram};
 use quell_change::missing_queue::MissingQueue;
 use quell_change::persistent::{self, Persistent};
-use quell_change::recovery::waiting_settings;
 use quell_host::attach::attached::{Attached, AttachedMode, parents, started_since};
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::owners::{QueueSharers, covered_values};
@@ -31,6 +31,7 @@ use super::payoff::{self, ProgramArguments};
 use super::plan_tree;
 use crate::journals::name_of;
 use crate::output::on_one_line;
+use left::{LeftBehind, StallReport, WaitingReport};
 use set::{SetReport, what_is_set};
 
 /// Maximum number of ends that the text has.
@@ -51,39 +52,6 @@ pub(crate) struct StatusReport {
     stalls: Vec<StallReport>,
     /// The last modes and profiles that ended, the newest one first.
     history: Vec<EndRecord>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-struct StallReport {
-    purpose: Purpose,
-    programs: Vec<TargetProgram>,
-    stalls: u64,
-    last_unix_s: u64,
-    /// Null if the rules found none.
-    cause: Option<String>,
-    reverted: bool,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-struct LeftBehind {
-    #[serde(flatten)]
-    purpose: Purpose,
-    /// Name of the journal, by which `quell revert` selects it.
-    journal_name: String,
-    programs: Vec<TargetProgram>,
-}
-
-/// Settings of a reverted journal that wait because their queues were missing.
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-struct WaitingReport {
-    /// Name of the journal, by which `quell revert` selects it.
-    journal_name: String,
-    purpose: Purpose,
-    programs: Vec<TargetProgram>,
-    settings: Vec<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -435,43 +403,6 @@ impl StatusReport {
         ];
         let advice: Vec<String> = advice.into_iter().flatten().collect();
         (!advice.is_empty()).then(|| advice.join("\n"))
-    }
-}
-
-impl From<StallRecord> for StallReport {
-    fn from(record: StallRecord) -> Self {
-        let last_unix_s = unix_s().saturating_sub(record.age().as_secs());
-        let StallRecord { purpose, programs, stalls, cause, reverted, .. } = record;
-        Self { purpose, programs, stalls, last_unix_s, cause, reverted }
-    }
-}
-
-impl fmt::Display for StallReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { purpose, programs, stalls, last_unix_s, cause, reverted } = self;
-        let (programs, ago) = (to_programs(programs), span(unix_s().abs_diff(*last_unix_s)));
-        let times = if *stalls == 1 { "once".to_owned() } else { format!("{stalls} times") };
-        let what = if *reverted { "reverted: its queues stalled" } else { "suspect: its queues stalled" };
-        writeln!(f, "{purpose}{programs}: {what} {times}, the last time {ago} ago")?;
-        writeln!(f, "  {}", on_one_line(&stall_cause(cause.as_deref())))
-    }
-}
-
-impl LeftBehind {
-    fn of(path: &Path, history: &History) -> Self {
-        let (purpose, programs) = (history.begin.purpose.clone(), history.targets.clone());
-        Self { purpose, journal_name: name_of(path), programs }
-    }
-}
-
-impl WaitingReport {
-    fn of(path: &Path, history: &History) -> Self {
-        Self {
-            journal_name: name_of(path),
-            purpose: history.begin.purpose.clone(),
-            programs: history.targets.clone(),
-            settings: waiting_settings(history),
-        }
     }
 }
 
