@@ -1,13 +1,15 @@
 //! Finds settings of a journal that no longer have the applied value, and applies those of profiles again. Flow rules,
 //! RSS contexts, sockets, io_urings and reuseport filters are not compared.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use quell_linux::proc::ProcRoot;
 
-use crate::change::{CompareError, Comparison, Drift, Present};
+use crate::change::{Change, CompareError, Comparison, Drift, Present};
 use crate::journal::claims::Others;
 use crate::journal::{Entry, History};
+use crate::missing_queue::MissingQueue;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Condition {
@@ -18,6 +20,8 @@ pub struct Condition {
     pub gone: usize,
     /// Number of settings in `drifted` whose network namespace cannot be entered, so that their value is unknown.
     pub out_of_sight: usize,
+    /// Why none of the queues with settings exists. Absent if one does, or if the owner sets it again.
+    pub without_queues: Option<MissingQueue>,
 }
 
 impl Condition {
@@ -26,20 +30,32 @@ impl Condition {
     pub fn changed(&self) -> usize {
         self.drifted.iter().filter(|drift| drift.now.is_some()).count()
     }
+
+    /// Adds a setting, once: a journal lists a queue twice if an attachment has set it twice, as after the driver has
+    /// recreated it.
+    fn add(known: &mut Vec<Drift>, drift: Drift) {
+        let key = |drift: &Drift| Some((drift.device.clone(), drift.queue?, drift.missing.clone()?));
+        let queue = key(&drift);
+        if !known.iter().any(|other| *other == drift || (queue.is_some() && key(other) == queue)) {
+            known.push(drift);
+        }
+    }
 }
 
 /// Reads the current state of the settings in the journal at `path`. A value that another journal has set since does
 /// not count as drift.
 pub fn condition(path: &Path, history: &History) -> Result<Condition, CompareError> {
     let mut condition = Condition::default();
-    compare(path, history, |_, _, comparison| {
+    let mut queues = BTreeSet::new();
+    compare(path, history, |entry, _, comparison| {
+        if let Change::NapiSettings(change) = &entry.change {
+            queues.insert(change.queue());
+        }
         let drift = match comparison {
             Comparison::Same => None,
             Comparison::Differs(drift) => Some(drift),
             Comparison::BeingSetAgain(drift) => {
-                if !condition.being_set_again.contains(&drift) {
-                    condition.being_set_again.push(drift);
-                }
+                Condition::add(&mut condition.being_set_again, drift);
                 None
             }
             Comparison::Gone => {
@@ -51,10 +67,11 @@ pub fn condition(path: &Path, history: &History) -> Result<Condition, CompareErr
                 drift
             }
         };
-        // A journal lists a queue twice if an attachment has set it twice.
-        condition.drifted.extend(drift.filter(|drift| !condition.drifted.contains(drift)));
+        drift.into_iter().for_each(|drift| Condition::add(&mut condition.drifted, drift));
         Ok(())
     })?;
+    let missing = condition.drifted.iter().filter_map(|drift| drift.missing.as_ref());
+    condition.without_queues = missing.clone().next().filter(|_| missing.count() == queues.len()).cloned();
     Ok(condition)
 }
 

@@ -11,6 +11,7 @@ mod devices;
 pub mod drift;
 pub mod driver_inference;
 pub mod journal;
+pub mod missing_queue;
 pub mod namespaces;
 mod netns_processes;
 mod ownership;

@@ -28,6 +28,22 @@ pub fn by_inode(proc: &ProcRoot, inode: u64) -> Result<Option<Namespace>, Search
     find(proc, |namespace| Ok(namespace.inode() == inode))
 }
 
+/// Command of these words in a namespace, for a shell in the caller's. `None` if it has no name and no process that can be
+/// read.
+pub(crate) fn command_in(namespace: &Namespace, proc: &ProcRoot, words: &[&str]) -> Option<String> {
+    let is_it = |other: Result<Namespace, NamespaceError>| other.is_ok_and(|other| other.inode() == namespace.inode());
+    if is_it(Namespace::current()) {
+        return Some(shell_words::join(words));
+    }
+    let names = Namespace::list_named().unwrap_or_default();
+    let pid = || namespace.processes(proc.path()).ok()?.pids.first().map(ToString::to_string);
+    let enter = match names.iter().find(|name| is_it(Namespace::open_named(name))) {
+        Some(name) => vec!["ip".to_owned(), "netns".to_owned(), "exec".to_owned(), name.to_string()],
+        None => vec!["nsenter".to_owned(), "-t".to_owned(), pid()?, "-n".to_owned()],
+    };
+    Some(shell_words::join(enter.iter().map(String::as_str).chain(words.iter().copied())))
+}
+
 /// Returns the first namespace that `is_it` accepts. Tries the caller's, then named ones, then those of processes.
 pub(crate) fn find(
     proc: &ProcRoot,

@@ -233,7 +233,7 @@ pub fn waiting_settings(history: &History) -> Vec<String> {
     let proc = ProcRoot::default();
     let waiting = |(_, entry): (u32, &Entry)| match &entry.undone {
         Some(UndoOutcome::Waits(recorded)) => {
-            Some(entry.change.kind().waiting(&proc).unwrap_or_else(|| recorded.clone()))
+            Some(entry.change.kind().waiting(&proc, history).unwrap_or_else(|| recorded.clone()))
         }
         _ => None,
     };

@@ -24,7 +24,7 @@ use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError, Unsampled}
 use tracing::{info, warn};
 
 use crate::drops::{self, DeviceCounters};
-use crate::skipped::{ModeCondition, conditions};
+use crate::skipped::{ModeCondition, QueuesInForce, conditions};
 use crate::xdp;
 use quell_result::Document as _;
 use quell_result::top::{
@@ -355,7 +355,7 @@ impl Observer {
                 let lacks_mode = condition.is_some_and(ModeCondition::lacks_mode);
                 ModePayoff::of(*mode, queues, fix.as_ref(), lacking)
                     .on_unset_epolls(lacks_mode)
-                    .drifted(condition.and_then(|condition| condition.drifted).is_some_and(|count| count > 0))
+                    .drifted(condition.is_some_and(|condition| condition.queues == QueuesInForce::Changed))
             });
             let paused = |by| format!("paused: an experiment (PID {by}) compares modes on it");
             let effect = judged.and_then(|(_, queues)| worst(queues));

@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use quell_change::change::Change;
-use quell_change::drift::condition;
+use quell_change::drift::{Condition, condition};
 use quell_change::journal::{Journal, TargetProgram};
+use quell_change::missing_queue::MissingQueue;
 use quell_host::attach::attached::{Attached, attachments, root, started_since};
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::plan::{AttachRequest, AttachStep, EpollsSetBy, Limitation, plan};
@@ -19,13 +20,38 @@ use quell_result::top::{SkipReason, SkippedPart};
 
 #[derive(Debug, Clone)]
 pub(crate) struct ModeCondition {
-    /// Number of drifted settings of its attachment. Absent if they cannot be read.
+    /// Number of drifted settings of its attachment, those of missing queues included. Absent if they cannot be read.
     pub(crate) drifted: Option<usize>,
+    pub(crate) queues: QueuesInForce,
     pub(crate) skipped: Vec<SkippedPart>,
     /// The attached process that it descends from, or itself.
     pub(crate) root: TargetProgram,
     /// Whether the process was started after the attachment, which does not follow it.
     pub(crate) started_since: bool,
+}
+
+/// Whether the settings of the queues of an attachment are in force.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) enum QueuesInForce {
+    #[default]
+    Set,
+    /// Another program has changed settings.
+    Changed,
+    /// None of the queues exists, for this reason.
+    Missing(MissingQueue),
+    /// The driver has reset settings, and the follower sets them again.
+    BeingSetAgain,
+}
+
+impl From<&Condition> for QueuesInForce {
+    fn from(condition: &Condition) -> Self {
+        match &condition.without_queues {
+            Some(why) => Self::Missing(why.clone()),
+            None if condition.changed() > 0 => Self::Changed,
+            None if !condition.being_set_again.is_empty() => Self::BeingSetAgain,
+            None => Self::Set,
+        }
+    }
 }
 
 impl ModeCondition {
@@ -38,10 +64,16 @@ impl ModeCondition {
         self.started_since && self.skipped.iter().any(|part| part.reason.is_unset())
     }
 
-    /// Verdict on the process with that on its queues. These may be idle, or polled by others.
+    /// Verdict on the process with that on its queues. These may be idle, polled by others, or missing.
     pub(crate) fn effect(&self, on_queues: Option<ModeVerdict>) -> Option<ModeVerdict> {
-        match on_queues {
-            Some(ModeVerdict::NotInEffect(_)) => on_queues,
+        match (&self.queues, &on_queues) {
+            (QueuesInForce::Missing(why), _) => {
+                Some(ModeVerdict::NotInEffect(format!("none of its queues exists at present: {why}")))
+            }
+            (QueuesInForce::BeingSetAgain, Some(ModeVerdict::NotInEffect(_)) | None) => Some(ModeVerdict::CannotTell(
+                "the driver has reset its queues, and the follower sets them again".to_owned(),
+            )),
+            (_, Some(ModeVerdict::NotInEffect(_))) => on_queues,
             _ if !self.lacks_mode() => on_queues,
             _ => Some(ModeVerdict::NotInEffect("started after the attachment, without the mode".to_owned())),
         }
@@ -61,14 +93,19 @@ fn conditions_of(
 ) -> BTreeMap<ProgramKey, ModeCondition> {
     let Some(mode) = attached.purpose().mode() else { return BTreeMap::new() };
     let targets = &attached.history.targets;
-    let drifted = condition(&attached.path, &attached.history).ok().map(|condition| condition.changed());
+    let condition = condition(&attached.path, &attached.history).ok();
+    let drifted = condition.as_ref().map(|condition| condition.drifted.len());
+    let queues = condition.as_ref().map(QueuesInForce::from).unwrap_or_default();
     let parts = skipped(snapshot, attached, new, mode);
     let parent_of = |pid| ProcRoot::default().process(pid).stat().ok()?.ppid;
     let of = |program: &TargetProgram, started_since| {
         let its = parts.iter().filter(|(pid, _)| pid.is_none_or(|pid| pid == program.pid));
         let skipped = its.map(|(_, part)| part.clone()).collect();
         let root = root(program, targets, parent_of).clone();
-        ((program.pid, program.start_time_ticks), ModeCondition { drifted, skipped, root, started_since })
+        (
+            (program.pid, program.start_time_ticks),
+            ModeCondition { drifted, queues: queues.clone(), skipped, root, started_since },
+        )
     };
     targets.iter().map(|target| of(target, false)).chain(new.iter().map(|program| of(program, true))).collect()
 }
@@ -121,7 +158,9 @@ fn skipped(
 
 #[cfg(test)]
 mod tests {
+    use quell_change::change::Drift;
     use quell_change::journal::Purpose;
+    use quell_change::missing_queue::MissingCause;
     use quell_change::transaction::Transaction;
     use quell_host::snapshot::{Process, Reading, SnapshotEpoll};
     use quell_mode::EpollParams;
@@ -158,6 +197,37 @@ mod tests {
         let parts = skipped(&snapshot, &attached, &[], "suspend20".parse().unwrap());
         let lack: Vec<_> = parts.iter().filter(|(_, part)| part.reason == SkipReason::NoEpoll).collect();
         assert!(matches!(lack[..], [(Some(pid), _)] if *pid == snapshot.processes[1].pid), "{parts:?}");
+    }
+
+    #[test]
+    fn a_mode_without_any_queue_is_not_in_effect_and_one_that_is_being_set_again_has_no_verdict() {
+        let drift = |now: Option<&str>| Drift {
+            device: Some("eth0".to_owned()),
+            queue: Some(0),
+            setting: "napi".to_owned(),
+            made: "defer-hard-irqs 100".to_owned(),
+            now: now.map(ToOwned::to_owned),
+            missing: None,
+        };
+        let effect = |condition: &Condition, on_queues: Option<ModeVerdict>| {
+            let root = TargetProgram { pid: Pid::new(1).unwrap(), start_time_ticks: 1, name: "nginx".to_owned() };
+            let queues = QueuesInForce::from(condition);
+            let drifted = Some(condition.drifted.len());
+            ModeCondition { drifted, queues, skipped: Vec::new(), root, started_since: false }.effect(on_queues)
+        };
+        let (cause, device) = (MissingCause::GroOff, "eth0".to_owned());
+        let missing = MissingQueue { cause, device, command: Some("ethtool -K eth0 gro on".to_owned()) };
+        let without = Condition { without_queues: Some(missing), ..Condition::default() };
+        let Some(ModeVerdict::NotInEffect(why)) = effect(&without, None) else { panic!("absent") };
+        assert!(
+            why.ends_with("GRO is off on eth0, and a veth has no NAPI instance without it: `ethtool -K eth0 gro on`")
+        );
+        let again = Condition { being_set_again: vec![drift(Some("0"))], ..Condition::default() };
+        let not = || Some(ModeVerdict::NotInEffect("polled by interrupts".to_owned()));
+        assert!(matches!(effect(&again, not()), Some(ModeVerdict::CannotTell(_))));
+        let changed = Condition { drifted: vec![drift(Some("0"))], ..again };
+        assert_eq!(effect(&changed, not()), not(), "nobody sets it again");
+        assert_eq!(effect(&Condition::default(), None), None);
     }
 
     #[test]

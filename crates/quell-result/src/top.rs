@@ -152,8 +152,8 @@ pub struct ObservedProgram {
     /// Whether that mode pays, over the same queues; null likewise.
     #[serde(default)]
     pub payoff: Option<ModePayoff>,
-    /// Number of settings of that mode that no longer have the applied value, at the latest snapshot. Null without a mode,
-    /// and if a setting cannot be read.
+    /// Number of settings of that mode that no longer have the applied value, or whose queue is missing, at the latest
+    /// snapshot. Null without a mode, and if a setting cannot be read.
     pub drifted: Option<usize>,
     /// Parts of that mode that are not applied, at the latest snapshot. Null without a mode.
     pub skipped: Option<Vec<SkippedPart>>,

@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::{ChangeOutcome, UndoOutcome};
 use crate::journal::claims::{Others, Owned};
 use crate::journal::{History, JournalError};
+use crate::missing_queue::MissingQueue;
 use crate::settings::SettingsError;
 use crate::settings::epoll::EpollParameters;
 use crate::settings::host::KnownContexts;
@@ -42,8 +43,8 @@ pub(crate) trait Kind: fmt::Display {
         UndoOrder::Others
     }
 
-    /// Why the undo has to wait, with the present name of the device.
-    fn waiting(&self, _: &ProcRoot) -> Option<String> {
+    /// Why the undo has to wait at present.
+    fn waiting(&self, _: &ProcRoot, _: &History) -> Option<String> {
         None
     }
 
@@ -103,6 +104,8 @@ pub struct Drift {
     pub made: String,
     /// Current value; absent if the object does not exist at present.
     pub now: Option<String>,
+    /// Why its queue does not exist at present. Null if it does, or if this cannot be seen.
+    pub missing: Option<MissingQueue>,
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -41,6 +41,7 @@ impl Kind for ThreadAffinity {
             setting: format!("CPUs of thread {} of process {}", self.tid, self.pid),
             made: self.new.to_string(),
             now: Some(now.to_string()),
+            missing: None,
         };
         let now = now(present.proc, self)?.filter(|now| *now != self.new);
         Ok(now.map_or(Comparison::Same, |now| Comparison::Differs(drift(now))))

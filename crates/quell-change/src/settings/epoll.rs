@@ -125,6 +125,7 @@ impl Kind for EpollParameters {
             setting: format!("epoll {} of process {}", self.fd, self.pid),
             made: self.new.to_string(),
             now: Some(now.to_string()),
+            missing: None,
         }))
     }
 

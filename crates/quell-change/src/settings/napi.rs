@@ -17,13 +17,14 @@ use tracing::debug;
 
 use super::{SettingsError, answered};
 use crate::change::{
-    CompareError, Comparison, Diff, Drift, Kind, PlannedQueue, Present, RANK_OF_QUEUES, Undo, UndoOrder, UndoOutcome,
-    unless_out_of_sight,
+    Change, CompareError, Comparison, Diff, Drift, Kind, PlannedQueue, Present, RANK_OF_QUEUES, Undo, UndoOrder,
+    UndoOutcome, unless_out_of_sight,
 };
 use crate::devices::{self, FoundDevice, RecordedDevice};
 use crate::driver_inference::napis_follow_queues;
-use crate::journal::JournalError;
 use crate::journal::claims::QueueOwners;
+use crate::journal::{History, JournalError};
+use crate::missing_queue::MissingQueue;
 use crate::ownership::{Claim, End};
 use crate::resume::Resumer;
 use crate::settings::host::HostAccess;
@@ -80,9 +81,12 @@ impl NapiSettingsChange {
     /// Whether both concern the same queue: same NAPI instance, or same device and queue with a newer instance.
     #[must_use]
     pub fn is_of_the_queue_of(&self, other: &Self) -> bool {
-        let queue = |change: &Self| change.rx_queue.map_or((None, Some(change.place)), |queue| (Some(queue), None));
-        let same_device = self.sysfs_inode.is_some() && self.sysfs_inode == other.sysfs_inode;
-        self.napi_id == other.napi_id || (same_device && queue(self) == queue(other))
+        self.napi_id == other.napi_id || (self.sysfs_inode.is_some() && self.queue() == other.queue())
+    }
+
+    /// Inode of its device, and receive queue or place, which outlive the NAPI instance.
+    pub(crate) fn queue(&self) -> (Option<u64>, Result<u32, u32>) {
+        (self.sysfs_inode, self.rx_queue.ok_or(self.place))
     }
 
     /// Claim on one attribute; `None` if the change does not concern it.
@@ -103,6 +107,16 @@ impl NapiSettingsChange {
         Ok(drift(self, &owners, &now.settings))
     }
 
+    /// Why its queue has no instance on this device at present.
+    fn missing(&self, device: &FoundDevice, proc: &ProcRoot, history: &History) -> MissingQueue {
+        let of_device = history.entries.iter().filter_map(|entry| match &entry.change {
+            Change::NapiSettings(change) if change.sysfs_inode == self.sysfs_inode => change.rx_queue,
+            _ => None,
+        });
+        let needed = of_device.chain(self.rx_queue).max().map_or(1, |last| last + 1);
+        MissingQueue::of(device, self.rx_queue, needed, proc)
+    }
+
     fn drift(&self, device: &str, made: PartialNapiSettings, now: Option<PartialNapiSettings>) -> Drift {
         Drift {
             device: Some(device.to_owned()),
@@ -110,6 +124,7 @@ impl NapiSettingsChange {
             setting: "napi".to_owned(),
             made: made.to_string(),
             now: now.map(|now| now.to_string()),
+            missing: None,
         }
     }
 }
@@ -124,7 +139,7 @@ impl Kind for NapiSettingsChange {
     fn undo(&self, undo: &mut Undo<'_>) -> Result<UndoOutcome, UndoError> {
         // An unreadable list of journals must not prevent the restoration.
         let owners = undo.others.of_queue(self, Some(undo.history)).unwrap_or_default().at_end_of(self);
-        unless_out_of_sight(restore(undo.proc, self, undo.outcome.is_some(), &owners), &self.device)
+        unless_out_of_sight(restore(undo.proc, self, undo.outcome.is_some(), (&owners, undo.history)), &self.device)
     }
 
     fn compare(&self, present: &Present<'_>) -> Result<Comparison, CompareError> {
@@ -145,7 +160,8 @@ impl Kind for NapiSettingsChange {
         }
         let (name, is_followed) = (&device.link.name, present.history.is_followed());
         let Some(napi) = instance_now(&device, self)? else {
-            let drift = self.drift(name, self.new, None);
+            let missing = Some(self.missing(&device, present.proc, present.history));
+            let drift = Drift { missing, ..self.drift(name, self.new, None) };
             return Ok(match is_followed && !device.link.is_up {
                 true => Comparison::BeingSetAgain(drift),
                 false => Comparison::Differs(drift),
@@ -189,9 +205,11 @@ impl Kind for NapiSettingsChange {
         }
     }
 
-    fn waiting(&self, proc: &ProcRoot) -> Option<String> {
+    fn waiting(&self, proc: &ProcRoot, history: &History) -> Option<String> {
         let device = devices::find(proc, &self.recorded_device()).ok()??;
-        Some(describe_waiting(self, &device.link.name))
+        let is_back = instance_now(&device, self).ok()?.is_some();
+        let missing = (!is_back).then(|| self.missing(&device, proc, history));
+        Some(describe_waiting(self, &device.link.name, missing.as_ref()))
     }
 
     fn has_owners(&self) -> bool {
@@ -424,7 +442,7 @@ pub(crate) fn restore(
     proc: &ProcRoot,
     change: &NapiSettingsChange,
     made: bool,
-    owners: &QueueOwners,
+    (owners, history): (&QueueOwners, &History),
 ) -> Result<UndoOutcome, SettingsError> {
     let Some(device) = devices::find(proc, &change.recorded_device())? else { return Ok(UndoOutcome::AlreadyGone) };
     let Some(napi) = instance_now(&device, change)? else {
@@ -433,7 +451,11 @@ pub(crate) fn restore(
         let is_old = |values: &PartialNapiSettings| values.unlike(&change.old).is_empty();
         return Ok(match change.alternatives.iter().chain([&change.new]).all(is_old) {
             true => UndoOutcome::AlreadyGone,
-            false => UndoOutcome::Waits(describe_waiting(change, &device.link.name)),
+            false => UndoOutcome::Waits(describe_waiting(
+                change,
+                &device.link.name,
+                Some(&change.missing(&device, proc, history)),
+            )),
         });
     };
     let now = napi.settings;
@@ -527,13 +549,14 @@ impl Claim<u64> {
     }
 }
 
-/// Text for a change of a queue that cannot be undone yet, with the present name of its device. Some drivers keep the
-/// memory of an instance after its removal, and `netif_napi_add_weight` does not reset all values in it:
-/// irq-suspend-timeout persists on veth. Drivers with persistent NAPI config restore all values.
-pub(crate) fn describe_waiting(change: &NapiSettingsChange, device: &str) -> String {
+/// Text for a change of a queue that waits, with the reason, if the queue is still missing. Some drivers keep the memory of
+/// an instance after its removal, and `netif_napi_add_weight` does not reset all values in it: irq-suspend-timeout
+/// persists on veth. Drivers with persistent NAPI config restore all values.
+fn describe_waiting(change: &NapiSettingsChange, device: &str, missing: Option<&MissingQueue>) -> String {
     let queue = change.rx_queue.map_or_else(|| format!("NAPI {}", change.napi_id), |queue| format!("queue {queue}"));
     let values = if change.alternatives.is_empty() { change.new.to_string() } else { "values of several modes".into() };
-    format!("{queue} of {device} (without a NAPI instance at the time of the undo): {values}")
+    let why = missing.map_or_else(|| "the queue is back".to_owned(), ToString::to_string);
+    format!("{values} on {queue} of {device}: {why}")
 }
 
 pub(crate) fn suspending(namespace: &Namespace) -> Result<Vec<Napi>, NetlinkError> {

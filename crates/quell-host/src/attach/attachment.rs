@@ -6,6 +6,8 @@ use std::io::PipeReader;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use quell_change::change::CompareError;
+use quell_change::drift::{Condition, condition};
 use quell_change::journal::{History, Journal, JournalError, Keeper, Purpose, StallRecord};
 use quell_change::namespaces;
 use quell_change::persistent::{PersistError, forget_earlier_boots};
@@ -32,6 +34,7 @@ use super::plan::{AttachPlan, AttachRequest, AttachStep, QueueStep, plan};
 use super::poller;
 use super::poller::watch::PollerWatch;
 use super::stall_log::StallLog;
+use super::successors::add_successors;
 use crate::behavior::ReadQueues;
 use crate::snapshot::{Snapshot, SnapshotScope, TakeError, take};
 use crate::steer::mark_steered;
@@ -248,6 +251,7 @@ impl Attachment {
             plan = super::plan::plan(&host, None, &self.targets.pids(), &self.request);
             self.ledger.record_unknown_queues(&plan);
         }
+        pass.missing = add_successors(&mut plan, &snapshot, self.ledger.queues(), &self.request.mode);
         let mut due = Vec::new();
         for step in plan.steps {
             match self.ledger.due(&step) {
@@ -306,6 +310,25 @@ impl Attachment {
             return Err(AttachError::KeeperEnded(pid));
         }
         Ok(transaction.hand_over_to(keeper)?)
+    }
+
+    /// Starts the keeper again if it has ended, as after somebody has killed it, and returns the new one. Otherwise nobody
+    /// would restore anything if this process were killed.
+    pub fn restart_keeper(&mut self, start_keeper: &mut StartKeeper<'_>) -> Result<Option<Pid>, AttachError> {
+        let boot_id = self.proc.boot_id().map_err(PersistError::Proc)?;
+        let Keeper { pid, start_time_ticks } = self.keeper;
+        if is_running(pid, start_time_ticks, boot_id, &self.proc) {
+            return Ok(None);
+        }
+        self.keeper = start_keeper(self.transaction.journal_path()).map_err(AttachError::Keeper)?;
+        warn!(ended = pid.get(), pid = self.keeper.pid.get(), "the keeper had ended: started it again");
+        Ok(Some(self.keeper.pid))
+    }
+
+    /// Compares the settings with the host.
+    pub fn condition(&self) -> Result<Condition, CompareError> {
+        let history = self.transaction.history();
+        history.map_or_else(|| Ok(Condition::default()), |history| condition(self.journal_path(), history))
     }
 
     /// Records in the journal that this process maintains the attachment, follows its programs, and ends it on SIGTERM.

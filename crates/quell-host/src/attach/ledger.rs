@@ -81,7 +81,10 @@ impl Ledger {
     /// reused.
     pub(super) fn record(&mut self, step: &AttachStep) {
         match step {
-            AttachStep::Queue(queue) => _ = self.queues.insert(queue.napi, queue.clone()),
+            AttachStep::Queue(queue) => {
+                self.queues.retain(|_, known| !queue.replaces(known));
+                self.queues.insert(queue.napi, queue.clone());
+            }
             AttachStep::Epoll(epoll) => _ = self.epolls.insert(epoll_key(epoll), epoll.old),
             AttachStep::Sockets(_) | AttachStep::Ring(_) => {}
         }
@@ -219,6 +222,21 @@ mod tests {
         assert_eq!(ledger.due(&queue(0)), Due::Yes, "the driver has recreated it");
         assert_eq!(ledger.due(&queue(30)), Due::ChangedByOthers);
         assert_eq!(ledger.queues().count(), 1);
+    }
+
+    #[test]
+    fn an_instance_that_polls_the_queue_of_an_earlier_one_replaces_it() {
+        let with = |napi, queues: &[u32]| match queue(0) {
+            AttachStep::Queue(step) => AttachStep::Queue(QueueStep {
+                napi: NapiId::from_kernel(napi).unwrap(),
+                queues: queues.to_vec(),
+                ..step
+            }),
+            _ => unreachable!(),
+        };
+        let mut ledger = Ledger::default();
+        [with(8_193, &[0]), with(8_194, &[1]), with(8_195, &[0])].iter().for_each(|step| ledger.record(step));
+        assert_eq!(ledger.queues().map(|step| step.napi.get()).collect::<Vec<_>>(), [8_194, 8_195]);
     }
 
     #[test]

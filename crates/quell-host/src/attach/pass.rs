@@ -1,5 +1,7 @@
 //! Result of one pass over the programs of an attachment, and texts that identify its steps.
 
+use std::collections::BTreeSet;
+
 use quell_change::journal::TargetProgram;
 use quell_change::transaction::ChangeError;
 use quell_linux::visible::counted;
@@ -17,6 +19,8 @@ pub struct Pass {
     pub changed_by_others: Vec<AttachStep>,
     /// Steps that failed; they are not retried.
     pub failed: Vec<(AttachStep, ChangeError)>,
+    /// Queues of the attachment that do not exist at present: device, receive queue.
+    pub missing: BTreeSet<(String, u32)>,
     /// Snapshot taken before any change of this pass; absent when all programs have exited.
     pub snapshot: Option<Snapshot>,
     pub over: bool,

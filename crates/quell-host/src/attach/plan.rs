@@ -534,6 +534,12 @@ impl QueueStep {
     pub fn is_there(&self) -> bool {
         self.new.unlike(&self.old).is_empty()
     }
+
+    /// Whether its instance polls a queue that an earlier one has polled.
+    pub(super) fn replaces(&self, earlier: &Self) -> bool {
+        let is_same_device = (self.namespace_cookie, &self.device) == (earlier.namespace_cookie, &earlier.device);
+        is_same_device && self.queues.iter().any(|queue| earlier.queues.contains(queue))
+    }
 }
 
 impl EpollStep {

@@ -34,17 +34,21 @@ pub enum UnassignedFiles {
 }
 
 /// Returns the epoll if its queue is unknown. Omits sockets that are known to receive without a queue, which a finding
-/// reports, and epolls that watch only other epolls, which never have a queue.
+/// reports, epolls that watch only other epolls, and epolls that only accept: these never have a queue.
 pub(super) fn look_at(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<UnassignedEpoll> {
     if !epoll.by_napi.is_empty() || !epoll.without_napi.is_empty() {
         return None;
     }
     let listens = |inode| query.socket(inode).is_some_and(|socket| !is_receiver(socket));
+    let outer = query.outer(epoll);
     let watches_epoll = epoll.others.iter().any(|(_, kind, _)| **kind == WatchedKind::Epoll);
     let watches = match epoll.sockets().next() {
         None if watches_epoll => return None,
         None => UnassignedFiles::NoSockets,
-        Some(_) if epoll.sockets().all(listens) => UnassignedFiles::ListeningSockets,
+        Some(_) if epoll.sockets().all(listens) => match outer {
+            None if only_accepts(query, epoll.process.pid) => return None,
+            _ => UnassignedFiles::ListeningSockets,
+        },
         Some(_) => UnassignedFiles::IdleSockets,
     };
     Some(UnassignedEpoll {
@@ -53,6 +57,15 @@ pub(super) fn look_at(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Op
         fd: epoll.epoll.fd,
         threads: epoll.waiters.iter().map(|(thread, _)| thread.tid).collect(),
         watches,
-        watched_by: query.outer(epoll).map(|outer| outer.epoll.fd),
+        watched_by: outer.map(|outer| outer.epoll.fd),
     })
+}
+
+/// Whether epolls of the process that watch only listeners never get connections: those with connections watch no listener,
+/// as of a thread that accepts for others. A worker that accepts for itself has both in one epoll.
+fn only_accepts(query: &SnapshotQuery<'_>, pid: Pid) -> bool {
+    let is_receiving = |epoll: &&EpollContext<'_>| epoll.process.pid == pid && !epoll.by_napi.is_empty();
+    let mut receiving = query.epolls_by_descriptor.iter().filter(is_receiving).peekable();
+    let listens = |inode| query.socket(inode).is_some_and(|socket| !is_receiver(socket));
+    receiving.peek().is_some() && !receiving.any(|epoll| epoll.sockets().any(listens))
 }

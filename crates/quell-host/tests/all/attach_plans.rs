@@ -70,8 +70,16 @@ fn a_host_in_the_mode_needs_only_a_change_of_its_listening_epoll() {
     let plan = plan_of(&healthy(), "suspend20");
     let missing: Vec<&AttachStep> = plan.steps.iter().filter(|step| !step.is_there()).collect();
     assert!(matches!(missing[..], [AttachStep::Epoll(step)] if step.fd == 3 && step.napis.is_empty()), "{missing:?}");
-    let unassigned: Vec<(i32, UnassignedFiles)> =
-        plan.unassigned_epolls.iter().map(|epoll| (epoll.fd, epoll.watches)).collect();
+    assert_eq!(plan.unassigned_epolls, [], "it accepts for the others, which have the connections");
+}
+
+#[test]
+fn an_epoll_of_a_worker_that_accepts_for_itself_waits_for_connections() {
+    let mut host = healthy();
+    let listener = host["processes"][0]["files"]["epolls"][0]["targets"][0].clone();
+    set(&mut host, "/processes/0/files/epolls/1/targets/-", listener);
+    let unassigned = plan_of(&host, "suspend20").unassigned_epolls;
+    let unassigned: Vec<_> = unassigned.iter().map(|epoll| (epoll.fd, epoll.watches)).collect();
     assert_eq!(unassigned, [(3, UnassignedFiles::ListeningSockets)]);
 }
 

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use quell_change::drift::{Condition, condition};
 use quell_change::journal::{Journal, ListedJournal};
+use quell_change::missing_queue::MissingCause;
 use quell_change::persistent;
 use quell_change::recovery::{Found, Reverted, left_behind, recover, waiting_settings};
 use quell_change::transaction::Transaction;
@@ -86,7 +87,7 @@ fn queues_without_instances_wait_until_their_link_is_up() {
     let Set { lab, dir, transaction, name } = set;
     let reverted = transaction.revert().unwrap();
     assert_eq!(counts(&reverted), (0, 2, 0, 0), "{reverted:?}");
-    assert!(reverted.waiting[0].1.contains("without a NAPI instance"), "{reverted:?}");
+    assert!(reverted.waiting[0].1.contains("server0 up`"), "{reverted:?}");
     assert_eq!(counts(&recovered(&journal)), (0, 2, 0, 0), "the link is down");
 
     lab.transaction(&dir, &name).revert().unwrap();
@@ -116,11 +117,11 @@ fn a_waiting_setting_is_listed_under_the_present_name_of_its_device() {
         let [(_, history)] = &left_behind(&journal).unwrap()[..] else { panic!("one journal") };
         waiting_settings(history)
     };
-    assert!(listed().iter().all(|setting| setting.contains(" of server0 ")), "{:?}", listed());
+    assert!(listed().iter().all(|setting| setting.contains(" of server0: ")), "{:?}", listed());
     let name = InterfaceName::new("renamed0").unwrap();
     Links::open_in(&lab.server).unwrap().move_to(lab.server_index, &lab.server, &name).unwrap();
     assert_eq!(listed().len(), 2);
-    assert!(listed().iter().all(|setting| setting.contains(" of renamed0 ")), "{:?}", listed());
+    assert!(listed().iter().all(|setting| setting.contains(" of renamed0: ")), "{:?}", listed());
 }
 
 #[test]
@@ -239,6 +240,26 @@ fn a_queue_has_drifted_unless_another_attachment_set_its_value() {
     let wanted = PartialNapiSettings { gro_flush_timeout_ns: Some(88_000), ..PartialNapiSettings::default() };
     assert!(other.set_napi(&set.lab.server, set.lab.napis[0], &wanted).unwrap());
     assert_eq!(drifted(&set.transaction), [], "the other attachment has set the value");
+}
+
+#[test]
+fn a_missing_queue_has_its_cause_and_a_mode_without_any_queue_too() {
+    let Some(set) = Set::raise("undo-missing", &SUSPENDING) else { return };
+    let (namespace, index) = (&set.lab.server, set.lab.server_index);
+    let now = || condition(set.transaction.journal_path(), set.transaction.history().unwrap()).unwrap();
+    let causes = |condition: &Condition| -> Vec<MissingCause> {
+        condition.drifted.iter().filter_map(|drift| Some(drift.missing.as_ref()?.cause)).collect()
+    };
+    use_queues(namespace, index, 1);
+    let fewer = now();
+    assert_eq!(causes(&fewer), [MissingCause::FewerQueues { queues: 1 }], "{fewer:?}");
+    assert_eq!(fewer.without_queues, None, "queue 0 exists");
+    use_queues(namespace, index, 2);
+    Ethtool::open_in(namespace).unwrap().set_features(index, &[("rx-gro", false)]).unwrap();
+    let off = now();
+    assert_eq!(causes(&off), [MissingCause::GroOff; 2], "{off:?}");
+    let command = off.without_queues.unwrap().command.unwrap();
+    assert!(command.starts_with("ip netns exec ") && command.ends_with(" ethtool -K server0 gro on"), "{command}");
 }
 
 fn profile(text: &str) -> Profile {

@@ -133,7 +133,11 @@ pub(crate) fn impossible(plan: &ProfilePlan) -> String {
 pub(crate) fn drift(drift: &Drift, present: &str) -> String {
     let device = drift.device.as_ref().map(|device| format!("{device} ")).unwrap_or_default();
     let queue = drift.queue.map(|queue| format!("queue {queue} ")).unwrap_or_default();
-    let now = drift.now.as_deref().map_or_else(|| "not found".to_owned(), |now| format!("{present} {now}"));
+    let now = match (&drift.now, &drift.missing) {
+        (Some(now), _) => format!("{present} {now}"),
+        (None, Some(missing)) => format!("missing: {missing}"),
+        (None, None) => "not found".to_owned(),
+    };
     format!("{device}{queue}{}: {}, {now}", drift.setting, drift.made)
 }
 

@@ -95,8 +95,7 @@ fn one_salvaged(salvaged: &Salvaged) -> String {
 pub(crate) fn waits(count: usize) -> String {
     let (wait, their_queue) = if count == 1 { ("waits", "its queue") } else { ("wait", "their queues") };
     format!(
-        "{} that {wait} for {their_queue}: the link is down, the queue is unused, or its network namespace cannot be \
-         opened; `quell revert` tries again",
+        "{} that {wait} for {their_queue} (the lines `waits` have the reasons); `quell revert` tries again",
         counted(count, "setting")
     )
 }

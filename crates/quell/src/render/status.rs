@@ -1,5 +1,6 @@
 //! Output of `quell status`, as text and as JSON.
 
+mod left;
 mod set;
 
 use std::collections::BTreeSet;
@@ -10,8 +11,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use quell_change::change::Drift;
 use quell_change::drift::Condition;
 use quell_change::journal::{EndRecord, History, Purpose, StallRecord, TargetProgram};
+use quell_change::missing_queue::MissingQueue;
 use quell_change::persistent::{self, Persistent};
-use quell_change::recovery::waiting_settings;
 use quell_host::attach::attached::{Attached, AttachedMode, parents, started_since};
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::owners::{QueueSharers, covered_values};
@@ -31,6 +32,7 @@ use super::payoff::{self, ProgramArguments};
 use super::plan_tree;
 use crate::journals::name_of;
 use crate::output::on_one_line;
+use left::{LeftBehind, StallReport, WaitingReport};
 use set::{SetReport, what_is_set};
 
 /// Maximum number of ends that the text has.
@@ -51,41 +53,6 @@ pub(crate) struct StatusReport {
     stalls: Vec<StallReport>,
     /// The last modes and profiles that ended, the newest one first.
     history: Vec<EndRecord>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-struct StallReport {
-    purpose: Purpose,
-    /// Name of the journal, by which `quell revert` forgets these stalls.
-    journal_name: String,
-    programs: Vec<TargetProgram>,
-    stalls: u64,
-    last_unix_s: u64,
-    /// Null if the rules found none.
-    cause: Option<String>,
-    reverted: bool,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-struct LeftBehind {
-    #[serde(flatten)]
-    purpose: Purpose,
-    /// Name of the journal, by which `quell revert` selects it.
-    journal_name: String,
-    programs: Vec<TargetProgram>,
-}
-
-/// Settings of a reverted journal that wait because their queues were missing.
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-struct WaitingReport {
-    /// Name of the journal, by which `quell revert` selects it.
-    journal_name: String,
-    purpose: Purpose,
-    programs: Vec<TargetProgram>,
-    settings: Vec<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -118,6 +85,9 @@ pub(crate) struct AppliedReport {
     parents: Vec<Pid>,
     #[serde(skip)]
     attached: Option<AttachedMode>,
+    /// Whether its owner sets queues again that a driver has recreated.
+    #[serde(skip)]
+    is_followed: bool,
     /// Command that measures what clients of the programs see.
     #[serde(skip)]
     load_command: Option<String>,
@@ -211,6 +181,7 @@ impl AppliedReport {
             started_since: Vec::new(),
             parents: Vec::new(),
             attached: AttachedMode::recorded(history),
+            is_followed: history.is_followed(),
             load_command: None,
             mixes: false,
             sharing: None,
@@ -279,6 +250,19 @@ impl AppliedReport {
         self.drifted.iter().any(|drift| drift.now.is_some())
     }
 
+    /// Reasons why queues are missing.
+    fn missing(&self) -> impl Iterator<Item = &MissingQueue> {
+        self.drifted.iter().filter_map(|drift| drift.missing.as_ref())
+    }
+
+    /// Steps that bring missing queues back and set the mode again, which a follower does itself.
+    fn steps_to_reapply(&self) -> String {
+        let missing: BTreeSet<String> = self.missing().map(ToString::to_string).collect();
+        let set_again = self.attached.filter(|_| !self.is_followed || self.has_changed());
+        let set_again = set_again.map(|attached| format!("`{}`", self.arguments().replace(&attached.mode)));
+        missing.into_iter().chain(set_again).collect::<Vec<_>>().join(", then ")
+    }
+
     /// Whether the mode pays for the program for which it pays least, and the command that follows.
     fn conclusion(&self) -> Option<(String, Option<String>)> {
         let programs = self.arguments();
@@ -289,7 +273,9 @@ impl AppliedReport {
             return Some((payoff::unset(&attached.mode, ""), Some(programs.replace(&attached.mode))));
         }
         let is_elsewhere = |effect: &ProgramEffect| {
-            effect.payoff.is_none() && matches!(effect.effect, LiveEffect::Judged(ModeVerdict::NotInEffect(_)))
+            effect.payoff.is_none()
+                && self.missing().next().is_none()
+                && matches!(effect.effect, LiveEffect::Judged(ModeVerdict::NotInEffect(_)))
         };
         if let Some(attached) = self.attached.filter(|it| !it.launched && self.effects.iter().any(is_elsewhere)) {
             return Some((payoff::elsewhere(&attached.mode), Some(programs.replace(&attached.mode))));
@@ -412,16 +398,17 @@ impl StatusReport {
             let (count, it) = (self.unusable.len(), agree(&self.unusable.len(), "its", "their"));
             format!("{} cannot be read: {it} settings may be in force", counted(count, "journal"))
         });
-        let drifted = self.applied.iter().filter(|one| one.attached.is_some() && !one.drifted.is_empty());
-        let again = drifted.filter_map(|one| match one.has_changed() {
-            true => Some(format!("`{}`", one.arguments().replace(&one.attached?.mode))),
-            false => Some("restore the number of queues (`ethtool -L`)".to_owned()),
-        });
-        let again = again.collect::<Vec<_>>().join(", ");
+        let drifted = self.applied.iter().filter(|one| !one.drifted.is_empty());
+        let (attached, others): (Vec<_>, Vec<_>) = drifted.partition(|one| one.attached.is_some());
+        let again = attached.into_iter().map(AppliedReport::steps_to_reapply).collect::<Vec<_>>().join(", ");
+        let missing: BTreeSet<String> =
+            others.into_iter().flat_map(AppliedReport::missing).map(ToString::to_string).collect();
+        let reassert = missing.into_iter().chain(["`quell apply --reassert`".to_owned()]);
+        let reassert = reassert.collect::<Vec<_>>().join(", then ");
         let advice = [
             unusable,
             reverted,
-            advice(of_profiles, "profiles", "`quell apply --reassert`"),
+            advice(of_profiles, "profiles", &reassert),
             unset,
             advice(of_attached, "attachments", &again),
             advice(of_launched, "launched programs", "restart the program with `quell run`"),
@@ -429,44 +416,6 @@ impl StatusReport {
         ];
         let advice: Vec<String> = advice.into_iter().flatten().collect();
         (!advice.is_empty()).then(|| advice.join("\n"))
-    }
-}
-
-impl From<StallRecord> for StallReport {
-    fn from(record: StallRecord) -> Self {
-        let last_unix_s = unix_s().saturating_sub(record.age().as_secs());
-        let StallRecord { purpose, journal_name, programs, stalls, cause, reverted, .. } = record;
-        Self { purpose, journal_name, programs, stalls, last_unix_s, cause, reverted }
-    }
-}
-
-impl fmt::Display for StallReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { purpose, journal_name, programs, stalls, last_unix_s, cause, reverted } = self;
-        let ago = span(unix_s().abs_diff(*last_unix_s));
-        let of = on_one_line(&format!("{purpose}{} ({journal_name})", to_programs(programs)));
-        let times = if *stalls == 1 { "once".to_owned() } else { format!("{stalls} times") };
-        let what = if *reverted { "reverted: its queues stalled" } else { "suspect: its queues stalled" };
-        writeln!(f, "{of}: {what} {times}, the last time {ago} ago")?;
-        writeln!(f, "  {}", on_one_line(&stall_cause(cause.as_deref())))
-    }
-}
-
-impl LeftBehind {
-    fn of(path: &Path, history: &History) -> Self {
-        let (purpose, programs) = (history.begin.purpose.clone(), history.targets.clone());
-        Self { purpose, journal_name: name_of(path), programs }
-    }
-}
-
-impl WaitingReport {
-    fn of(path: &Path, history: &History) -> Self {
-        Self {
-            journal_name: name_of(path),
-            purpose: history.begin.purpose.clone(),
-            programs: history.targets.clone(),
-            settings: waiting_settings(history),
-        }
     }
 }
 
@@ -706,6 +655,7 @@ mod tests {
             started_since: Vec::new(),
             parents: Vec::new(),
             attached: None,
+            is_followed: false,
             load_command: None,
             mixes: false,
             sharing: None,

@@ -35,7 +35,7 @@ impl HostSetting {
 
     fn drift(&self, made: String, now: Option<String>) -> Drift {
         let device = self.setting.device().map(ToString::to_string);
-        Drift { device, queue: self.setting.queue(), setting: self.setting.text().what, made, now }
+        Drift { device, queue: self.setting.queue(), setting: self.setting.text().what, made, now, missing: None }
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use quell_change::transaction::ChangeStage;
 use quell_host::attach::hand_over::HAND_OVER;
+use quell_host::attach::instances::InstanceWatch;
 use quell_host::attach::placement::Placement;
 use quell_host::attach::stall::LOOKED_EVERY;
 use quell_host::attach::wait::{Ends, Woken};
@@ -20,7 +21,8 @@ use quell_linux::service_manager;
 use quell_linux::signal::{Interruption, InterruptionSignal};
 use quell_linux::visible::counted;
 
-use super::watch::{QueueEvents, QueueWatch};
+use super::keeper;
+use super::watch::{MissingQueues, QueueEvents, QueueWatch};
 use crate::commands::pace::{Pace, PaceLimits};
 use crate::commands::stalls::StallForecast;
 use crate::exit::{Exit, Failure};
@@ -94,8 +96,8 @@ fn keep_up(
     mut watch: QueueWatch,
     interruption: &Interruption,
 ) -> Result<Over, AttachError> {
-    let (mut forecast, mut seen) = (StallForecast::default(), None);
-    let mut pace = Pace::new(PACE);
+    let (mut forecast, mut seen, mut missing) = (StallForecast::default(), None, MissingQueues::default());
+    let (mut instances, mut pace) = (InstanceWatch::default(), Pace::new(PACE));
     loop {
         // The CPU time includes finding the running processes.
         let used_before_ns = clock::process_cpu_ns();
@@ -111,7 +113,10 @@ fn keep_up(
             if let Some(why) = must_end {
                 return Ok(Over::RevertedAfterStall(why));
             }
-            if attachment.targets().has_started_another() {
+            if let Some(pid) = attachment.restart_keeper(&mut |path| keeper::start(path))? {
+                output::say(&keeper::restarted(pid));
+            }
+            if attachment.targets().has_started_another() || instances.has_changed(attachment) {
                 pace.hurry();
             }
             if woken == Woken::AllEnded || pace.is_due() {
@@ -134,6 +139,7 @@ fn keep_up(
         }
         let is_changing = !pass.started.is_empty() || !pass.made.is_empty();
         report_pass(&pass, attachment);
+        missing.look(&pass, attachment).iter().for_each(|line| output::say(line));
         placed.iter().flat_map(placement::pass).for_each(|line| output::say(&line));
         let forecast = pass.snapshot.iter().flat_map(|seen| forecast.look(attachment, seen, !pass.made.is_empty()));
         forecast.for_each(|line| output::say(&line));

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use quell_change::journal::Keeper;
 use quell_host::attach::keeper::{KeepingEnded, keep};
+use quell_linux::Pid;
 use quell_linux::process::{Output, Spawn};
 
 use crate::exit::{Exit, Failure};
@@ -36,6 +37,13 @@ pub(crate) fn start(journal: &Path) -> Result<Keeper, String> {
     }
     let identity = child.leave_running();
     Ok(Keeper { pid: identity.pid, start_time_ticks: identity.starttime.0 })
+}
+
+/// That the keeper was started again.
+pub(crate) fn restarted(pid: Pid) -> String {
+    format!(
+        "somebody has ended the keeper, which restores the mode if this command is killed: started it again, PID {pid}"
+    )
 }
 
 pub(crate) fn run(args: &KeeperArgs) -> Result<(), Failure> {

@@ -1,11 +1,15 @@
 //! Reports the events that [`quell_host::attach::watch`] observes on the queues of a followed or launched program.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+
+use quell_change::change::Drift;
 use quell_change::journal::StallRecord;
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::stall::Stalled;
 use quell_host::attach::watch::{AttachmentWatch, EffectChange};
-use quell_host::attach::{AttachedMode, Attachment};
+use quell_host::attach::{AttachedMode, Attachment, Pass};
 use quell_host::snapshot::Snapshot;
 use quell_linux::CpuList;
 use quell_linux::visible::counted;
@@ -66,6 +70,40 @@ impl QueueWatch {
             }
         }
     }
+}
+
+/// Queues of an attachment that were missing in the last pass: device, receive queue.
+#[derive(Debug, Default)]
+pub(crate) struct MissingQueues(BTreeSet<(String, u32)>);
+
+impl MissingQueues {
+    /// One line per reason if further queues are missing since the last pass.
+    pub(crate) fn look(&mut self, pass: &Pass, attachment: &Attachment) -> Vec<String> {
+        if pass.snapshot.is_none() {
+            return Vec::new();
+        }
+        let before = mem::replace(&mut self.0, pass.missing.clone());
+        if pass.missing.is_subset(&before) {
+            return Vec::new();
+        }
+        // A failure hides only the reasons, which `quell status` prints, too.
+        let condition = attachment.condition().unwrap_or_default();
+        missing(condition.drifted.iter().chain(&condition.being_set_again))
+    }
+}
+
+fn missing<'a>(drifts: impl Iterator<Item = &'a Drift>) -> Vec<String> {
+    let mut queues: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
+    for (drift, missing) in drifts.filter_map(|drift| Some((drift, drift.missing.as_ref()?))) {
+        queues.entry(missing.to_string()).or_default().extend(drift.queue);
+    }
+    let line = |(why, rx): (String, BTreeSet<u32>)| {
+        let count = counted(rx.len(), "queue");
+        let is_missing = if rx.len() == 1 { "is missing and gets" } else { "are missing and get" };
+        let rx = rx.into_iter().collect::<CpuList>();
+        format!("{count} (rx {rx}) {is_missing} the mode again once back: {why}")
+    };
+    queues.into_iter().map(line).collect()
 }
 
 fn freed(stalled: &Stalled, cause: &str) -> String {

@@ -8,6 +8,7 @@ use quell_change::journal::JournalError;
 use quell_change::recovery::Reverted;
 use quell_change::transaction::ChangeStage;
 use quell_host::attach::consequences::consequences;
+use quell_host::attach::instances::InstanceWatch;
 use quell_host::attach::launch::{devices_with_queues, plan_of_devices};
 use quell_host::attach::placement::{Placement, Wanted};
 use quell_host::attach::{AttachError, AttachPlan, AttachRequest, Attachment, EpollsSetBy, Selection, Targets};
@@ -19,7 +20,7 @@ use quell_linux::visible::agree;
 use quell_mode::{DeliveryMode, EpollParams};
 
 use super::verify::Verifier;
-use crate::commands::attach::watch::{QueueEvents, QueueWatch};
+use crate::commands::attach::watch::{MissingQueues, QueueEvents, QueueWatch};
 use crate::commands::attach::{ask, keeper, poller};
 use crate::commands::snapshot_scope::not_taken;
 use crate::commands::stalls::StallForecast;
@@ -36,6 +37,8 @@ pub(super) struct Queues {
     placement: Placement,
     watch: QueueWatch,
     forecast: StallForecast,
+    missing: MissingQueues,
+    instances: InstanceWatch,
     /// Programs and devices in the last pass.
     seen: Option<Snapshot>,
     details: bool,
@@ -128,18 +131,31 @@ impl Queues {
     }
 
     /// Frees stalled queues, and reports when the mode starts or stops being in effect. If queues stall too often, the mode
-    /// is reverted, and the command continues without it. Returns whether the command has started another process.
+    /// is reverted, and the command continues without it. Returns whether the command has started another process, or a
+    /// device has recreated queues.
     pub(super) fn watch(&mut self) -> bool {
         let Some(attachment) = &mut self.attachment else { return false };
         let QueueEvents { lines, must_end } = self.watch.look(attachment, self.seen.as_ref());
-        let has_started_another = attachment.targets().has_started_another();
+        let has_news = attachment.targets().has_started_another() || self.instances.has_changed(attachment);
+        let keeper = attachment.restart_keeper(&mut |path| keeper::start(path));
         self.print_all(lines);
-        let Some(why) = must_end else { return has_started_another };
+        let must_end = match keeper {
+            Ok(restarted) => {
+                self.print_all(restarted.map(keeper::restarted));
+                must_end
+            }
+            Err(error) => must_end.or_else(|| Some(error.to_string())),
+        };
+        let Some(why) = must_end else { return has_news };
+        self.give_up(&why);
+        false
+    }
+
+    fn give_up(&mut self, why: &str) {
         if let Some(attachment) = self.attachment.take() {
             let restored = reverted::undo_outcome(&attachment.end_by(&format!("`quell run`: {why}")));
             self.print(&format!("{why}; {restored}; the command continues with interrupts"));
         }
-        false
     }
 
     /// Applies the mode to new epolls and queues. Returns whether to do so again soon.
@@ -155,8 +171,10 @@ impl Queues {
                 let forecast = &mut self.forecast;
                 let warnings =
                     pass.snapshot.as_ref().map(|seen| forecast.look(attachment, seen, !pass.made.is_empty()));
+                let missing = self.missing.look(&pass, attachment);
                 self.print_all(warnings.into_iter().flatten());
                 self.print_all(render::pass(&pass, self.details));
+                self.print_all(missing);
                 self.print_all(placed.iter().flat_map(placement_lines::pass));
                 let has_news = !pass.started.is_empty() || !pass.made.is_empty();
                 self.seen = pass.snapshot;

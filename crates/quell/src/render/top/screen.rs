@@ -448,7 +448,7 @@ fn program_details(frame: &mut Frame<'_>, area: Rect, state: &TopState, program:
         let pod = program.pod.as_deref().unwrap_or(ABSENT);
         lines.push(Line::from(format!("pod {pod}   container {container}")));
     }
-    lines.push(Line::from(format!("unit {unit}   settings changed by others {drifted}")));
+    lines.push(Line::from(format!("unit {unit}   drifted settings {drifted}")));
     if let Some(skipped) = program.skipped.as_ref().filter(|skipped| !skipped.is_empty()) {
         let part = |part: &SkippedPart| match part.napi {
             Some(napi) => format!("NAPI {napi} {}", part.reason.name()),
