@@ -135,7 +135,7 @@ pub enum ComparisonError {
     #[error(transparent)]
     Host(#[from] SchedError),
     /// The reference cannot be set.
-    #[error("{mode} cannot be set on this host, so nothing can be compared with it: {why}")]
+    #[error("{mode} cannot be set, so nothing can be compared with it: {why}")]
     Reference {
         /// Name of the reference mode.
         mode: String,
