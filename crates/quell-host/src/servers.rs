@@ -7,6 +7,7 @@ mod next_step;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+use quell_change::journal::{StallRecord, TargetProgram};
 use quell_linux::proc::{ProcRoot, ProgramPlace};
 use quell_linux::{NapiId, Pid};
 use quell_mode::{DeliveryMode, NapiSettings, PartialNapiSettings};
@@ -24,7 +25,7 @@ use crate::attach::no_poll::{NoPollCause, cause};
 use crate::attach::no_queue::{NoQueueCause, no_queue_cause};
 use crate::attach::owners::QueueSharers;
 use crate::attach::payoff::{DoesItPay, ModePayoff};
-use crate::attach::receivers::accepts_for_others;
+use crate::attach::receivers::{OutsideWait, accepts_for_others, wait_outside_epolls};
 use crate::attach::{Attached, AttachedMode};
 use crate::findings::{
     Finding, FixText, GRO_OFF_ID, Node, QueuePerEpoll, Severity, can_be_pinned, can_come_to_mix, expected_device,
@@ -94,7 +95,7 @@ pub struct HostServer {
 }
 
 /// How a server waits for packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServerWait {
     /// In `epoll_wait`: every mode applies.
@@ -105,8 +106,10 @@ pub enum ServerWait {
     IoUring,
     /// In `poll` or `select`.
     Poll,
-    /// In a blocking receive.
+    /// In a blocking receive, or in `accept` before one.
     Receive,
+    /// For no data: it accepts connections, and did not read them between the snapshots.
+    Nothing,
     /// In another call, or it did not wait when the snapshots were taken.
     Unknown,
 }
@@ -172,6 +175,8 @@ pub struct Known<'a> {
     pub below: &'a BTreeMap<Pid, DeliveryMode>,
     /// Answers of measurements for a process with this PID and name, the newest first.
     pub measured: &'a BTreeMap<NamedProcess, Vec<EarlierAnswer>>,
+    /// Records of modes whose queues stalled.
+    pub stalls: &'a [StallRecord],
     /// Polls of each queue. Empty if they cannot be sampled.
     pub polls: &'a BTreeMap<NapiId, QueueSample>,
     /// Time for which they were sampled, in nanoseconds.
@@ -326,15 +331,25 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     };
     let no_queue = is_idle.then(|| no_queue_cause(query, &pids));
     let experiment = pids.iter().find_map(|pid| known.experiments.get(pid));
-    let next = match (experiment, to_fix, &attached) {
-        (Some(pid), _, _) => NextStep::AwaitExperiment { pid: *pid },
-        (None, Some(worst), _) => NextStep::Fix { finding: worst.id },
-        (None, None, Some(attached)) => of_attached(attached, payoff.as_ref(), can_steer, measured()),
-        (None, None, None) if is_idle => match &no_queue {
+    let is_one_of = |program: &TargetProgram| {
+        processes
+            .iter()
+            .any(|process| (process.pid, process.start_time_ticks) == (program.pid, program.start_time_ticks))
+    };
+    let stall = known.stalls.iter().rfind(|stall| stall.reverted && stall.programs.iter().any(is_one_of));
+    let stalled =
+        stall.and_then(|stall| Some(NextStep::FindStall { mode: stall.purpose.mode()?, cause: stall.cause.clone() }));
+    let without_measurement = stalled.or((waits == ServerWait::Nothing).then_some(NextStep::NoModeHelps));
+    let next = match (experiment, without_measurement.filter(|_| attached.is_none()), to_fix, &attached) {
+        (Some(pid), ..) => NextStep::AwaitExperiment { pid: *pid },
+        (None, Some(next), ..) => next,
+        (None, None, Some(worst), _) => NextStep::Fix { finding: worst.id },
+        (None, None, None, Some(attached)) => of_attached(attached, payoff.as_ref(), can_steer, measured()),
+        (None, None, None, None) if is_idle => match &no_queue {
             Some(NoQueueCause::GroOff { .. }) => NextStep::Fix { finding: GRO_OFF_ID },
             _ => NextStep::AwaitClients,
         },
-        (None, None, None) => of_unattached(present, can_steer, measured()),
+        (None, None, None, None) => of_unattached(present, can_steer, measured()),
     };
     let its_fix =
         |id| about.iter().find(|finding| finding.id == id).and_then(|finding| Some(finding.fix.first()?.text()));
@@ -415,12 +430,12 @@ fn other_wait(query: &SnapshotQuery<'_>, processes: &[&Process], epolls: &[&Epol
     if files().flat_map(Files::receiving_rings).next().is_some() {
         return ServerWait::IoUring;
     }
-    let waits = processes.iter().flat_map(|process| process.threads.known_elements()).filter_map(|it| it.file_wait);
-    let by = |wait: FileWait| match wait {
-        FileWait::Poll | FileWait::Select => ServerWait::Poll,
-        FileWait::Receive { .. } | FileWait::Accept { .. } => ServerWait::Receive,
-    };
-    waits.map(by).min().unwrap_or(ServerWait::Unknown)
+    match wait_outside_epolls(query, processes) {
+        Some(OutsideWait::In(FileWait::Poll | FileWait::Select)) => ServerWait::Poll,
+        Some(OutsideWait::In(FileWait::Receive { .. } | FileWait::Accept { .. })) => ServerWait::Receive,
+        Some(OutsideWait::ReadsNothing) => ServerWait::Nothing,
+        None => ServerWait::Unknown,
+    }
 }
 
 /// Whether the finding is about the program: its processes, threads and files, or its queues.

@@ -100,11 +100,36 @@ pub fn half_closed() -> TcpStream {
     connection
 }
 
+/// Connects to a server that sends data first, and closes without reading it, so that the kernel sends RST.
+pub fn reset() -> Vec<TcpStream> {
+    connect().peek(&mut [0; 1]).unwrap();
+    Vec::new()
+}
+
 /// A connection that has received an answer.
 pub fn used() -> TcpStream {
     let mut connection = connect();
     connection.write_all(b"?").unwrap();
     connection.read_exact(&mut [0; 1]).unwrap();
+    connection
+}
+
+/// A connection whose client has sent data.
+pub fn sent() -> TcpStream {
+    let mut connection = connect();
+    connection.write_all(b"?").unwrap();
+    connection
+}
+
+/// A connection whose client sends data all the time.
+pub fn sending() -> TcpStream {
+    let connection = sent();
+    let mut sender = connection.try_clone().unwrap();
+    std::thread::spawn(move || {
+        while sender.write_all(b"?").is_ok() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
     connection
 }
 

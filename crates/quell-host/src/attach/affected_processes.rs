@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::plan::{AttachPlan, QueueStep};
-use crate::snapshot::query::{EpollContext, SnapshotQuery};
+use crate::snapshot::query::{EpollBatch, EpollContext, SnapshotQuery};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -34,6 +34,7 @@ pub enum Until {
     GroFlushTimeout,
     /// The program has handled every event that one `epoll_wait` can return.
     BatchEnd {
+        /// Most events that one `epoll_wait` returns: its `maxevents`, and at most one for each file of the epoll.
         max_events: u32,
         /// Time the program takes for one event, nanoseconds; measured between two snapshots.
         each_ns: u64,
@@ -74,7 +75,12 @@ fn longest_wait(query: &SnapshotQuery<'_>, targets: &BTreeSet<Pid>, step: &Queue
     let timer = LongestWait { ns: timer_ns, until: Until::GroFlushTimeout };
     let Some(suspend_ns) = step.new.irq_suspend_timeout_ns.filter(|&ns| ns > 0) else { return Some(timer) };
     let its = query.epolls_by_descriptor.iter().filter(|epoll| targets.contains(&epoll.process.pid));
-    let batches = its.filter(|epoll| epoll.by_napi.contains_key(&step.napi)).map(|epoll| batch(query, epoll));
+    let batch = |epoll: &EpollContext<'_>| {
+        let batch = query.batch(epoll)?;
+        let EpollBatch { max_events, each_ns } = batch;
+        Some(LongestWait { ns: batch.ns(), until: Until::BatchEnd { max_events, each_ns } })
+    };
+    let batches = its.filter(|epoll| epoll.by_napi.contains_key(&step.napi)).map(batch);
     // An epoll with an unknown batch time may be the slowest.
     let longest = batches.collect::<Option<Vec<_>>>().and_then(|batches| batches.into_iter().max());
     let suspension = match longest {
@@ -82,12 +88,4 @@ fn longest_wait(query: &SnapshotQuery<'_>, targets: &BTreeSet<Pid>, step: &Queue
         _ => LongestWait { ns: suspend_ns, until: Until::IrqSuspendTimeout },
     };
     Some(timer.max(suspension))
-}
-
-fn batch(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<LongestWait> {
-    let (_, wait) = *epoll.waiters.first()?;
-    let max_events = u32::try_from(wait.max_events).ok()?;
-    let each_ns = query.work_per_packet_ns(epoll)? as u64;
-    let ns = each_ns.saturating_mul(max_events.into());
-    Some(LongestWait { ns, until: Until::BatchEnd { max_events, each_ns } })
 }

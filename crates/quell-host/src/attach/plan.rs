@@ -19,7 +19,7 @@ use super::affected_processes::{AffectedProcess, affected_processes};
 pub use super::limitation::Limitation;
 use super::no_queue::{NoQueueCause, no_queue_cause};
 use super::pollers::{self, RingStep, SocketsStep, of_xdp_sockets, without_napi};
-use super::receivers::{WAITS_IN_RECV, will_poll, without_blocking_receive, without_epoll};
+use super::receivers::{WhyUnpolled, names_without_epolls, will_poll, without_blocking_receive, without_epoll};
 use super::shared_epolls::EpollPlaces;
 use super::unassigned_epolls::{self, UnassignedEpoll};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
@@ -389,13 +389,16 @@ impl AttachPlan {
         }
         let before = self.impossible.len();
         self.impossible.extend(without_epoll(query, targets, &request.mode).into_iter().map(|(why, processes)| {
-            let of_sockets = if why == WAITS_IN_RECV { "sockpoll50, which polls in recv(2), and " } else { "" };
-            AttachObstacle {
-                what: format!("{} for {}", request.mode, first_of(&processes)),
-                reason: format!(
-                    "{why}; {of_sockets}modes in which the program does not poll (defer200, userbusy, threaded) work"
+            let of_sockets = if why.is_for_sockets() { "sockpoll50, which polls in recv(2), and " } else { "" };
+            let others = match why {
+                WhyUnpolled::ReadsNothing => "no mode has an effect on what is not read".to_owned(),
+                _ => format!(
+                    "{of_sockets}modes in which the program does not poll ({}) work",
+                    names_without_epolls(query, targets)
                 ),
-            }
+            };
+            let what = format!("{} for {}", request.mode, first_of(&processes));
+            AttachObstacle { what, reason: format!("{why}; {others}") }
         }));
         self.impossible.len() > before
     }
@@ -414,7 +417,8 @@ impl AttachPlan {
             AttachObstacle {
                 what: format!("{} for {}", request.mode, first_of(&processes)),
                 reason: format!(
-                    "{why}: sockets poll in blocking receives only; modes of queues (defer200, userbusy, threaded) work"
+                    "{why}: sockets poll in blocking receives only; modes of queues ({}) work",
+                    names_without_epolls(query, targets)
                 ),
             }
         }));

@@ -2,12 +2,14 @@
 //! blocking receive. The mode cannot have an effect on them. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
-use quell_linux::Pid;
+use quell_linux::{NapiId, Pid};
 use quell_mode::DeliveryMode;
 
 use super::plan::{is_receiver, watched_sockets};
 use super::pollers::of_xdp_sockets;
+use crate::findings::modes_without_epolls;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{FileWait, Files, Process, SnapshotSocket, SnapshotXdpSocket};
 
@@ -17,7 +19,7 @@ pub(super) fn without_epoll<'a>(
     query: &SnapshotQuery<'a>,
     targets: &BTreeSet<Pid>,
     mode: &DeliveryMode,
-) -> BTreeMap<&'static str, Vec<&'a Process>> {
+) -> BTreeMap<WhyUnpolled, Vec<&'a Process>> {
     let of_targets = |epoll: &&EpollContext<'_>| targets.contains(&epoll.process.pid);
     let epolls = || query.epolls_by_descriptor.iter().filter(of_targets);
     let processes = query.now.processes.iter().filter(|process| targets.contains(&process.pid));
@@ -46,7 +48,7 @@ pub(super) fn without_epoll<'a>(
     let mut receiving: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (process, files) in files {
         if if is_idle { waits(process, files) } else { receives(files) } {
-            receiving.entry(why_unpolled(process, files, mode)).or_default().push(process);
+            receiving.entry(WhyUnpolled::of(query, process, files, mode)).or_default().push(process);
         }
     }
     receiving
@@ -78,26 +80,121 @@ pub(super) fn will_poll(socket: &SnapshotXdpSocket, mode: &DeliveryMode) -> bool
     socket.napi.is_some() && (socket.wants_to_poll() || of_xdp_sockets(mode).is_some())
 }
 
-/// The only reason under which a mode of sockets has an effect.
-pub(super) const WAITS_IN_RECV: &str = "it waits in recv(2): only epoll polls a queue";
+/// Why no epoll polls for a process: the call in which its threads wait for packets, as far as that is visible.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum WhyUnpolled {
+    Receive,
+    Accept,
+    Poll,
+    Select,
+    /// In no call that is known.
+    NotWatched,
+    ReadsNothing,
+    Xdp,
+    XdpWithoutNapi,
+}
 
-/// Why no epoll polls for the process: the call in which a thread waits for its sockets, as far as that is visible.
-fn why_unpolled(process: &Process, files: &Files, mode: &DeliveryMode) -> &'static str {
-    match files.xdp_sockets.is_empty() {
-        true => {}
-        false if of_xdp_sockets(mode).is_some() => {
-            return "its AF_XDP sockets have no NAPI ID, so that they cannot busy poll";
+impl WhyUnpolled {
+    fn of(query: &SnapshotQuery<'_>, process: &Process, files: &Files, mode: &DeliveryMode) -> Self {
+        if !files.xdp_sockets.is_empty() {
+            return if of_xdp_sockets(mode).is_some() { Self::XdpWithoutNapi } else { Self::Xdp };
         }
-        false => return "it receives through AF_XDP: only epoll suspends interrupts",
+        match wait_outside_epolls(query, &[process]) {
+            Some(OutsideWait::In(FileWait::Receive { .. })) => Self::Receive,
+            Some(OutsideWait::In(FileWait::Accept { .. })) => Self::Accept,
+            Some(OutsideWait::In(FileWait::Poll)) => Self::Poll,
+            Some(OutsideWait::In(FileWait::Select)) => Self::Select,
+            Some(OutsideWait::ReadsNothing) => Self::ReadsNothing,
+            None => Self::NotWatched,
+        }
     }
-    // A thread that accepts connections leaves the receiving to others.
-    match waits_for_sockets(process, files).min_by_key(|wait| matches!(wait, FileWait::Accept { .. })) {
-        Some(FileWait::Receive { .. }) => WAITS_IN_RECV,
-        Some(FileWait::Poll) => "it waits in poll(2): only epoll polls a queue",
-        Some(FileWait::Select) => "it waits in select(2): only epoll polls a queue",
-        Some(FileWait::Accept { .. }) => "it waits in accept(2): only epoll polls a queue",
-        None => "no epoll watches its sockets: only epoll polls a queue",
+
+    /// Whether a mode of sockets polls where the program waits: in the blocking receives that follow an accept, too.
+    pub(super) fn is_for_sockets(self) -> bool {
+        matches!(self, Self::Receive | Self::Accept)
     }
+}
+
+impl fmt::Display for WhyUnpolled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Receive => "it waits in recv(2): only epoll polls a queue",
+            Self::Accept => "it waits in accept(2): only epoll polls a queue",
+            Self::Poll => "it waits in poll(2): only epoll polls a queue",
+            Self::Select => "it waits in select(2): only epoll polls a queue",
+            Self::NotWatched => "no epoll watches its sockets: only epoll polls a queue",
+            Self::ReadsNothing => "it does not read the connections that it accepts",
+            Self::Xdp => "it receives through AF_XDP: only epoll suspends interrupts",
+            Self::XdpWithoutNapi => "its AF_XDP sockets have no NAPI ID, so that they cannot busy poll",
+        })
+    }
+}
+
+/// How processes without an epoll that receives wait for packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OutsideWait {
+    In(FileWait),
+    /// They accept connections, and did not read them between the snapshots.
+    ReadsNothing,
+}
+
+/// How these processes wait for packets, other than in an epoll. The threads that wait for the data of clients decide;
+/// those that accept connections leave the receiving to others, and one in `poll` may only accept, too. `None` if no
+/// thread waits for a socket.
+pub(crate) fn wait_outside_epolls(query: &SnapshotQuery<'_>, processes: &[&Process]) -> Option<OutsideWait> {
+    let namespace_and_port = |socket: &SnapshotSocket| Some((socket.namespace, socket.local?.port()));
+    let is_served = |socket: &&SnapshotSocket| !is_receiver(socket) || socket.records_first_napi();
+    let served: BTreeSet<_> = query.now.sockets.iter().filter(is_served).filter_map(namespace_and_port).collect();
+    let is_of_client = |socket: &SnapshotSocket| {
+        is_receiver(socket) && namespace_and_port(socket).is_some_and(|port| served.contains(&port))
+    };
+    let waits = processes
+        .iter()
+        .filter_map(|process| Some((process, process.files.known()?)))
+        .flat_map(|(process, files)| waits_for_sockets(process, files).map(move |wait| (wait, files)));
+    let is_for_client = |fd: i32, files: &Files| {
+        let held = files.sockets.iter().find(|held| held.fd == fd);
+        held.and_then(|held| query.socket(held.inode)).is_some_and(is_of_client)
+    };
+    let rank = |(wait, files): &(FileWait, &Files)| match *wait {
+        FileWait::Receive { fd } if is_for_client(fd, files) => 0,
+        FileWait::Poll | FileWait::Select => 1,
+        FileWait::Receive { .. } => 2,
+        FileWait::Accept { .. } => 3,
+    };
+    let wait = waits.min_by_key(rank).map(|(wait, _)| wait);
+    if matches!(wait, Some(FileWait::Receive { .. })) {
+        return wait.map(OutsideWait::In);
+    }
+    let connections = processes.iter().flat_map(|process| query.sockets_of(process)).filter(|socket| {
+        socket.remote.is_some() && matches!(socket.napi.known(), Some(Some(_))) && is_of_client(socket)
+    });
+    if reads_nothing(query, connections) { Some(OutsideWait::ReadsNothing) } else { wait.map(OutsideWait::In) }
+}
+
+/// Whether all these connections have data now, and those of the earlier snapshot had no more then.
+fn reads_nothing<'a>(query: &SnapshotQuery<'a>, connections: impl Iterator<Item = &'a SnapshotSocket>) -> bool {
+    let mut was_unread = false;
+    for socket in connections {
+        let Some(queued) = socket.receive_queue.filter(|&queued| queued > 0) else { return false };
+        if let Some(before) = query.socket_before(socket.inode).and_then(|before| before.receive_queue) {
+            if before == 0 || before > queued {
+                return false;
+            }
+            was_unread = true;
+        }
+    }
+    was_unread
+}
+
+/// Names of the modes that work without an epoll, as [`quell`](crate::servers::HostServer::modes) has them.
+pub(super) fn names_without_epolls(query: &SnapshotQuery<'_>, targets: &BTreeSet<Pid>) -> String {
+    let its = query.now.processes.iter().filter(|process| targets.contains(&process.pid));
+    let queues: BTreeSet<NapiId> =
+        its.filter_map(|process| process.files.known()).flat_map(|files| query.napis_of(files)).collect();
+    let modes = modes_without_epolls(query, targets, queues.len());
+    let names = modes.iter().filter(|mode| **mode != DeliveryMode::default()).map(ToString::to_string);
+    names.collect::<Vec<_>>().join(", ")
 }
 
 /// Calls other than `epoll_wait` in which threads of the process wait for its sockets.

@@ -98,6 +98,8 @@ pub struct EpollWaits {
     pub sleeping: u64,
     /// Ended calls in which the thread slept.
     pub slept: u64,
+    /// Calls that returned events.
+    pub returned: u64,
     /// Calls of `poll` in which threads slept for the epoll itself.
     pub polled: u64,
     /// Whether a thread slept in a call in at least a tenth of the samples.
@@ -124,6 +126,7 @@ impl EpollWaits {
             zero_empty: self.zero_empty + other.zero_empty,
             sleeping: self.sleeping + other.sleeping,
             slept: self.slept + other.slept,
+            returned: self.returned + other.returned,
             polled: self.polled + other.polled,
             is_slept_in: self.is_slept_in || other.is_slept_in,
             threads: self.threads + other.threads,
@@ -231,7 +234,8 @@ impl Observation {
             let calls = read.get(descriptor).copied().unwrap_or(0);
             waits.entry(*epoll).and_modify(|waits| waits.read_of_accepted += calls);
         }
-        let ready = ready.end(&read.into_keys().collect());
+        let returned = |epoll: &EpollKey| waits.get(epoll).map_or(0, |waits| waits.returned);
+        let ready = ready.end(&read.into_keys().collect(), returned);
         let behavior = Behavior { programs, observed, samples, ready, waits, blocked, waits_observed, not_counted };
         debug!(?behavior, "observed programs");
         behavior

@@ -3,15 +3,15 @@
 //! duplicate delays the FIN of a connection that its program closes.
 //!
 //! The sockets of a saturated server are ready in most samples, too, and those of a program that looks at them at
-//! regular times, but their programs read them: data that stays the same counts as unread, and a listener whose queue
-//! never gets shorter as not accepting, if no call read or accepted.
+//! regular times, but their programs read them: a socket counts as unread, and a listener as not accepting, if its queue
+//! never gets shorter and no call read or accepted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use quell_linux::Pid;
 use quell_linux::netns::{Namespace, NamespaceName};
-use quell_linux::pidfd::{DuplicatedFd, PidFd, PidFdError};
+use quell_linux::pidfd::{PidFd, PidFdError};
 use quell_linux::proc::{EpollTarget, FdKind, ProcRoot};
 use quell_linux::sock_diag::{InetFamily, InetProtocol, InetSocket, SockDiag};
 use quell_linux::socket_options::time_since_data;
@@ -31,8 +31,12 @@ const CONFIRMED_MAX: usize = 16;
 /// Sockets of an epoll that are queried for events which `sock_diag` does not list.
 const HIDDEN_MAX: usize = 64;
 
-/// A saturated server reads the data of a connection within this time.
+/// A saturated server reads the data of a connection within this time, if it is unknown whether `epoll_wait` has
+/// returned the connection.
 const UNREAD_FOR: Duration = Duration::from_secs(1);
+/// Calls that return events, per file of the epoll, after which each file that stayed ready has been returned. One is
+/// enough in theory: level-triggered files are returned in turn. The rest is for files that got ready meanwhile.
+const CALLS_PER_FILE: u64 = 2;
 
 const EPOLLIN: u32 = 0x1;
 const EPOLLPRI: u32 = 0x2;
@@ -132,10 +136,12 @@ impl Candidate {
     }
 
     /// Whether the unread data of a connection is so new that a busy program may read it soon.
-    fn is_recent(&self, file: &DuplicatedFd) -> bool {
+    fn is_recent(&self, processes: &Processes) -> bool {
         let CandidateFile::Listed { protocol: Protocol::Tcp, cause: Some(ReadyCause::Unread), .. } = self.file else {
             return false;
         };
+        let Some(Ok(process)) = processes.get(&self.held.0) else { return false };
+        let Ok(file) = process.duplicate_briefly(self.held.1) else { return false };
         time_since_data(file).is_ok_and(|time| time < UNREAD_FOR)
     }
 
@@ -160,7 +166,7 @@ impl Candidate {
             CandidateFile::Hidden(_) => file.pending(self.events & EPOLLPRI).unwrap_or(0) & (EPOLLPRI | EPOLLERR),
             _ => file.pending(self.events).unwrap_or(0),
         };
-        file.inode().ok() == self.inode && pending != 0 && !self.is_recent(&file)
+        file.inode().ok() == self.inode && pending != 0
     }
 }
 
@@ -230,14 +236,21 @@ impl ReadyObjects {
         self.candidates.retain(|one| (one.is_listed() && !confirming) || one.is_ready(processes));
     }
 
-    /// The objects that stayed ready, without sockets whose data was read through one of the descriptors `read`.
-    pub(super) fn end(mut self, read: &BTreeSet<(Pid, i32)>) -> BTreeMap<EpollKey, Vec<ReadyGroup>> {
-        self.drop_unregistered();
+    /// The objects that stayed ready, without sockets whose data was read through one of the descriptors `read`, and
+    /// without those that the program may read soon. `returned` is the number of calls per epoll that returned events.
+    pub(super) fn end(
+        mut self,
+        read: &BTreeSet<(Pid, i32)>,
+        returned: impl Fn(&EpollKey) -> u64,
+    ) -> BTreeMap<EpollKey, Vec<ReadyGroup>> {
+        let files = self.drop_unregistered();
         let Self { candidates, descriptors, processes, .. } = &mut self;
         candidates.retain(|one| {
             let held = one.inode.and_then(|inode| descriptors.get(&inode));
             let is_read = held.is_some_and(|held| !held.is_disjoint(read));
-            !(is_read && one.is_readable_only(processes))
+            let was_returned =
+                files.get(&one.epoll).is_some_and(|&files| returned(&one.epoll) >= files as u64 * CALLS_PER_FILE);
+            !(is_read && one.is_readable_only(processes)) && (was_returned || !one.is_recent(processes))
         });
         let mut groups: BTreeMap<EpollKey, Vec<ReadyGroup>> = BTreeMap::new();
         for candidate in &self.candidates {
@@ -284,8 +297,8 @@ impl ReadyObjects {
         });
     }
 
-    /// Drops objects that their epoll no longer watches, or for other events.
-    fn drop_unregistered(&mut self) {
+    /// Drops objects that their epoll no longer watches, or for other events. Returns the number of files of each epoll.
+    fn drop_unregistered(&mut self) -> HashMap<EpollKey, usize> {
         let epolls: BTreeSet<EpollKey> = self.candidates.iter().map(|one| one.epoll).collect();
         let proc = ProcRoot::default();
         let mut watched: HashMap<EpollKey, HashMap<i32, Vec<EpollTarget>>> = HashMap::new();
@@ -302,6 +315,7 @@ impl ReadyObjects {
             };
             targets.iter().any(is_it)
         });
+        watched.into_iter().map(|(epoll, files)| (epoll, files.values().map(Vec::len).sum())).collect()
     }
 
     /// Drops sockets that are not ready by their state and queues.
@@ -338,8 +352,7 @@ impl ReadyObjects {
             *cause = socket_cause(one.events, *protocol, SocketState::from_kernel(socket.state), queues);
             let before = std::mem::replace(queued, socket.receive_queue);
             match cause {
-                Some(ReadyCause::Unread) => before == *queued,
-                Some(ReadyCause::Listener) => before <= *queued,
+                Some(ReadyCause::Unread | ReadyCause::Listener) => before <= *queued,
                 cause => cause.is_some(),
             }
         });

@@ -152,6 +152,7 @@ fn by_epoll(counts: &BTreeMap<WaitKey, WaitCounts>, busy: impl Fn((Pid, Pid)) ->
         epoll.zero_empty += counted.zero_empty;
         epoll.sleeping += counted.sleeping();
         epoll.slept += counted.slept;
+        epoll.returned += counted.with_events;
         epoll.polled += of_thread(WaitPlace::Polled(fd)).slept;
         epoll.threads += 1;
         epoll.sleeping_elsewhere += u32::from(sleeps(WaitPlace::Poll) || sleeps(WaitPlace::IoUring));

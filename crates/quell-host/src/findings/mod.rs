@@ -51,6 +51,7 @@ pub(crate) use sorting::{
     can_be_pinned, can_come_to_mix, expected_device, lacking, modes_without_epolls, receiving_devices,
 };
 pub(crate) use starved::starved_program;
+pub use text::time_text;
 
 pub const SCHEMA: &str = "quell-findings/1";
 

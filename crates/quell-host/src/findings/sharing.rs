@@ -361,11 +361,11 @@ static BATCH: Rule = Rule {
     severity: Severity::Warning,
     title: "other users of a suspended queue wait for a program's whole batch",
     impact: "While a program handles the events of one epoll_wait, nobody polls the queue. Packets of other users wait up \
-          to maxevents times the work per event, or irq-suspend-timeout.",
+          to the work per event times the events of one call, or irq-suspend-timeout.",
     source: "fs/eventpoll.c, ep_poll: ready events are returned before the queue is polled again",
     explanation: "Detected if other processes have sockets on the same queue. The wait is the run time per packet of \
-                  the thread that serves the epoll, times the maxevents of its epoll_wait, and at most \
-                  irq-suspend-timeout. A warning above 1 ms, otherwise a note. Fix: a separate queue for the program, \
+                  the thread that serves the epoll, times the maxevents of its epoll_wait, or the \
+                  number of its files if that is smaller, and at most irq-suspend-timeout. A warning above 1 ms, otherwise a note. Fix: a separate queue for the program, \
                   fewer events per epoll_wait, or a shorter irq-suspend-timeout.",
     needs_two: true,
     judges_settings: false,
@@ -386,11 +386,9 @@ fn of_batch(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Obser
     if others.is_empty() {
         return None;
     }
-    let (_, wait) = *epoll.waiters.first()?;
-    let each_ns = query.work_per_packet_ns(epoll)?;
+    let batch = query.batch(epoll)?;
     let suspend_ns = *napi.irq_suspend_timeout_ns.known()?;
-    let batch_ns = (each_ns * f64::from(wait.max_events.max(0))) as u64;
-    let worst_ns = batch_ns.min(suspend_ns);
+    let worst_ns = batch.ns().min(suspend_ns);
     let mut fix = vec![Fix::advice("give the program its own queue, or fewer events per wait")];
     // A suspension that ends no later than the deferral saves no polls.
     if suspend_ns > LONG_DELAY_NS && napi.gro_flush_timeout_ns.known().is_some_and(|&ns| ns < LONG_DELAY_NS) {
@@ -404,8 +402,8 @@ fn of_batch(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Obser
         nodes,
         observed: format!(
             "up to {} per epoll_wait, each taking at least {}; packets of {} on this queue wait up to {}",
-            counted(wait.max_events, "event"),
-            time_text(each_ns as u64),
+            counted(batch.max_events, "event"),
+            time_text(batch.each_ns),
             counted(others.len(), "other process"),
             time_text(worst_ns)
         ),

@@ -24,12 +24,13 @@ static READY_OBJECT: Rule = Rule {
     explanation: "Detected if an epoll with prefer_busy_poll, on a queue with irq-suspend-timeout, watches an object \
                   that is ready in each of about 50 samples during 500 ms, and that each epoll_wait returns (neither \
                   EPOLLET nor EPOLLONESHOT): a socket registered for EPOLLOUT that can be written; a connection whose \
-                  peer has closed; a listener with connections that are not accepted; an eventfd, pipe, timerfd, \
+                  data the program does not read, or whose peer has closed; a listener with connections that are not accepted; an eventfd, pipe, timerfd, \
                   signalfd, pidfd, inotify, TUN or unix socket that nobody reads. States and queues of sockets come \
                   from sock_diag; poll(2) confirms a few of them. It is a warning if poll(2) must not be called, \
                   because net.core.busy_poll is set, and if no thread waited on the epoll during the samples; a note if \
                   the calls are farther apart than the timeout of the queue. A socket that a call read during the samples \
-                  does not count. Without samples, two snapshots show it: serious for a file, a warning for a socket. \
+                  does not count; nor do data that a connection received within the last second, unless the epoll \
+                  returned events at least twice for each of its files. Without samples, two snapshots show it: serious for a file, a warning for a socket. \
                   Not seen: registrations shorter than the interval between samples; errors and urgent data of sockets \
                   beyond the first 64 of an epoll; a file whose descriptors are all in other processes. Fix: by object, \
                   as doctor prints it.",
@@ -174,43 +175,25 @@ fn of_cause(cause: &ReadyCause, fd: i32) -> String {
     }
 }
 
-fn advice(cause: &ReadyCause) -> &'static str {
-    match cause {
+/// What the program has to do, or which modes it can have as it is.
+fn advice(cause: &ReadyCause) -> String {
+    let program = match cause {
         ReadyCause::Writable | ReadyCause::WritableFile(_) => {
-            "let the program register EPOLLOUT only while a write is incomplete, or with EPOLLET; or use a mode without \
-             suspension, such as defer20"
+            "register EPOLLOUT only while a write is incomplete, or with EPOLLET"
         }
-        ReadyCause::HalfClosed | ReadyCause::Closed => {
-            "let the program close or unregister connections that the peer has closed, or use a mode without \
-             suspension, such as defer20"
-        }
-        ReadyCause::Listener => {
-            "let the program accept until EAGAIN; if accept fails with EMFILE, raise its limit of open files; or use a \
-             mode without suspension, such as defer20"
-        }
-        ReadyCause::Unread => {
-            "let the program read the socket and its error queue until EAGAIN, or use a mode without suspension, such as \
-             defer20"
-        }
-        ReadyCause::Urgent => {
-            "let the program read urgent data with MSG_OOB, or not register EPOLLPRI; or use a mode without suspension, \
-             such as defer20"
-        }
-        ReadyCause::HungUp(_) => {
-            "let the program close or unregister it, or use a mode without suspension, such as defer20"
-        }
-        ReadyCause::File(WatchedKind::Epoll) => {
-            "let the program wait on it until it returns nothing, or use a mode without suspension, such as defer20"
-        }
+        ReadyCause::HalfClosed | ReadyCause::Closed => "close or unregister connections that the peer has closed",
+        ReadyCause::Listener => "accept until EAGAIN; if accept fails with EMFILE, raise its limit of open files",
+        ReadyCause::Unread => "read the socket and its error queue until EAGAIN, or unregister it until it reads",
+        ReadyCause::Urgent => "read urgent data with MSG_OOB, or not register EPOLLPRI",
+        ReadyCause::HungUp(_) => "close or unregister it",
+        ReadyCause::File(WatchedKind::Epoll) => "wait on it until it returns nothing",
         ReadyCause::File(WatchedKind::Named(name)) if name == "[pidfd]" => {
-            "let the program reap the process and close its pidfd, or watch it in another epoll"
+            "reap the process and close its pidfd, or watch it in another epoll"
         }
-        ReadyCause::File(WatchedKind::Unnamed) => {
-            "let the program unregister files (EPOLL_CTL_DEL) before it closes them, or use a mode without suspension, \
-             such as defer20"
-        }
-        ReadyCause::File(_) => "let the program read it until EAGAIN, or watch it in another epoll",
-    }
+        ReadyCause::File(WatchedKind::Unnamed) => "unregister files (EPOLL_CTL_DEL) before it closes them",
+        ReadyCause::File(_) => "read it until EAGAIN, or watch it in another epoll",
+    };
+    format!("let the program {program}; or use a mode without suspension, such as defer20")
 }
 
 fn kind_in_words(kind: &WatchedKind) -> &str {

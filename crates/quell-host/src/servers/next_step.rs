@@ -19,6 +19,15 @@ pub enum NextStep {
         /// ID of its rule.
         finding: &'static str,
     },
+    /// Find out why its queues stalled under a mode that was therefore reverted.
+    FindStall {
+        mode: DeliveryMode,
+        /// Cause that the rules of `quell doctor` found under that mode; absent if they found none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cause: Option<String>,
+    },
+    /// Do nothing: it does not read what it receives.
+    NoModeHelps,
     /// Compare modes on it.
     Measure {
         /// Whether its workers can get one queue each, which only `--steer` does.

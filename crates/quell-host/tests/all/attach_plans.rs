@@ -9,6 +9,7 @@ use quell_host::attach::plan::{EpollStep, Limitation};
 use quell_host::attach::poller::with_safe_timer;
 use quell_host::attach::unassigned_epolls::UnassignedFiles;
 use quell_host::attach::{AttachPlan, AttachRequest, AttachStep, EpollsSetBy, plan};
+use quell_host::findings::{examine, time_text};
 use quell_linux::Pid;
 use serde_json::{Value, json};
 
@@ -283,7 +284,7 @@ fn a_mode_that_nobody_polls_in_is_refused_for_an_af_xdp_program() {
     };
     for napi in [None, Some(8_193)] {
         let suspended = reasons(napi, "suspend200");
-        assert!(matches!(&suspended[..], [why] if why.contains("only epoll suspends") && why.contains("userbusy")));
+        assert!(matches!(&suspended[..], [why] if why.contains("only epoll suspends") && why.contains("threaded")));
         for works in ["defer200", "userbusy", "threaded"] {
             assert_eq!(reasons(napi, works), [""; 0], "{works}");
         }
@@ -452,8 +453,32 @@ fn another_process_waits_for_the_timer_the_batch_or_the_suspension() {
     let unknown_work = LongestWait { ns: 20_000_000, until: Until::IrqSuspendTimeout };
     assert_eq!(longest_wait(&host, None, "suspend20"), Some(unknown_work));
     let batch = longest_wait(&host, Some(&before()), "suspend20").unwrap();
-    let Until::BatchEnd { max_events: 32, each_ns } = batch.until else { panic!("{batch:?}") };
-    assert_eq!(batch.ns, 32 * each_ns);
+    let Until::BatchEnd { max_events, each_ns } = batch.until else { panic!("{batch:?}") };
+    assert_eq!(batch.ns, u64::from(max_events) * each_ns);
+}
+
+#[test]
+fn a_batch_has_one_event_per_file_at_most_and_the_finding_has_the_same_time() {
+    let mut host = with_neighbour(healthy());
+    for thread in 0..3 {
+        set(&mut host, &format!("/processes/0/threads/{thread}/epoll-wait/max-events"), json!(1_023));
+    }
+    let plan = plan(&snapshot(&host), Some(&snapshot(&before())), &targets(), &request("suspend20"));
+    let Some(LongestWait { ns, until: Until::BatchEnd { max_events, each_ns } }) =
+        plan.affected_processes[0].longest_wait
+    else {
+        panic!("{:?}", plan.affected_processes)
+    };
+    let files = host["processes"][0]["files"]["epolls"][1]["targets"].as_array().map(Vec::len).unwrap();
+    assert_eq!(max_events as usize, files);
+    let report = examine(&snapshot(&host), Some(&snapshot(&before())));
+    let found = report.findings.iter().find(|finding| finding.id == "batch-delays-others").unwrap();
+    let wanted = format!(
+        "up to {files} events per epoll_wait, each taking at least {}; packets of 1 other process on this queue wait up to {}",
+        time_text(each_ns),
+        time_text(ns)
+    );
+    assert_eq!(found.observed, wanted);
 }
 
 /// Rules of the consequences of a mode. The host was observed for 2 s before.

@@ -24,6 +24,7 @@ mod plan_model;
 mod plans;
 mod receivers_on_the_kernel;
 mod roles;
+mod server_waits;
 mod servers;
 mod snapshot_against_tools;
 mod snapshot_of_a_lab;

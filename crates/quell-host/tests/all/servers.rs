@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::snapshots::{before, healthy, set, snapshot, udp};
+use quell_change::journal::StallRecord;
 use quell_host::attach::AttachedMode;
 use quell_host::attach::payoff::DoesItPay;
 use quell_host::findings::{FixText, QueuePerEpoll, examine, will_mix};
@@ -16,15 +17,18 @@ use quell_sampler::QueueSample;
 use serde_json::{Value, json};
 
 #[derive(Default)]
-struct Facts {
-    parents: Vec<(i32, i32)>,
-    attached: Vec<(i32, AttachedMode)>,
+pub(crate) struct Facts {
+    pub(crate) parents: Vec<(i32, i32)>,
+    pub(crate) attached: Vec<(i32, AttachedMode)>,
     /// The newest first.
-    measured: Vec<EarlierAnswer>,
-    packets_per_s: Option<u64>,
-    experiment: Option<i32>,
+    pub(crate) measured: Vec<EarlierAnswer>,
+    pub(crate) packets_per_s: Option<u64>,
+    pub(crate) experiment: Option<i32>,
     /// Mode of the settings below an attachment.
-    below: Option<&'static str>,
+    pub(crate) below: Option<&'static str>,
+    pub(crate) stalls: Vec<StallRecord>,
+    /// The earlier snapshot, if it differs.
+    pub(crate) before: Option<Value>,
 }
 
 /// Polls of one second, all of them by the program, in which both queues together received so many packets.
@@ -69,12 +73,12 @@ fn with_problem(better: Option<&str>, id: &str) -> EarlierAnswer {
     answer
 }
 
-fn pid(pid: i32) -> Pid {
+pub(crate) fn pid(pid: i32) -> Pid {
     Pid::new(pid).unwrap()
 }
 
 fn of(host: &Value, facts: &Facts) -> Vec<HostServer> {
-    let (now, earlier) = (snapshot(host), snapshot(&before()));
+    let (now, earlier) = (snapshot(host), snapshot(facts.before.as_ref().unwrap_or(&before())));
     let origin = |&(child, parent): &(i32, i32)| (pid(child), ProcessOrigin { parent: Some(pid(parent)), place: None });
     let name = host["processes"][0]["name"].as_str().unwrap().to_owned();
     let known = Known {
@@ -86,23 +90,24 @@ fn of(host: &Value, facts: &Facts) -> Vec<HostServer> {
         experiments: &facts.experiment.iter().map(|by| (pid(4242), pid(*by))).collect(),
         below: &facts.below.iter().map(|below| (pid(4242), below.parse().unwrap())).collect(),
         measured: &BTreeMap::from([((pid(4242), name), facts.measured.clone())]),
+        stalls: &facts.stalls,
         polls: &facts.packets_per_s.map(polls).unwrap_or_default(),
         sampled_ns: 1_000_000_000,
     };
     servers(&now, Some(&earlier), &known)
 }
 
-fn only(host: &Value, facts: &Facts) -> HostServer {
+pub(crate) fn only(host: &Value, facts: &Facts) -> HostServer {
     let found = <[HostServer; 1]>::try_from(of(host, facts));
     found.map(|[only]| only).unwrap_or_else(|found| panic!("{found:#?}"))
 }
 
-fn attached(mode: &str, steers: bool) -> AttachedMode {
+pub(crate) fn attached(mode: &str, steers: bool) -> AttachedMode {
     AttachedMode { mode: mode.parse().unwrap(), launched: false, steers, pins: steers }
 }
 
 /// Without any mode.
-fn plain() -> Value {
+pub(crate) fn plain() -> Value {
     let mut host = healthy();
     for epoll in [1, 2] {
         let params = json!({"busy_poll_usecs": 0, "busy_poll_budget": 0, "prefer_busy_poll": false});
@@ -317,7 +322,7 @@ fn one_epoll() -> Value {
 }
 
 /// What can be compared on a program whose epolls cannot poll.
-fn without_epolls() -> Vec<DeliveryMode> {
+pub(crate) fn without_epolls() -> Vec<DeliveryMode> {
     DeliveryMode::parse_list("base,defer20,defer200,threaded").unwrap()
 }
 
@@ -353,19 +358,6 @@ fn a_udp_socket_that_receives_from_several_queues_is_measured_with_the_modes_tha
     assert!(
         matches!(dns.queue_per_epoll, Some(QueuePerEpoll::Impossible { reason }) if reason.contains("--steer-udp"))
     );
-}
-
-#[test]
-fn a_program_without_epoll_is_measured_with_the_modes_that_need_none() {
-    let mut host = plain();
-    (1..3).for_each(|epoll| set(&mut host, &format!("/processes/0/files/epolls/{epoll}/targets"), json!([])));
-    for thread in [1, 2] {
-        set(&mut host, &format!("/processes/0/threads/{thread}/epoll-wait"), json!(null));
-        host["processes"][0]["threads"][thread]["file-wait"] = json!("poll");
-    }
-    let server = only(&host, &Facts::default());
-    assert_eq!((server.waits, server.workers), (ServerWait::Poll, 2));
-    assert_eq!((server.next, server.modes), (NextStep::Measure { steered: false }, without_epolls()));
 }
 
 #[test]

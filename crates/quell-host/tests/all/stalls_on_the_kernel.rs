@@ -14,7 +14,7 @@ use quell_linux::Pid;
 use quell_linux::pidfd::Signal;
 use quell_linux::process::{Output, Spawn};
 use quell_test_support::lab::TestLab;
-use quell_test_support::shapes::{Shape, answering, busy, connect, half_closed, urgent, used};
+use quell_test_support::shapes::{Shape, answering, busy, connect, half_closed, reset, sending, sent, urgent, used};
 use quell_test_support::{Lacks, skip};
 
 const READY: &str = "ready-object-holds-suspension";
@@ -84,7 +84,10 @@ fn a_socket_that_stays_ready_is_refused() {
             ("connections-for-out", || (0..3).map(|_| used()).collect(), "and 2 more like it"),
             ("half-closed", || vec![half_closed()], "has closed, and the socket is still registered"),
             ("half-closed-rdhup", || vec![half_closed()], "has closed, and the socket is still registered"),
+            ("reset", reset, "is closed or never existed"),
             ("listener", || vec![connect()], "has connections that the program does not accept"),
+            ("unread", || vec![sent()], "has data or errors that the program does not read"),
+            ("unread", || vec![sending()], "has data or errors that the program does not read"),
             ("error-queue", none, "has data or errors that the program does not read"),
             ("eventfd", none, "ready in each of"),
         ],

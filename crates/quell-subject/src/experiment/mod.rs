@@ -135,7 +135,7 @@ pub enum ComparisonError {
     #[error(transparent)]
     Host(#[from] SchedError),
     /// The reference cannot be set.
-    #[error("{mode} cannot be set on this host, so nothing can be compared with it: {why}")]
+    #[error("{mode} cannot be set, so nothing can be compared with it: {why}")]
     Reference {
         /// Name of the reference mode.
         mode: String,
@@ -161,7 +161,7 @@ pub enum ComparisonError {
     )]
     ShortBudget { takes_ms: u64, is_observed: bool, budget_ms: u64, needed_ms: u64, fewer_modes: bool },
     /// Only the reference can be set, so there is nothing to compare.
-    #[error("none of the modes can be set on this host, so nothing can be compared: {0}")]
+    #[error("no mode is left to compare with the first one: {0}")]
     NoModeLeft(String),
     /// A setting could not be restored.
     #[error(transparent)]
@@ -410,7 +410,11 @@ where
     let (record, _) = experiment.finish();
     let end = match end {
         ExperimentEnd::Ended if stopped_because == Some(StopReason::NoTreatmentLeft) => {
-            let reasons: Vec<&str> = record.dropped.values().map(String::as_str).collect();
+            let reason = |(&arm, why): (&usize, &String)| match record.design.treatment(arm) {
+                Some(mode) => format!("{}: {why}", mode.name),
+                None => why.clone(),
+            };
+            let reasons: Vec<String> = record.dropped.iter().map(reason).collect();
             return Err(ComparisonError::NoModeLeft(reasons.join("; ")));
         }
         ExperimentEnd::Ended => stopped_because.map_or(EndOfExperiment::Interrupted, EndOfExperiment::Stopped),

@@ -92,7 +92,12 @@ def end_of(epoll, events):
     """Waits for a connection whose peer closes, reads it to its end, and leaves it registered."""
     listener.setblocking(True)
     connection = listener.accept()[0]
-    while connection.recv(64):
+    if SHAPE == "reset":
+        connection.sendall(b"?")
+    try:
+        while connection.recv(64):
+            pass
+    except ConnectionResetError:
         pass
     kept.append(connection)
     epoll.register(connection, events)
@@ -129,9 +134,9 @@ def reuse_number(registered, unrelated):
     os.dup2(unrelated, registered)
 
 
-SLOWED = ("writable", "connections-for-out", "half-closed", "half-closed-rdhup", "listener", "error-queue", "eventfd",
-          "signalfd", "pidfd", "number-reused", "notifications", "urgent", "unconnected", "left-to-child",
-          "terminal", "message-queue", "local-clients")
+SLOWED = ("writable", "connections-for-out", "half-closed", "half-closed-rdhup", "reset", "listener", "error-queue",
+          "eventfd", "signalfd", "pidfd", "number-reused", "notifications", "urgent", "unconnected", "left-to-child",
+          "terminal", "message-queue", "local-clients", "unread")
 epoll = select.epoll()
 epoll.register(udp, IN)
 
@@ -158,8 +163,8 @@ elif SHAPE in ("writable", "writable-edge", "writable-oneshot"):
     flags = {"writable-edge": ET, "writable-oneshot": ONESHOT}.get(SHAPE, 0)
     epoll.register(connected(), IN | OUT | flags)
     serve(epoll, None)
-elif SHAPE in ("half-closed", "half-closed-rdhup", "half-closed-edge"):
-    end_of(epoll, {"half-closed": IN, "half-closed-rdhup": RDHUP, "half-closed-edge": IN | RDHUP | ET}[SHAPE])
+elif SHAPE in ("half-closed", "half-closed-rdhup", "half-closed-edge", "reset"):
+    end_of(epoll, {"half-closed-rdhup": RDHUP, "half-closed-edge": IN | RDHUP | ET}.get(SHAPE, IN))
     serve(epoll, None)
 elif SHAPE == "listener":
     # As if accept failed with EMFILE.
@@ -215,6 +220,12 @@ elif SHAPE == "urgent":
     listener.setblocking(True)
     kept.append(listener.accept()[0])
     epoll.register(kept[-1], select.EPOLLPRI)
+    serve(epoll, None)
+elif SHAPE == "unread":
+    # It never reads what its client sends.
+    listener.setblocking(True)
+    kept.append(listener.accept()[0])
+    epoll.register(kept[-1], IN)
     serve(epoll, None)
 elif SHAPE == "unconnected":
     kept.append(socket.socket())

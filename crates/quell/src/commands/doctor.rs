@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
-use quell_change::journal::{EndRecord, TargetProgram};
+use quell_change::journal::{EndRecord, StallRecord, TargetProgram};
 use quell_host::attach::AttachedMode;
 use quell_host::attach::attached::{
     Attached, Unfinished, adapt, attached_modes, drifted, experiments, in_use, unfinished,
@@ -31,7 +31,7 @@ use tracing::info;
 
 use super::snapshot_scope::{ScopeArgs, not_taken};
 use crate::exit::{Exit, Failure};
-use crate::journals::journal;
+use crate::journals::{boot_id, journal};
 use crate::output;
 use crate::render::doctor as render;
 use crate::render::progress::Progress;
@@ -97,10 +97,10 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     }
     let diagnosis = match &args.read[..] {
         [] => Diagnosis::of_this_host(&args.scope.with_attachments()?, args.seconds)?,
-        [now] => Diagnosis::of(&Observed::from(read(now)?), &[], &BTreeMap::new(), &BTreeMap::new()),
+        [now] => Diagnosis::of(&Observed::from(read(now)?), (&[], &[]), &BTreeMap::new(), &BTreeMap::new()),
         [before, now, ..] => {
             let observed = Observed { before: Some(read(before)?), ..Observed::from(read(now)?) };
-            Diagnosis::of(&observed, &[], &BTreeMap::new(), &BTreeMap::new())
+            Diagnosis::of(&observed, (&[], &[]), &BTreeMap::new(), &BTreeMap::new())
         }
     };
     if args.json {
@@ -153,13 +153,14 @@ impl Diagnosis {
         let below = settings_below(&journal, &owners, &examined.now);
         let reverted = reverted(journal.ends(), &examined.now, &attached_modes(&owners));
         let unfinished = unfinished(&journal, &examined.now, &owners);
-        Ok(Self { reverted, unfinished, ..Self::of(&examined, &owners, &below, &measured) })
+        let stalls = boot_id().ok().and_then(|boot_id| journal.stall_records(&boot_id).ok()).unwrap_or_default();
+        Ok(Self { reverted, unfinished, ..Self::of(&examined, (&owners, &stalls), &below, &measured) })
     }
 
-    /// `owners` are those of settings of this host, `below` the settings of attached programs without their attachments.
+    /// `owners` are those of settings of this host, `stalls` the records of their stalls, `below` the settings of attached programs without their attachments.
     fn of(
         observed: &Observed,
-        owners: &[Attached],
+        (owners, stalls): (&[Attached], &[StallRecord]),
         below: &BTreeMap<Pid, DeliveryMode>,
         measured: &EarlierAnswers,
     ) -> Self {
@@ -178,6 +179,7 @@ impl Diagnosis {
             owners,
             below,
             measured,
+            stalls,
             polls,
             sampled_ns: u64::try_from(sampled.as_nanos()).unwrap_or(u64::MAX),
         };

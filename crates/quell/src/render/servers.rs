@@ -175,6 +175,7 @@ fn call(server: &HostServer) -> &'static str {
         ServerWait::IoUring => "io_uring",
         ServerWait::Poll => "poll or select",
         ServerWait::Receive => "blocking receive",
+        ServerWait::Nothing => "reads nothing",
         ServerWait::Unknown => "unknown",
     }
 }
@@ -212,6 +213,8 @@ fn to_change(server: &HostServer) -> Option<String> {
 fn next(server: &HostServer, fixes: Fixes) -> String {
     let step = match &server.next {
         NextStep::Fix { finding } => format!("fix {finding}"),
+        NextStep::FindStall { mode, .. } => format!("{mode} stalled it: see the cause"),
+        NextStep::NoModeHelps => "none: it does not read its connections".to_owned(),
         NextStep::Measure { .. } if server.modes.is_empty() => "measure".to_owned(),
         NextStep::Measure { .. } if server.waits == ServerWait::Epoll => "measure modes without epoll".to_owned(),
         NextStep::Measure { .. } => format!("measure modes without epoll ({})", call(server)),
@@ -584,6 +587,21 @@ mod tests {
 
     fn without_epolls() -> Vec<DeliveryMode> {
         DeliveryMode::parse_list("base,defer20").unwrap_or_else(|why| panic!("{why}"))
+    }
+
+    #[test]
+    fn after_a_stall_the_cause_is_the_next_step_and_a_program_that_reads_nothing_has_none() {
+        let (pid, mode) = (Pid::of_this_process(), DeliveryMode::default());
+        let of = |cause: Option<&str>| {
+            concluded(server("web", NextStep::FindStall { mode, cause: cause.map(str::to_owned) }))
+        };
+        let known = of(Some("ready-object-holds-suspension: a file stays ready"));
+        assert!(known.contains("cause: ready-object-holds-suspension: a file stays ready"), "{known}");
+        assert!(known.trim_end().ends_with(&format!("quell attach base {pid} --dry-run")), "{known}");
+        let unknown = of(None);
+        assert!(unknown.trim_end().ends_with(&format!("-p {pid}")) && !unknown.contains("bench"), "{unknown}");
+        let nothing = concluded(server("web", NextStep::NoModeHelps));
+        assert!(nothing.contains("no mode helps web") && !nothing.contains("bench"), "{nothing}");
     }
 
     #[test]

@@ -540,11 +540,15 @@ pub(crate) fn stall_cause(known: Option<&str>) -> String {
     match known {
         Some(cause) => format!("cause: {cause}"),
         None => {
-            "the cause is unknown: `strace -f -e trace=epoll_wait,epoll_pwait,epoll_pwait2 -p PID` shows which event \
-                 each call returns"
-                .to_owned()
+            let strace = strace_of_waits("PID");
+            format!("the cause is unknown: `{strace}` shows which event each call returns")
         }
     }
+}
+
+/// Command that shows which events the waits of a process return.
+pub(crate) fn strace_of_waits(pid: &str) -> String {
+    format!("strace -f -e trace=epoll_wait,epoll_pwait,epoll_pwait2 -p {pid}")
 }
 
 pub(crate) fn to_programs(programs: &[TargetProgram]) -> String {

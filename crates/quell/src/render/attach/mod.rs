@@ -15,7 +15,7 @@ use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::plan::{EpollStep, Limitation, QueueStep};
 use quell_host::attach::poller::SHARED_CPUS;
 use quell_host::attach::{AttachPlan, AttachRequest, Attachment, RingStep, SocketsStep, Targets};
-use quell_host::findings::{Finding, Fix, FixText, LackingCpus, QueuePerEpoll, Severity};
+use quell_host::findings::{Finding, Fix, FixText, LackingCpus, QueuePerEpoll, Severity, time_text};
 use quell_linux::visible::{agree, counted, noun};
 use quell_linux::{CpuList, NapiId, Pid};
 use quell_mode::{DeliveryMode, PartialNapiSettings};
@@ -323,7 +323,7 @@ fn in_words(limitation: &Limitation) -> String {
         Limitation::XdpFramesWait { pid, xdp_sockets, up_to_ns } => format!(
             "process {pid} has {} without busy polling: frames wait up to {} for the queue's timer",
             counted(*xdp_sockets, "AF_XDP socket"),
-            render_time(*up_to_ns)
+            time_text(*up_to_ns)
         ),
         Limitation::UnknownRings { pid, io_urings, suspends } => {
             let does = match suspends {
@@ -368,13 +368,13 @@ pub(crate) fn affected_process_line(affected: &AffectedProcess) -> String {
     let AffectedProcess { pid, name, sockets, longest_wait, .. } = affected;
     let mut line = format!("{name} {pid}: {} on these queues", counted(*sockets, "socket"));
     if let Some(wait) = longest_wait {
-        let time = render_time(wait.ns);
+        let time = time_text(wait.ns);
         let _ = match wait.until {
             Until::GroFlushTimeout => write!(line, "; its packets can wait up to {time} for the queue's timer"),
             Until::BatchEnd { max_events, each_ns } => write!(
                 line,
                 "; its packets can wait up to {time}, for a batch of {max_events} events of {} each",
-                render_time(each_ns)
+                time_text(each_ns)
             ),
             Until::IrqSuspendTimeout => write!(
                 line,
@@ -383,14 +383,6 @@ pub(crate) fn affected_process_line(affected: &AffectedProcess) -> String {
         };
     }
     line
-}
-
-fn render_time(ns: u64) -> String {
-    match ns {
-        0..1_000 => format!("{ns} ns"),
-        1_000..1_000_000 => format!("{} µs", ns.div_ceil(1_000)),
-        _ => format!("{} ms", ns.div_ceil(1_000_000)),
-    }
 }
 
 #[cfg(test)]

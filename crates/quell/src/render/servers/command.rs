@@ -11,6 +11,7 @@ use super::{Fixes, to_change};
 use crate::output::on_one_line;
 use crate::render::client_load;
 use crate::render::payoff::{self, ProgramArguments};
+use crate::render::status::strace_of_waits;
 
 pub(super) fn attached(server: &HostServer) -> Option<AttachedMode> {
     let HostServer { attached, launched, steered, pinned, .. } = *server;
@@ -35,6 +36,11 @@ pub(super) fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
     let pid = server.pid;
     match &server.next {
         NextStep::Fix { .. } if fixes == Fixes::ByDoctor => Some(format!("quell doctor {pid}")),
+        // The plan of the mode has the finding and its fix.
+        NextStep::FindStall { mode, cause: Some(_) } => {
+            Some(ModeCommand::of_pids(Some(*mode), [&pid]).to_string() + " --dry-run")
+        }
+        NextStep::FindStall { cause: None, .. } => Some(strace_of_waits(&pid.to_string())),
         NextStep::Fix { finding } => {
             let can_measure = *finding == EPOLL_MIXES_NAPIS && server.serious == 0 && !server.modes.is_empty();
             match &server.fix {
@@ -73,7 +79,9 @@ pub(super) fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
         NextStep::Keep { measured: EarlierMeasurement { problem: Some(_), result, .. }, open: None } => {
             Some(format!("quell results show {}", visible::name(result)))
         }
-        NextStep::Return { .. } | NextStep::Keep { .. } | NextStep::AwaitExperiment { .. } => None,
+        NextStep::Return { .. } | NextStep::Keep { .. } | NextStep::AwaitExperiment { .. } | NextStep::NoModeHelps => {
+            None
+        }
     }
 }
 

@@ -41,7 +41,7 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
         // Many daemons receive a few packets without an epoll.
         NextStep::Measure { .. } if server.waits != ServerWait::Epoll => 7,
         NextStep::AwaitClients if server.waits != ServerWait::Epoll => 9,
-        NextStep::Fix { .. } => 0,
+        NextStep::Fix { .. } | NextStep::FindStall { .. } => 0,
         NextStep::Check if pays_not(server) => 1,
         NextStep::Return { .. } => 1,
         NextStep::Check if costs(server) => 2,
@@ -50,7 +50,7 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
         NextStep::Attach { .. } => 4,
         NextStep::Check => 5,
         NextStep::Keep { .. } => 6,
-        NextStep::AwaitExperiment { .. } | NextStep::AwaitClients => 8,
+        NextStep::AwaitExperiment { .. } | NextStep::AwaitClients | NextStep::NoModeHelps => 8,
     };
     let first = servers.iter().min_by_key(|server| rank(server));
     if first.is_none() && !is_root {
@@ -81,6 +81,16 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
             };
             let change = change.or(advice).unwrap_or_default();
             format!("fix first what prevents a benefit for {name} {pid} ({finding}){change}")
+        }
+        NextStep::FindStall { mode, cause } => {
+            let stalled = format!("{mode} was reverted for {name} {pid}, because its queues stalled");
+            match cause {
+                Some(cause) => format!("{stalled}; cause: {}; see its fix", on_one_line(cause)),
+                None => format!("{stalled}, and no rule knew why; see which event each epoll_wait returns"),
+            }
+        }
+        NextStep::NoModeHelps => {
+            format!("no mode helps {name} {pid}: it accepts connections, and does not read them")
         }
         NextStep::Measure { steered } => {
             let (steered, compares) = (reconnect(steered), arguments(first).compares());
@@ -167,6 +177,7 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
             NextStep::Fix { .. }
                 | NextStep::Check
                 | NextStep::Keep { open: None, .. }
+                | NextStep::NoModeHelps
                 | NextStep::AwaitExperiment { .. }
                 | NextStep::AwaitClients
         )
