@@ -242,15 +242,15 @@ fn why_longer(because: &WhyLonger, left_alone: &[String]) -> String {
                  machine, or give the server CPUs of its own; then measure again{latency}"
             )
         }
-        WhyLonger::NotSteered => {
-            "no answer for steered connections, because no client has reconnected: steer them, let the clients \
-             reconnect, and run this command again"
-                .to_owned()
-        }
+        WhyLonger::NotSteered => format!("no answer for steered connections, because {NOT_STEERED}"),
         WhyLonger::TooWide => "measure longer, because the slices vary more than the modes differ".to_owned(),
         WhyLonger::Search(end) => format!("no answer: {}", search_end(end, left_alone)),
     }
 }
+
+/// Why connections that were to be steered were not.
+pub const NOT_STEERED: &str =
+    "the measured ones are from before the filter, and stay with their workers until their clients reconnect";
 
 /// Number of modes, and of quantities, that a sentence names.
 const NAMED: usize = 3;
@@ -298,7 +298,7 @@ fn why_keep(because: &WhyKeep) -> String {
             let busy =
                 busy.filter(|busy| busy.is_finite()).map(|busy| format!("; its CPUs are {:.0} % busy", busy * 100.0));
             format!(
-                ", because there is nothing to gain at this load: no mode differs by more than {} %{}",
+                ", because there is nothing to gain at this load: no mode is better by more than {} %{}",
                 number::plain(margin * 100.0),
                 busy.unwrap_or_default()
             )

@@ -6,6 +6,7 @@ use quell_experiment::RatioEstimate;
 use quell_linux::visible::{self, agree, counted};
 use quell_mode::DeliveryMode;
 use quell_report::words;
+use quell_result::conclusion::WhyLonger;
 use quell_result::experiment::SubjectFacts;
 use quell_result::facts::HostFacts;
 use quell_result::tune::TuneFile;
@@ -147,9 +148,10 @@ pub(crate) fn render(file: &TuneFile, with_details: bool) -> String {
         Some(why) => format!("NOT A MEASUREMENT: {}\n", visible::name(why)),
         None => String::new(),
     };
-    let answered = match file.is_withheld() {
-        true => format!("no answer: {}\n", words::most_by_others(file.other_programs.as_deref())),
-        false => answer(result, left_alone) + &others(&words::rivals(result)),
+    let answered = match file.why_withheld() {
+        Some(WhyLonger::NotSteered) => format!("no answer: {}\n", words::NOT_STEERED),
+        Some(_) => format!("no answer: {}\n", words::most_by_others(file.other_programs.as_deref())),
+        None => answer(result, left_alone) + &others(&words::rivals(result)),
     };
     out.push_str(&format!("{}\n{answered}\n", experiment::subject(&file.subject, &file.host)));
     out.push_str(&format!(

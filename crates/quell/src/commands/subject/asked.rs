@@ -13,7 +13,7 @@ use quell_linux::visible::{self, counted};
 use quell_load::OfferedLoad;
 use quell_report::words;
 use quell_result::experiment::SubjectFacts;
-use quell_result::facts::ProgramsFacts;
+use quell_result::facts::{OtherProgramFacts, ProgramsFacts};
 use quell_subject::experiment::ComparisonError;
 use quell_subject::experiment::model::ModelSpec;
 use quell_subject::other_programs::Contention;
@@ -208,7 +208,6 @@ fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> 
             left_out,
             affected,
             judges_took_ms,
-            helpful_placement,
             lacking_cpus,
             contention,
         } => {
@@ -228,7 +227,7 @@ fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> 
                 blocks(comparison, total_ms)
                     + &left_out.iter().map(|(mode, why)| left_out_line(mode, why) + "\n").collect::<String>()
                     + &commands([&facts.load, &facts.latency, &facts.beside])
-                    + &notes(facts, helpful_placement)
+                    + &notes(facts)
                     + &affected_too(affected)
                     + &warnings(*lacking_cpus, contention)
             )
@@ -268,7 +267,6 @@ fn plan_of_search(plan: &TunePlan, subject: &PlannedSubject<'_>) -> String {
             facts,
             affected,
             judges_took_ms,
-            helpful_placement,
             lacking_cpus,
             contention,
             ..
@@ -279,7 +277,7 @@ fn plan_of_search(plan: &TunePlan, subject: &PlannedSubject<'_>) -> String {
             let subject = SubjectFacts::Programs(Box::new((*facts).clone()));
             (
                 render_tune::searched_on(&subject),
-                notes(facts, helpful_placement)
+                notes(facts)
                     + &affected_too(affected)
                     + longer
                     + restored
@@ -348,12 +346,12 @@ fn commands(commands: [&Option<Vec<String>>; 3]) -> String {
 }
 
 /// What the programs have or get besides the modes, and which problems the modes cause.
-fn notes(facts: &ProgramsFacts, helpful_placement: &str) -> String {
+fn notes(facts: &ProgramsFacts) -> String {
     let attached =
         |mode| format!("the programs are attached ({mode}): this pauses meanwhile, and is back at the end\n");
     let attached = facts.attached.map_or_else(String::new, attached);
     let base_is = facts.base_is.map_or_else(String::new, |mode| words::base_is(mode) + "\n");
-    let steering = match helpful_placement.trim_start() {
+    let steering = match &*facts.helpful_placement.join(" ") {
         "" => String::new(),
         options => format!("{options} gives each worker the connections of one queue\n"),
     };
@@ -371,7 +369,7 @@ fn warnings(lacking_cpus: Option<LackingCpus>, Contention { flags, programs }: &
         (false, true) => Some("verdicts about CPU time would be withheld"),
         (false, false) => None,
     };
-    let which = quell_result::facts::OtherProgramFacts::which(programs);
+    let which = OtherProgramFacts::which(programs);
     let busy = |withheld: &str| {
         format!(
             "warning: other programs use most of the busy time of the server's CPUs now, and {withheld}: end these \
@@ -506,7 +504,6 @@ pub(in crate::commands) fn invalid_plan(plan: &TunePlan, error: TunePlanError) -
 mod tests {
     use super::*;
     use quell_change::journal::{Attempt, JournalError};
-    use quell_result::facts::OtherProgramFacts;
 
     #[test]
     fn a_missing_privilege_has_its_exit_code_in_a_dry_run_too() {
