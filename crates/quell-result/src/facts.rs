@@ -239,23 +239,31 @@ impl PlacementFacts {
     }
 }
 
-/// A program besides the server that used its CPUs.
+/// A program besides the server that used its CPUs, or all commands together that the measurement started.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct OtherProgramFacts {
+    /// Process ID. Of commands that the measurement started, that of Quell.
     pub pid: u32,
     /// Name of its main thread.
     pub name: String,
     /// CPU time divided by elapsed time: 1 is one CPU, always.
     pub cpus: f64,
+    /// Whether these are the commands that the measurement started to load and to measure.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_of_measurement: bool,
 }
 
 impl OtherProgramFacts {
     /// Which programs these are: `stress 812: 98 % of a CPU`, or what shows them if none is known.
     #[must_use]
     pub fn which(programs: &[Self]) -> String {
-        let one = |Self { pid, name, cpus }: &Self| {
-            format!("{} {pid}: {:.0} % of a CPU", visible::name(name), cpus * 100.0)
+        let one = |Self { pid, name, cpus, is_of_measurement }: &Self| {
+            let of = match is_of_measurement {
+                true => "the commands that load and measure".to_owned(),
+                false => format!("{} {pid}", visible::name(name)),
+            };
+            format!("{of}: {:.0} % of a CPU", cpus * 100.0)
         };
         match programs {
             [] => "`top` shows them".to_owned(),

@@ -207,10 +207,8 @@ impl EffectWatch {
     /// Records whether the mode pays. Returns whether it has to be reported.
     fn is_news(&mut self, payoff: &ModePayoff) -> bool {
         let pays = discriminant(&payoff.pays);
-        let is_open = matches!(
-            payoff.pays,
-            DoesItPay::CannotTell | DoesItPay::TooFewPackets | DoesItPay::NearBreakEven { .. }
-        );
+        let is_open =
+            matches!(payoff.pays, DoesItPay::CannotTell | DoesItPay::TooFewPackets | DoesItPay::NearBreakEven { .. });
         !is_open && self.pays.replace(pays) != Some(pays)
     }
 }

@@ -258,7 +258,7 @@ mod tests {
     fn a_placement_speaks_of_connections_from_before_only_if_there_are_any() {
         let said = |connections_before, new_connections| {
             let group = "tcp 0.0.0.0:80".to_owned();
-            let (sockets, aligned_before, unsorted) = (2, 0, Some(3));
+            let (sockets, aligned_before, unsorted) = (2, 0, Some(connections_before / 4));
             let steered =
                 vec![SteeredFacts { group, sockets, connections_before, aligned_before, new_connections, unsorted }];
             placement(Some(&PlacementFacts { steered, ..PlacementFacts::default() })).concat()
@@ -268,5 +268,6 @@ mod tests {
         assert!(
             said(16, None).contains("before, 0 of 16 connections") && said(16, None).contains("until their clients")
         );
+        assert!(said(16, Some(2)).ends_with("; 4 connections from before stayed unsorted"), "{}", said(16, Some(2)));
     }
 }

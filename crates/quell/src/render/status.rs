@@ -327,11 +327,9 @@ fn live_effect(pid: Pid, observed: &Result<IntervalReport, String>) -> LiveEffec
     match (program.and_then(|program| program.effect.as_ref()), &report.polls_unknown) {
         (Some(verdict), _) => LiveEffect::Judged(verdict.clone()),
         (None, Some(why)) => LiveEffect::Unknown(why.clone()),
-        (None, None) if program.is_some_and(|program| !program.napis.is_empty()) => {
-            LiveEffect::Judged(ModeVerdict::NotInEffect(
-                "none of the queues from which it receives has the mode".to_owned(),
-            ))
-        }
+        (None, None) if program.is_some_and(|program| !program.napis.is_empty()) => LiveEffect::Judged(
+            ModeVerdict::NotInEffect("none of the queues from which it receives has the mode".to_owned()),
+        ),
         (None, None) => {
             LiveEffect::ReceivesNothing("no open connection through a queue with the mode at present".to_owned())
         }

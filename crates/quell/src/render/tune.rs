@@ -345,7 +345,12 @@ mod tests {
         assert!(text.contains("no answer: other programs used most of") && !text.contains("no setting"), "{text}");
         assert!(text.contains("not decidable while other programs use most of"), "{text}");
         assert!(!text.contains("probably decides it"), "{text}");
-        file.other_programs = Some(vec![OtherProgramFacts { pid: 812, name: "stress\n".to_owned(), cpus: 1.5 }]);
+        file.other_programs = Some(vec![OtherProgramFacts {
+            pid: 812,
+            name: "stress\n".to_owned(),
+            cpus: 1.5,
+            is_of_measurement: false,
+        }]);
         let text = render(&file, false).replace("\n  ", " ");
         assert!(text.contains(r"time of the server's CPUs (stress\n 812: 150 % of a CPU)"), "{text}");
     }

@@ -203,14 +203,7 @@ fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> 
             visible::name(&shell_words::join(&facts.command)),
             commands([&facts.load, &facts.latency, &facts.beside]),
         ),
-        PlannedSubject::Programs {
-            facts,
-            left_out,
-            affected,
-            judges_took_ms,
-            lacking_cpus,
-            contention,
-        } => {
+        PlannedSubject::Programs { facts, left_out, affected, judges_took_ms, lacking_cpus, contention } => {
             let is_judged = facts.latency.is_some() || facts.beside.is_some();
             let (total_ms, measured) = match judges_took_ms {
                 Some(ms) if *ms > slice_ms => {
@@ -263,25 +256,14 @@ fn plan_of_search(plan: &TunePlan, subject: &PlannedSubject<'_>) -> String {
             };
             (render_tune::searched_on(&SubjectFacts::Command((*facts).clone())), hint.to_owned(), "")
         }
-        PlannedSubject::Programs {
-            facts,
-            affected,
-            judges_took_ms,
-            lacking_cpus,
-            contention,
-            ..
-        } => {
+        PlannedSubject::Programs { facts, affected, judges_took_ms, lacking_cpus, contention, .. } => {
             let is_open = facts.latency.is_some() && judges_took_ms.is_none();
             let longer = if is_open { "a slice lasts as long as --latency runs, if that is longer\n" } else { "" };
             let restored = "everything is restored at the end, after Ctrl-C, and if this command is killed\n";
             let subject = SubjectFacts::Programs(Box::new((*facts).clone()));
             (
                 render_tune::searched_on(&subject),
-                notes(facts)
-                    + &affected_too(affected)
-                    + longer
-                    + restored
-                    + &warnings(*lacking_cpus, contention),
+                notes(facts) + &affected_too(affected) + longer + restored + &warnings(*lacking_cpus, contention),
                 "",
             )
         }
@@ -372,8 +354,8 @@ fn warnings(lacking_cpus: Option<LackingCpus>, Contention { flags, programs }: &
     let which = OtherProgramFacts::which(programs);
     let busy = |withheld: &str| {
         format!(
-            "warning: other programs use most of the busy time of the server's CPUs now, and {withheld}: end these \
-             programs ({which}), give the server CPUs of its own, or measure later\n"
+            "warning: other programs use most of the busy time of the server's CPUs now ({which}), and {withheld}: run \
+             clients on another machine, end the others, give the server CPUs of its own, or measure later\n"
         )
     };
     lacking_cpus.map_or_else(String::new, |lacking| render_attach::lacking_cpus(&lacking))
@@ -531,9 +513,10 @@ mod tests {
         );
         assert!(said(&[SliceFlag::ForeignCpu]).contains("verdicts about CPU time would be withheld"));
         assert_eq!(said(&[]), "");
-        let stress = OtherProgramFacts { pid: 812, name: "str\u{1b}ess".to_owned(), cpus: 0.976 };
+        let stress =
+            OtherProgramFacts { pid: 812, name: "str\u{1b}ess".to_owned(), cpus: 0.976, is_of_measurement: false };
         let named = warnings(None, &contention(&[SliceFlag::ForeignCpu], vec![stress.clone()]));
-        assert!(named.contains(r"end these programs (str\u{1b}ess 812: 98 % of a CPU), give"), "{named}");
+        assert!(named.contains(r"CPUs now (str\u{1b}ess 812: 98 % of a CPU), and"), "{named}");
         assert_eq!(warnings(None, &contention(&[], vec![stress])), "", "they distort nothing");
         let lacking = warnings(LackingCpus::of(4, 2, 2), &Contention::default());
         assert!(lacking.starts_with("warning: 4 CPUs for 2 polling threads and 2 workers"), "{lacking}");

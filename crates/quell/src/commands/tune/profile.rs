@@ -87,11 +87,7 @@ fn netns_option(subject: &SubjectFacts) -> String {
     netns.map_or_else(String::new, |netns| format!(" --netns {}", shell_words::quote(netns)))
 }
 
-fn usage(
-    mode: DeliveryMode,
-    queues: &BTreeMap<&str, BTreeSet<u32>>,
-    (placement, netns): (&str, &str),
-) -> String {
+fn usage(mode: DeliveryMode, queues: &BTreeMap<&str, BTreeSet<u32>>, (placement, netns): (&str, &str)) -> String {
     let run = format!("quell run --profile THIS_FILE{placement} -- COMMAND");
     match (needs_run(mode), queues.is_empty()) {
         (true, _) => format!("To use it: {run}. A running program cannot get this mode."),
