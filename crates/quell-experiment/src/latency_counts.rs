@@ -28,6 +28,13 @@ impl LatencyCounts {
         &self.slots
     }
 
+    /// Number of latencies without which [`Self::quantile`] is `None`.
+    #[must_use]
+    pub fn count_needed(quantile: f64) -> u64 {
+        // The tolerance keeps 500 from becoming 501.
+        (BEYOND_MIN / (1.0 - quantile) - 1e-6).ceil() as u64
+    }
+
     /// Quantile of the latencies in ns. `None` if fewer than 5 latencies are expected above it.
     #[must_use]
     pub fn quantile(&self, quantile: f64) -> Option<u64> {

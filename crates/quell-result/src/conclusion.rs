@@ -4,6 +4,7 @@
 use std::cmp::Reverse;
 
 use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, Goal, SliceFlag, SwitchbackAnalysis, WhyUndecided};
+use quell_host::findings::EPOLL_MIXES_NAPIS;
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
 use quell_tune::{ArmReport, ArmState, Confirmation, TuneAnswer, TuneEnd, TuneMetric, TuneResult, WhyNotChosen};
@@ -73,7 +74,7 @@ pub enum Conclusion {
 /// Why the present mode stays.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WhyKeep {
-    /// No mode differs from it by more than the margin of the experiment.
+    /// No mode is better by more than the margin of the experiment.
     NothingToGain {
         /// The margin, as a share.
         margin: f64,
@@ -119,7 +120,7 @@ pub enum WhyLonger {
         /// Whether latencies were not compared, and could be, because other programs do not distort them.
         latency_helps: bool,
     },
-    /// Connections were to be steered, and no client has reconnected.
+    /// Connections were to be steered, and those that were measured are from before the filter.
     NotSteered,
     /// The differences are smaller than what the slices can show.
     TooWide,
@@ -435,12 +436,17 @@ impl SubjectFacts {
         experiment.load == Some(OfferedLoad::Max) || command.is_some_and(|words| sends_in_closed_loop(words))
     }
 
-    /// Whether connections were to be steered, and the measured ones are those from before.
+    /// Whether connections were to be steered, and the measured ones are those from before: all of them, or so many that
+    /// epolls still receive from several queues.
     fn is_not_steered(&self) -> bool {
         let Self::Programs(programs) = self else { return false };
-        let steered = programs.placement.as_ref().map_or(&[][..], |placement| &placement.steered);
+        let Some(placement) = &programs.placement else { return false };
+        let steered = &placement.steered;
         let is_from_before = |steered: &SteeredFacts| steered.new_connections == Some(0);
-        !steered.is_empty() && steered.iter().all(is_from_before)
+        let is_unsorted = |steered: &SteeredFacts| steered.unsorted.is_some_and(|count| count > 0);
+        let stays_mixed = placement.is_by_attachment() || steered.iter().any(is_unsorted);
+        let is_mixed = programs.problems.iter().any(|problem| problem.id == EPOLL_MIXES_NAPIS);
+        !steered.is_empty() && steered.iter().all(is_from_before) || stays_mixed && is_mixed
     }
 }
 
@@ -490,11 +496,8 @@ impl TuneFile {
                 without_clients,
             )
         };
-        if self.subject.is_not_steered() {
-            return WhyLonger::NotSteered.without_figures();
-        }
-        if self.is_withheld() {
-            return WhyLonger::OtherPrograms { latency_helps: false }.without_figures();
+        if let Some(why) = self.why_withheld() {
+            return why.without_figures();
         }
         match &self.search.answer {
             TuneAnswer::Better { mode, .. } => confirmed(mode, false),
@@ -523,10 +526,23 @@ impl TuneFile {
         }
     }
 
-    /// Whether the search has no answer, because other programs used most of the time of the server's CPUs, and a quantity
-    /// of the goal shows these programs.
+    /// The mode to use instead of the present one, if the answer of the search counts.
     #[must_use]
-    pub fn is_withheld(&self) -> bool {
+    pub fn found(&self) -> Option<DeliveryMode> {
+        self.search.answer.mode().filter(|_| self.why_withheld().is_none())
+    }
+
+    /// Why the answer of the search does not count, if so.
+    #[must_use]
+    pub fn why_withheld(&self) -> Option<WhyLonger> {
+        match self.subject.is_not_steered() {
+            true => Some(WhyLonger::NotSteered),
+            false => self.shows_other_programs().then_some(WhyLonger::OtherPrograms { latency_helps: false }),
+        }
+    }
+
+    /// Whether other programs used most of the time of the server's CPUs, and a quantity of the goal shows these programs.
+    fn shows_other_programs(&self) -> bool {
         let TuneResult { plan, slices, confirmations, answer, end, .. } = &self.search;
         if *answer == TuneAnswer::None && *end != TuneEnd::BudgetSpent {
             return false;

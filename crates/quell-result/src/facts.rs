@@ -183,9 +183,13 @@ pub struct ProgramsFacts {
     /// Absent if it is `base` itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_is: Option<DeliveryMode>,
-    /// Placement of connections and workers. Absent without `--steer` and `--pin`.
+    /// Placement of connections and workers. Absent without `--steer` and `--pin`, and without an attachment that steers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<PlacementFacts>,
+    /// Options that would give each worker the connections of one queue. Empty if the epolls that modes poll have these,
+    /// if connections were steered, and if steering is impossible.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub helpful_placement: Vec<String>,
     /// Serious problems that `quell doctor` would find under some of the modes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<ProblemFacts>,
@@ -221,25 +225,46 @@ pub struct SteeredFacts {
     /// Number of connections that arrived through the filter before the first slice. Absent if this was not checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new_connections: Option<usize>,
+    /// Number of connections at the first slice that did not share the queue of their worker, because they are from
+    /// before the filter. Absent if this was not checked, and in older results.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unsorted: Option<usize>,
 }
 
-/// A program besides the server that used its CPUs.
+impl PlacementFacts {
+    /// Whether the filters are those of an attachment.
+    #[must_use]
+    pub fn is_by_attachment(&self) -> bool {
+        self.steered.is_empty() && self.options.iter().any(|option| option.starts_with("--steer"))
+    }
+}
+
+/// A program besides the server that used its CPUs, or all commands together that the measurement started.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct OtherProgramFacts {
+    /// Process ID. Of commands that the measurement started, that of Quell.
     pub pid: u32,
     /// Name of its main thread.
     pub name: String,
     /// CPU time divided by elapsed time: 1 is one CPU, always.
     pub cpus: f64,
+    /// Whether these are the commands that the measurement started to load and to measure.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_of_measurement: bool,
 }
 
 impl OtherProgramFacts {
     /// Which programs these are: `stress 812: 98 % of a CPU`, or what shows them if none is known.
     #[must_use]
     pub fn which(programs: &[Self]) -> String {
-        let one =
-            |Self { pid, name, cpus }: &Self| format!("{} {pid}: {:.0} % of a CPU", visible::name(name), cpus * 100.0);
+        let one = |Self { pid, name, cpus, is_of_measurement }: &Self| {
+            let of = match is_of_measurement {
+                true => "the commands that load and measure".to_owned(),
+                false => format!("{} {pid}", visible::name(name)),
+            };
+            format!("{of}: {:.0} % of a CPU", cpus * 100.0)
+        };
         match programs {
             [] => "`top` shows them".to_owned(),
             programs => programs.iter().map(one).collect::<Vec<_>>().join(", "),
@@ -309,6 +334,9 @@ pub struct QueueFacts {
     pub napi: u32,
     /// IRQ number of the queue. Absent if the queue has no interrupt or the kernel does not report it.
     pub irq: Option<u32>,
+    /// Name of the network namespace of the device. Absent if it is that of Quell, or has no name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub netns: Option<String>,
 }
 
 /// Clients on other machines that generated the load.

@@ -68,6 +68,11 @@ impl AtLoad {
                 changes.push((quantity(&contrast.criterion), ratio));
             }
         }
+        if !at_load.worse.is_empty() {
+            // Only a gain that already shows can be worth what the mode costs.
+            at_load.open.retain(|(_, ratio)| ratio.is_some_and(|ratio| ratio.ln().abs() > margin.ln_1p()));
+            at_load.is_unsettled &= !at_load.open.is_empty();
+        }
         at_load
     }
 

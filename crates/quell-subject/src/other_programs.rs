@@ -57,6 +57,9 @@ pub(crate) struct ProcessTimes {
 struct ProcessTime {
     name: String,
     used: Duration,
+    /// CPU time of children that have ended.
+    children_used: Duration,
+    parent: Option<Pid>,
 }
 
 impl ProcessTimes {
@@ -73,39 +76,56 @@ impl ProcessTimes {
         let is_program = |stat: &PidStat| stat.session.is_some() || !stat.comm.starts_with(b"ksoftirqd/");
         let time = |stat: PidStat| {
             let used = stat.utime.duration() + stat.stime.duration();
-            ((stat.pid, stat.starttime.duration()), ProcessTime { name: stat.name(), used })
+            let (name, children_used, parent) = (stat.name(), stat.children_time.duration(), stat.ppid);
+            ((stat.pid, stat.starttime.duration()), ProcessTime { name, used, children_used, parent })
         };
         Self { at_ns, processes: stats.filter(is_program).map(time).collect() }
     }
 
     /// The busiest programs since this reading that may run on the CPUs of the server, without the server and this process.
-    /// Returns `None` if the processes cannot be listed.
+    /// The commands that this process started are one program: judges are too short-lived to be in both readings. Returns `None` if the processes cannot be listed.
     pub(crate) fn others_since(
         &self,
         proc: &ProcRoot,
         server: impl Iterator<Item = Pid>,
         server_cpus: &CpuList,
     ) -> Option<Vec<OtherProgramFacts>> {
-        let own: BTreeSet<Pid> = server.chain([Pid::of_this_process()]).collect();
+        let this = Pid::of_this_process();
+        let own: BTreeSet<Pid> = server.chain([this]).collect();
         let may_run_there = |pid: Pid| {
             let shares = |cpus: CpuList| !cpus.intersection(server_cpus).is_empty();
             sched::affinity(pid).map_or(true, shares)
         };
-        Some(self.busiest(&Self::read(proc)?, |pid| !own.contains(&pid) && may_run_there(pid)))
+        Some(self.busiest(&Self::read(proc)?, this, |pid| !own.contains(&pid) && may_run_there(pid)))
     }
 
-    fn busiest(&self, later: &Self, is_other: impl Fn(Pid) -> bool) -> Vec<OtherProgramFacts> {
+    fn busiest(&self, later: &Self, this: Pid, is_other: impl Fn(Pid) -> bool) -> Vec<OtherProgramFacts> {
         let elapsed_s = Duration::from_nanos(later.at_ns.saturating_sub(self.at_ns)).as_secs_f64();
-        let use_of = |(id, now): (&(Pid, Duration), &ProcessTime)| {
-            let before = self.processes.get(id).map_or(Duration::ZERO, |before| before.used);
-            let cpus = now.used.saturating_sub(before).as_secs_f64() / elapsed_s;
-            OtherProgramFacts { pid: id.0.get().unsigned_abs(), name: now.name.clone(), cpus }
+        let since = |id: &(Pid, Duration), now: &ProcessTime, of: fn(&ProcessTime) -> Duration| {
+            let before = self.processes.get(id).map_or(Duration::ZERO, of);
+            of(now).saturating_sub(before).as_secs_f64() / elapsed_s
         };
         let processes = later.processes.iter().filter(|_| elapsed_s > 0.0);
-        let mut busy: Vec<(Pid, OtherProgramFacts)> =
-            processes.map(|one| (one.0.0, use_of(one))).filter(|(_, program)| program.cpus >= CPUS_MIN).collect();
-        busy.sort_by(|(_, one), (_, other)| other.cpus.total_cmp(&one.cpus));
-        busy.into_iter().filter(|(pid, _)| is_other(*pid)).map(|(_, program)| program).take(NAMED_MAX).collect()
+        let mut started = 0.0;
+        let mut busy: Vec<OtherProgramFacts> = Vec::new();
+        for (id, now) in processes {
+            let cpus = since(id, now, |one| one.used);
+            match id.0 {
+                pid if pid == this => started += since(id, now, |one| one.children_used),
+                _ if now.parent == Some(this) => started += cpus,
+                pid => {
+                    let (pid, name) = (pid.get().unsigned_abs(), now.name.clone());
+                    busy.push(OtherProgramFacts { pid, name, cpus, is_of_measurement: false });
+                }
+            }
+        }
+        let pid = this.get().unsigned_abs();
+        busy.push(OtherProgramFacts { pid, name: String::new(), cpus: started, is_of_measurement: true });
+        busy.retain(|program| program.cpus >= CPUS_MIN);
+        busy.sort_by(|one, other| other.cpus.total_cmp(&one.cpus));
+        let is_named =
+            |one: &OtherProgramFacts| one.is_of_measurement || Pid::from_kernel(one.pid).is_some_and(&is_other);
+        busy.into_iter().filter(is_named).take(NAMED_MAX).collect()
     }
 }
 
@@ -135,7 +155,8 @@ mod tests {
             (11, "fourth", 9, 10),
             (12, "ksoftirqd/0", 0, 90),
         ];
-        let busiest = first.busiest(&reading(1, &later), |pid| pid.get() != 7);
+        let this = Pid::of_this_process();
+        let busiest = first.busiest(&reading(1, &later), this, |pid| pid.get() != 7);
         let named: Vec<_> =
             busiest.iter().map(|one| (one.pid, one.name.as_str(), (one.cpus * 100.0).round())).collect();
         assert_eq!(named, [(8, "stress", 100.0), (10, "born later", 50.0), (9, "new", 20.0)]);
@@ -143,6 +164,23 @@ mod tests {
 
     #[test]
     fn two_readings_at_one_time_name_nobody() {
-        assert_eq!(reading(1, &[]).busiest(&reading(1, &[(8, "stress", 5, 200)]), |_| true), []);
+        let this = Pid::of_this_process();
+        assert_eq!(reading(1, &[]).busiest(&reading(1, &[(8, "stress", 5, 200)]), this, |_| true), []);
+    }
+
+    #[test]
+    fn commands_that_the_measurement_started_are_one_program_also_after_they_have_ended() {
+        let of = |at_s: u64, children: u64, load: u64| {
+            let stat = |text: String| PidStat::parse(text.as_bytes()).unwrap();
+            let rest = "0 0 20 0 1 0 5 0 0";
+            let quell =
+                stat(format!("70 (quell) S 1 70 1 0 -1 0 0 0 0 0 9 9 {children} {rest}").replace("0 0 20", "0 20"));
+            let load = stat(format!("71 (wrk) R 70 71 1 0 -1 0 0 0 0 0 {load} 0 0 0 20 0 1 0 6 0 0"));
+            ProcessTimes::of(at_s * 1_000_000_000, [quell, load].into_iter())
+        };
+        let this = Pid::from_kernel(70).unwrap();
+        let [one] = &of(0, 10, 0).busiest(&of(1, 88, 20), this, |_| true)[..] else { panic!("one program") };
+        assert_eq!((one.is_of_measurement, (one.cpus * 100.0).round()), (true, 98.0));
+        assert_eq!(OtherProgramFacts::which(&[one.clone()]), "the commands that load and measure: 98 % of a CPU");
     }
 }

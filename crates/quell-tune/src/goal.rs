@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-use quell_experiment::{Criterion, Goal, SliceFlag, SliceObservation};
+use quell_experiment::{Criterion, Goal, LatencyCounts, SliceFlag, SliceObservation};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -69,6 +69,16 @@ impl TuneMetric {
     #[must_use]
     pub fn needs_latencies(&self) -> bool {
         matches!(self, Self::Latency { .. } | Self::Errors | Self::Saturated)
+    }
+
+    /// Number of requests without which a slice has no value of this quantile. `None` for other metrics, and if a command
+    /// prints it.
+    pub(crate) fn requests_needed(&self, slice: &SliceObservation) -> Option<u64> {
+        slice.latency.as_ref()?;
+        match self {
+            Self::Latency { quantile } => Some(LatencyCounts::count_needed(*quantile)),
+            _ => None,
+        }
     }
 
     /// Value of the metric in a slice. `None` if it could not be read.

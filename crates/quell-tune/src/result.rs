@@ -199,6 +199,13 @@ pub enum TuneEnd {
     /// The metric of a guard could not be read, so nothing protects the server.
     GuardUnreadable {
         guard: String,
+        /// Number of answered requests in the slice without a value. Absent if they are not counted, and in older results.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        requests: Option<u64>,
+        /// Number of requests that a slice needs for the guarded quantile. Absent for other quantities,
+        /// for printed ones, and in older results.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        requests_needed: Option<u64>,
     },
     /// The objective or a limited quantity was never read.
     MetricUnreadable {

@@ -2,7 +2,8 @@
 //! no access to the subject or to a clock.
 
 use quell_experiment::{
-    ContrastSet, Criterion, ExperimentDesign, InvalidObservation, SliceObservation, Switchback, Treatment,
+    ContrastSet, Criterion, ExperimentDesign, InvalidObservation, LatencyCounts, SliceObservation, Switchback,
+    Treatment,
 };
 use quell_mode::DeliveryMode;
 
@@ -19,6 +20,15 @@ pub struct NextTuneSlice {
     pub phase: TunePhase,
     pub mode: DeliveryMode,
     pub load: usize,
+}
+
+/// Number of requests of a slice that were answered. `None` if they are not counted.
+fn answered(slice: &SliceObservation) -> Option<u64> {
+    slice
+        .latency
+        .as_ref()
+        .map(LatencyCounts::count)
+        .or_else(|| slice.metric("requests").map(|requests| requests as u64))
 }
 
 #[derive(Debug, Clone)]
@@ -89,8 +99,9 @@ impl Tuner {
             let present = self.race.typical_of_present(&guard.metric, next.load);
             match guard.is_violated(&observation, present) {
                 None => {
-                    let guard = guard.to_string();
-                    self.stop(TuneEnd::GuardUnreadable { guard });
+                    let (requests, requests_needed) =
+                        (answered(&observation), guard.metric.requests_needed(&observation));
+                    self.stop(TuneEnd::GuardUnreadable { guard: guard.to_string(), requests, requests_needed });
                     return Ok(());
                 }
                 Some(true) => violated = Some(guard.to_string()),

@@ -101,6 +101,7 @@ fn no_mode_helps_a_program_that_does_not_read_its_connections() {
 fn stalled(start_time_ticks: u64) -> StallRecord {
     let program = TargetProgram { pid: pid(4242), start_time_ticks, name: "memcached".to_owned() };
     StallRecord {
+        journal_name: String::new(),
         boot_id: "boot".to_owned(),
         purpose: Purpose::Attachment { mode: suspend200() },
         programs: vec![program],

@@ -63,6 +63,8 @@ pub struct PidStat {
     pub session: Option<Pid>,
     pub utime: Ticks,
     pub stime: Ticks,
+    /// User and kernel time of children that have ended and were waited for, with theirs.
+    pub children_time: Ticks,
     pub num_threads: u64,
     /// Start time since boot.
     pub starttime: Ticks,
@@ -145,6 +147,9 @@ impl PidStat {
             session: task(6, "a session id")?,
             utime: Ticks(required(14, "user time in ticks")?),
             stime: Ticks(required(15, "kernel time in ticks")?),
+            children_time: Ticks(
+                required(16, "user time of children in ticks")? + required(17, "kernel time of children in ticks")?,
+            ),
             num_threads: required(20, "a thread count")?,
             starttime: Ticks(required(22, "a start time in ticks")?),
             processor: optional(39, "a CPU number")?,

@@ -6,6 +6,7 @@ use quell_experiment::{Criterion, RatioEstimate};
 use quell_linux::visible::counted;
 use quell_result::conclusion::{Conclusion, QuantityChange, WhyLonger};
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
+use quell_result::facts::PlacementFacts;
 
 use super::embed::Download;
 use super::{Body, ReportError, ReportSource, facts, parts};
@@ -233,8 +234,12 @@ fn next(conclusion: &Conclusion, subject: &SubjectFacts) -> &'static str {
         (Conclusion::Use { .. }, SubjectFacts::Programs(_)) => "To apply it:",
         (Conclusion::Use { .. }, SubjectFacts::Command(_)) => "To start it so:",
         (Conclusion::Use { .. }, _) => "Before you use it, measure it on your server:",
-        (Conclusion::MeasureLonger { because: WhyLonger::NotSteered, .. }, _) => "To steer them:",
-        _ => "To measure longer:",
+        (Conclusion::MeasureLonger { because: WhyLonger::NotSteered, .. }, SubjectFacts::Programs(facts))
+            if !facts.placement.as_ref().is_some_and(PlacementFacts::is_by_attachment) =>
+        {
+            "To steer them:"
+        }
+        _ => "To measure again:",
     }
 }
 

@@ -32,7 +32,7 @@ pub(crate) fn body(source: &ReportSource, file: &TuneFile, level: u8) -> Body {
     let last = confirmed.last().map_or(&[][..], |(_, parts)| parts);
     downloads.extend(Download::latencies(source, last, file.started_unix_s));
     let below = level + 1;
-    let modes = std::iter::once(plan.present).chain(search.answer.mode());
+    let modes = std::iter::once(plan.present).chain(file.found());
     let modes: Vec<_> = modes.map(|mode| (mode.to_string(), mode)).collect();
     let content = html! {
         section.answer {
@@ -52,7 +52,7 @@ pub(crate) fn body(source: &ReportSource, file: &TuneFile, level: u8) -> Body {
         @if let Some(chart) = race_chart(search) {
             (parts::section(below, "The search", RACE, &html! {
                 (parts::charts([&chart]))
-                @if !file.is_withheld() {
+                @if file.why_withheld().is_none() {
                     @for line in words::refuted(search) { p { (shown(&line)) } }
                     @for line in words::rivals(search) { p { (shown(&line)) } }
                 }

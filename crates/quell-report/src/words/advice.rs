@@ -3,7 +3,7 @@
 use quell_result::ResultDocument;
 use quell_result::conclusion::{Conclusion, WhyKeep, WhyLonger};
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
-use quell_result::facts::ProgramsFacts;
+use quell_result::facts::{PlacementFacts, ProgramsFacts};
 use quell_result::tune::TuneFile;
 
 use crate::words;
@@ -73,11 +73,25 @@ fn of(
             let measured = format!("{said}. Before you use it, measure it on your server");
             advice(&measured, Some(&format!("quell bench --pid PID --modes {instead_of},{mode}")))
         }
+        (Conclusion::MeasureLonger { because: WhyLonger::NotSteered, .. }, SubjectFacts::Programs(facts))
+            if facts.placement.as_ref().is_some_and(PlacementFacts::is_by_attachment) =>
+        {
+            advice(&format!("{said}. Let them reconnect, and run this command again"), Some(&again(None)))
+        }
         (Conclusion::MeasureLonger { because: WhyLonger::NotSteered, .. }, SubjectFacts::Programs(facts)) => {
+            said.push_str(". Steer them, let the clients reconnect, and run this command again");
             let (pids, mode) = (pids(facts, " "), facts.attached.unwrap_or_default());
             let detach = if facts.attached.is_some() { format!("quell detach {pids} && ") } else { String::new() };
             let placement = placement_options(subject);
             advice(&said, Some(&format!("{detach}quell attach {mode}{placement} --follow {pids}")))
+        }
+        (Conclusion::Keep { .. } | Conclusion::NotDecidable { .. }, SubjectFacts::Programs(facts))
+            if !facts.helpful_placement.is_empty() =>
+        {
+            let options = facts.helpful_placement.join(" ");
+            let unsorted = "this holds for unsorted connections only, because an epoll receives from several queues";
+            let sort = format!("{options} sorts the connections of clients that reconnect");
+            advice(&format!("{said}; {unsorted}. {sort}"), Some(&format!("{} {options}", again(None))))
         }
         (Conclusion::MeasureLonger { budget_ms: Some(ms), .. } | Conclusion::Keep { budget_ms: Some(ms), .. }, _) => {
             advice(&said, Some(&again(Some(*ms))))
@@ -131,6 +145,25 @@ mod tests {
             of(&kept, &recorded().subject, |_| "quell bench".to_owned(), &[]).command
         };
         assert_eq!((command(true).as_deref(), command(false)), (Some("quell bench"), None));
+    }
+
+    #[test]
+    fn a_mode_is_kept_for_unsorted_connections_only_where_steering_would_sort_them() {
+        let because = WhyKeep::NothingToGain { margin: 0.05, busy: None };
+        let (mode, without_clients) = (quell_mode::DeliveryMode::default(), false);
+        let kept = Conclusion::Keep { mode, because, open: Vec::new(), budget_ms: Some(1), without_clients };
+        let mut facts: ProgramsFacts = serde_json::from_str(
+            r#"{"processes": [], "queues": [], "epolls": 2, "cpus": [], "load": null, "latency": null}"#,
+        )
+        .expect("facts");
+        let mut said = |options: &[&str]| {
+            facts.helpful_placement = options.iter().map(|one| (*one).to_owned()).collect();
+            of(&kept, &SubjectFacts::Programs(Box::new(facts.clone())), |ms| format!("quell bench {ms:?}"), &[])
+        };
+        let unsorted = said(&["--steer", "--pin"]);
+        assert!(unsorted.text.contains("this holds for unsorted connections only"), "{}", unsorted.text);
+        assert_eq!(unsorted.command.as_deref(), Some("quell bench None --steer --pin"));
+        assert_eq!(said(&[]).command.as_deref(), Some("quell bench Some(1)"));
     }
 
     #[test]

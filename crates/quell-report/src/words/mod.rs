@@ -238,19 +238,19 @@ fn why_longer(because: &WhyLonger, left_alone: &[String]) -> String {
         WhyLonger::OtherPrograms { latency_helps } => {
             let latency = if *latency_helps { ", or compare latencies (--latency)" } else { "" };
             format!(
-                "not decidable while other programs use most of the server's CPUs: end them, let clients run on another \
-                 machine, or give the server CPUs of its own; then measure again{latency}"
+                "not decidable while other programs use most of the server's CPUs: run clients, --load and --latency on \
+                 another machine, end the others, or give the server CPUs of its own; then measure again{latency}"
             )
         }
-        WhyLonger::NotSteered => {
-            "no answer for steered connections, because no client has reconnected: steer them, let the clients \
-             reconnect, and run this command again"
-                .to_owned()
-        }
+        WhyLonger::NotSteered => format!("no answer for steered connections, because {NOT_STEERED}"),
         WhyLonger::TooWide => "measure longer, because the slices vary more than the modes differ".to_owned(),
         WhyLonger::Search(end) => format!("no answer: {}", search_end(end, left_alone)),
     }
 }
+
+/// Why connections that were to be steered were not.
+pub const NOT_STEERED: &str =
+    "the measured ones are from before the filter, and stay with their workers until their clients reconnect";
 
 /// Number of modes, and of quantities, that a sentence names.
 const NAMED: usize = 3;
@@ -298,7 +298,7 @@ fn why_keep(because: &WhyKeep) -> String {
             let busy =
                 busy.filter(|busy| busy.is_finite()).map(|busy| format!("; its CPUs are {:.0} % busy", busy * 100.0));
             format!(
-                ", because there is nothing to gain at this load: no mode differs by more than {} %{}",
+                ", because there is nothing to gain at this load: no mode is better by more than {} %{}",
                 number::plain(margin * 100.0),
                 busy.unwrap_or_default()
             )
@@ -466,8 +466,23 @@ pub fn search_end(end: &TuneEnd, left_alone: &[String]) -> String {
     match end {
         TuneEnd::Answered => "the search is complete".to_owned(),
         TuneEnd::Interrupted => "interrupted".to_owned(),
-        TuneEnd::GuardUnreadable { guard } => {
-            format!("the guard {} cannot be read, so nothing protects the server; {restored}", visible::name(guard))
+        TuneEnd::GuardUnreadable { guard, requests, requests_needed } => {
+            let why = match (requests, requests_needed) {
+                (Some(requests), Some(needed)) if requests < needed => format!(
+                    "a slice had {requests} answered requests, and this quantile needs {needed}: send at a higher rate, or \
+                     guard a lower quantile"
+                ),
+                (Some(0), _) => {
+                    "no request was answered in a slice: send at a higher rate, or measure for longer".to_owned()
+                }
+                _ => "a slice had no value of it: let the command of --latency print it in every run, or use another \
+                      guard"
+                    .to_owned(),
+            };
+            format!(
+                "the guard {} cannot be read, so nothing protects the server: {why}; {restored}",
+                visible::name(guard)
+            )
         }
         TuneEnd::MetricUnreadable { metric } => format!("{} cannot be read here; {restored}", visible::name(metric)),
         TuneEnd::LoadChanged { from_per_s, to_per_s } if *to_per_s == 0.0 => match from_per_s {
@@ -520,6 +535,18 @@ mod tests {
         assert_eq!(change_range(1.05, 1.12), ["+5.0 %", "+12 %"]);
         assert_eq!(change_range(1.5, 3.0), ["×1.50", "×3.00"]);
         assert_eq!(percent(f64::INFINITY), "∞");
+    }
+
+    #[test]
+    fn a_guard_that_cannot_be_read_has_the_reason_and_what_to_do() {
+        let said = |requests, requests_needed| {
+            search_end(&TuneEnd::GuardUnreadable { guard: "p99>1ms".to_owned(), requests, requests_needed }, &[])
+        };
+        let few = said(Some(300), Some(500));
+        assert!(few.contains("300 answered requests, and this quantile needs 500: send at a higher rate"), "{few}");
+        assert!(said(Some(0), None).contains("no request was answered in a slice: send at a higher rate"));
+        let silent = said(Some(900), None);
+        assert!(silent.contains("a slice had no value of it"), "{silent}");
     }
 
     #[test]

@@ -184,7 +184,7 @@ pub fn placement(placement: Option<&PlacementFacts>) -> Vec<String> {
     let Some(placement) = placement else { return Vec::new() };
     let mut said = Vec::new();
     for steered in &placement.steered {
-        let SteeredFacts { group, sockets, connections_before, aligned_before, new_connections } = steered;
+        let SteeredFacts { group, sockets, connections_before, aligned_before, new_connections, unsorted } = steered;
         let before = match connections_before {
             0 => String::new(),
             count => format!(
@@ -198,14 +198,18 @@ pub fn placement(placement: Option<&PlacementFacts>) -> Vec<String> {
             Some(0) => "; no client has reconnected, so the result is that of the connections from before".to_owned(),
             Some(count) => format!("; {} arrived through the filter", counted(*count, "new connection")),
         };
+        let left = match unsorted.filter(|count| *count > 0 && *new_connections != Some(0)) {
+            Some(count) => format!("; {} from before stayed unsorted", counted(count, "connection")),
+            None => String::new(),
+        };
         let text = format!(
-            "steering {}: over {} under every mode{before}{arrived}",
+            "steering {}: over {} under every mode{before}{arrived}{left}",
             visible::name(group),
             counted(*sockets, "socket"),
         );
         said.push(text);
     }
-    if placement.steered.is_empty() && placement.options.iter().any(|option| option.starts_with("--steer")) {
+    if placement.is_by_attachment() {
         said.push("the attachment of the programs steers their connections, under every mode".to_owned());
     }
     if placement.pinned > 0 {
@@ -254,8 +258,9 @@ mod tests {
     fn a_placement_speaks_of_connections_from_before_only_if_there_are_any() {
         let said = |connections_before, new_connections| {
             let group = "tcp 0.0.0.0:80".to_owned();
+            let (sockets, aligned_before, unsorted) = (2, 0, Some(connections_before / 4));
             let steered =
-                vec![SteeredFacts { group, sockets: 2, connections_before, aligned_before: 0, new_connections }];
+                vec![SteeredFacts { group, sockets, connections_before, aligned_before, new_connections, unsorted }];
             placement(Some(&PlacementFacts { steered, ..PlacementFacts::default() })).concat()
         };
         assert_eq!(said(0, None), "steering tcp 0.0.0.0:80: over 2 sockets under every mode");
@@ -263,5 +268,6 @@ mod tests {
         assert!(
             said(16, None).contains("before, 0 of 16 connections") && said(16, None).contains("until their clients")
         );
+        assert!(said(16, Some(2)).ends_with("; 4 connections from before stayed unsorted"), "{}", said(16, Some(2)));
     }
 }

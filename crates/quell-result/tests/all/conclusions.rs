@@ -138,7 +138,7 @@ fn a_mode_that_pays_at_one_load_and_changes_nothing_at_others_is_to_be_used_at_a
     assert_eq!(split(&conclusion), None);
 }
 
-fn programs() -> ProgramsFacts {
+pub(crate) fn programs() -> ProgramsFacts {
     ProgramsFacts {
         processes: vec![ProcessFacts { pid: 812, name: "nginx".to_owned(), is_child: false }],
         queues: Vec::new(),
@@ -151,6 +151,7 @@ fn programs() -> ProgramsFacts {
         attached: None,
         base_is: None,
         placement: None,
+        helpful_placement: Vec::new(),
         problems: Vec::new(),
     }
 }
@@ -187,6 +188,7 @@ fn the_answer_for_a_program_is_that_of_each_load_with_its_packet_rate_and_proble
             connections_before: 0,
             aligned_before: 0,
             new_connections: None,
+            unsorted: None,
         }],
         ..PlacementFacts::default()
     };
@@ -310,6 +312,29 @@ fn equal_modes_have_nothing_to_gain_at_this_load_and_worse_ones_are_worse() {
     let quantities: Vec<_> = costs.iter().map(|change| change.quantity.clone()).collect();
     assert_eq!((other.as_str(), quantities), ("suspend20", compared.map(Quantity::Criterion).to_vec()));
     assert_eq!(open, []);
+}
+
+#[test]
+fn a_mode_that_costs_much_and_shows_no_gain_is_never_measured_longer() {
+    let mut result = experiment(&[("defer200", 36.4, 1.0)], 0.01);
+    with_noisy_latency(&mut result, 1.3);
+    let conclusion = result.conclusion();
+    let Some(Conclusion::Keep { because: WhyKeep::OthersAreWorse { .. }, open, budget_ms, .. }) = &conclusion else {
+        panic!("{conclusion:?}")
+    };
+    assert_eq!((&open[..], *budget_ms), (&[][..], None));
+    let mut beside_an_equal_one = experiment(&[("defer200", 36.4, 1.0), ("suspend20", 10.0, 1.0)], 0.001);
+    with_noisy_latency(&mut beside_an_equal_one, 1.6);
+    for experiment in &mut beside_an_equal_one.experiments {
+        for slice in experiment.record.slices.iter_mut().filter(|slice| slice.arm != 2) {
+            slice.observation = slice.observation.clone().with_metric("p99-us", Some(100.0));
+        }
+    }
+    let conclusion = beside_an_equal_one.conclusion();
+    assert!(
+        matches!(conclusion, Some(Conclusion::Keep { because: WhyKeep::NothingToGain { .. }, .. })),
+        "{conclusion:?}"
+    );
 }
 
 #[test]
@@ -521,24 +546,31 @@ fn the_present_mode_of_queues_with_napi_threads_is_not_called_base() {
 #[test]
 fn connections_that_were_not_steered_have_no_answer() {
     let mut result = experiment(&[("suspend20", 5.0, 0.5)], 0.001);
-    let steered = |new_connections| SteeredFacts {
+    let steered = |(new_connections, unsorted)| SteeredFacts {
         group: "tcp 0.0.0.0:80".to_owned(),
         sockets: 2,
         connections_before: 16,
         aligned_before: 8,
         new_connections,
+        unsorted: Some(unsorted),
     };
-    let mut concluded = |groups: &[Option<usize>]| {
+    let mut concluded = |groups: &[(Option<usize>, usize)], problems: &[ProblemFacts]| {
         let steered = groups.iter().copied().map(steered).collect();
-        let placement = Some(PlacementFacts { steered, ..PlacementFacts::default() });
-        let facts = ProgramsFacts { placement, ..programs() };
+        let placement =
+            Some(PlacementFacts { options: vec!["--steer".to_owned()], steered, ..PlacementFacts::default() });
+        let facts = ProgramsFacts { placement, problems: problems.to_vec(), ..programs() };
         result.subject = SubjectFacts::Programs(Box::new(facts));
         result.conclusion().unwrap()
     };
     let not_steered = unknown(WhyLonger::NotSteered);
-    assert_eq!(concluded(&[Some(0)]), not_steered);
-    assert!(used(&concluded(&[Some(0), Some(4)])).is_some(), "clients of one port have reconnected");
-    assert!(used(&concluded(&[])).is_some(), "the attachment steers");
+    assert_eq!(concluded(&[(Some(0), 8)], &[]), not_steered);
+    assert!(used(&concluded(&[(Some(0), 8), (Some(4), 0)], &[])).is_some(), "clients of one port have reconnected");
+    assert!(used(&concluded(&[], &[])).is_some(), "the attachment steers");
+    let id = "epoll-mixes-napis".to_owned();
+    let mixed = [ProblemFacts { id, observed: String::new(), modes: vec![mode("fullbusy")] }];
+    assert_eq!(concluded(&[(Some(4), 8)], &mixed), not_steered, "only the judge has connected anew");
+    assert_eq!(concluded(&[], &mixed), not_steered, "clients are older than the attachment");
+    assert!(used(&concluded(&[(Some(4), 0)], &mixed)).is_some(), "another port is mixed, which cannot be steered");
 }
 
 #[test]

@@ -4,10 +4,12 @@ use quell_experiment::{ContrastVerdict, SliceFlag};
 use quell_load::OfferedLoad;
 use quell_result::Document as _;
 use quell_result::conclusion::{Conclusion, LoadRange, WhyKeep, WhyLonger};
+use quell_result::experiment::SubjectFacts;
+use quell_result::facts::ProgramsFacts;
 use quell_result::tune::TuneFile;
 use quell_tune::{ArmState, Rival, TuneAnswer, TuneEnd, WhyNotChosen};
 
-use crate::conclusions::{mode, split, unknown, used};
+use crate::conclusions::{mode, programs, split, unknown, used};
 
 #[test]
 fn a_search_concludes_its_answer() {
@@ -45,6 +47,18 @@ fn a_search_concludes_its_answer() {
     assert!(matches!(file.conclusion(), Conclusion::NotDecidable { within_ms: 480_000, .. }));
     file.search.end = TuneEnd::NoModeLeft;
     assert!(matches!(file.conclusion(), Conclusion::MeasureLonger { budget_ms: None, .. }));
+}
+
+#[test]
+fn a_search_on_connections_that_were_not_steered_has_found_no_mode() {
+    let mut file = TuneFile::from_json(include_str!("../../../quell/tests/fixtures/tune.json")).unwrap();
+    assert!(file.found().is_some());
+    let placement = serde_json::json!({ "options": ["--steer"], "pinned": 0, "steered": [{
+        "group": "tcp 0.0.0.0:80", "sockets": 2, "connections-before": 16, "aligned-before": 8, "new-connections": 0
+    }] });
+    let facts = ProgramsFacts { placement: serde_json::from_value(placement).unwrap(), ..programs() };
+    file.subject = SubjectFacts::Programs(Box::new(facts));
+    assert_eq!((file.found(), file.conclusion()), (None, unknown(WhyLonger::NotSteered)));
 }
 
 #[test]

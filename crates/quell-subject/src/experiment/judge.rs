@@ -98,7 +98,7 @@ pub enum JudgeError {
         printed: String,
     },
     /// The judge did not exit within the time limit.
-    #[error("`{command}` did not exit within {limit:?}; {}", how_to_limit(*limit))]
+    #[error("`{command}` did not exit within {limit:?}; {}", how_to_limit(command, *limit))]
     TooLong {
         /// Command line.
         command: String,
@@ -130,14 +130,32 @@ pub enum JudgeError {
     },
 }
 
-fn how_to_limit(limit: Duration) -> &'static str {
+fn how_to_limit(command: &str, limit: Duration) -> &'static str {
     match limit < RUN_MAX {
+        true if duration_of_load(command).is_some_and(|duration| duration < limit) => {
+            "with --never, a mode that violates a guard is left within 1 s; it measures for less, so the rest is the time \
+             to start and to connect: let `ssh` keep a connection (ControlMaster), connect fewer clients, or search \
+             without --never"
+        }
         true => {
             "with --never, a mode that violates a guard is left within 1 s: let it measure for less, as in \
              `quell load … --warm-up 0.1 --seconds 0.3`"
         }
         false => "limit its duration, as in `wrk --latency -d 1 …`",
     }
+}
+
+/// Time for which a command that is `quell load`, or starts it, warms up and measures. `None` for other commands.
+fn duration_of_load(command: &str) -> Option<Duration> {
+    let words: Vec<&str> = command.split_ascii_whitespace().collect();
+    words.windows(2).find(|pair| pair[0].ends_with("quell") && pair[1] == "load")?;
+    let value = |names: [&str; 2]| {
+        let after = |pair: &[&str]| names.contains(&pair[0]).then(|| pair[1].to_owned());
+        let given = |word: &&str| Some(word.strip_prefix(names[0])?.strip_prefix('=')?.to_owned());
+        let text = words.windows(2).find_map(after).or_else(|| words.iter().find_map(given))?;
+        text.trim_matches(['\'', '"']).parse::<f64>().ok()
+    };
+    Duration::try_from_secs_f64(value(["--warm-up", "--warm-up"])? + value(["--seconds", "-s"])?).ok()
 }
 
 impl JudgeError {
@@ -469,6 +487,16 @@ mod tests {
     fn an_interrupted_judge_is_killed() {
         let ended = judges("sleep 1000").run(200, &|| true).unwrap();
         assert_eq!(ended, None);
+    }
+
+    #[test]
+    fn a_load_that_measures_for_less_than_its_limit_is_not_told_to_measure_for_less() {
+        let advice = |command: &str| how_to_limit(command, Duration::from_millis(890));
+        let short = "ssh client /usr/bin/quell load 10.0.0.1:80 --rate 2K --warm-up 0.1 --seconds=0.3 --figures";
+        assert!(advice(short).contains("the time to start and to connect"), "{}", advice(short));
+        for long in ["wrk -d 1", "quell load 10.0.0.1:80", "quell load 10.0.0.1:80 --warm-up 0.5 -s 1"] {
+            assert!(advice(long).contains("let it measure for less"), "{long}");
+        }
     }
 
     #[test]

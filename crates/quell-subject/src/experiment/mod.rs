@@ -445,11 +445,17 @@ pub fn programs_facts(
     clients: Option<&RemoteClients>,
 ) -> ProgramsFacts {
     let watched = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis());
+    let namespaces = &preview.snapshot.namespaces;
+    let netns = |cookie: u64| {
+        let namespace = namespaces.iter().find(|one| one.cookie.known() == Some(&cookie))?;
+        namespace.names.first().filter(|_| !namespace.is_current).cloned()
+    };
     let queues = preview.plan.queues.iter().map(|queue| QueueFacts {
         device: queue.device.clone(),
         queues: queue.queues.clone(),
         napi: queue.napi.get(),
         irq: queue.irq,
+        netns: netns(queue.namespace_cookie),
     });
     let (pids, proc) = (targets.pids(), ProcRoot::default());
     let processes = targets.living().map(|target| ProcessFacts {
@@ -469,6 +475,7 @@ pub fn programs_facts(
         attached: None,
         base_is: preview.base_is(),
         placement: None,
+        helpful_placement: Vec::new(),
         problems: Vec::new(),
     }
 }

@@ -131,9 +131,6 @@ pub enum PlannedSubject<'a> {
         affected: BTreeMap<Pid, String>,
         /// Duration of the first run of the commands that measure, in ms. Absent without such commands, and in a dry run.
         judges_took_ms: Option<u64>,
-        /// Options that give each worker the connections of one queue, each after a space. Empty if the workers have these,
-        /// if options are requested, and if steering is impossible.
-        helpful_placement: &'static str,
         /// CPUs for polling threads, if a mode that is compared has some and these CPUs are too few.
         lacking_cpus: Option<LackingCpus>,
         contention: Contention,

@@ -14,7 +14,7 @@ use quell_host::attach::Targets;
 use quell_host::attach::measured::MeasuredAttachments;
 use quell_host::attach::placement::{Groups, Placement, PlacementResult, Wanted, decide, mark_attached_filters};
 use quell_host::snapshot::{Files, Snapshot, SnapshotSocket, SocketState};
-use quell_host::steer::{NothingSteered, Steering, alignment, mark_steered};
+use quell_host::steer::{Alignment, NothingSteered, Steering, alignment, mark_steered};
 use quell_host::switching::{BegunSwitching, SwitchError};
 use quell_linux::Pid;
 use quell_result::facts::{PlacementFacts, SteeredFacts};
@@ -60,8 +60,12 @@ fn queues_of_sockets(groups: &Groups) -> BTreeMap<u64, u32> {
 }
 
 /// Describes the placement before it is made; `snapshot` has the connections from before, if there are any. `None` if none
-/// is requested.
-pub(super) fn planned(wanted: &Wanted, groups: &Groups, snapshot: Option<&Snapshot>) -> Option<PlacementFacts> {
+/// is requested, and no attachment steers.
+pub(super) fn planned(
+    (wanted, attached): (&Wanted, &MeasuredAttachments),
+    groups: &Groups,
+    snapshot: Option<&Snapshot>,
+) -> Option<PlacementFacts> {
     let steered = |steering: &Steering| {
         let present = snapshot.map(|snapshot| alignment(steering, snapshot)).unwrap_or_default();
         SteeredFacts {
@@ -70,9 +74,13 @@ pub(super) fn planned(wanted: &Wanted, groups: &Groups, snapshot: Option<&Snapsh
             connections_before: present.connections,
             aligned_before: present.aligned,
             new_connections: None,
+            unsorted: None,
         }
     };
-    let options = wanted.options();
+    let mut options = wanted.options();
+    if attached.steers && wanted.steer.is_none() {
+        options.insert(0, "--steer".to_owned());
+    }
     let steered = groups.steerings.iter().map(steered).collect();
     (!options.is_empty()).then(|| PlacementFacts { options, steered, ..PlacementFacts::default() })
 }
@@ -119,6 +127,14 @@ pub(super) fn add_result(facts: &mut PlacementFacts, placed: &PlacementResult) {
     }
     facts.pinned = placed.pinned.len() + placed.in_place.len();
     facts.not_pinned = placed.not_pinned.iter().map(ToString::to_string).collect();
+}
+
+/// Adds how many connections do not share the queue of their worker when the first slice begins.
+pub(super) fn add_unsorted(facts: &mut PlacementFacts, groups: &Groups, snapshot: &Snapshot) {
+    for (steered, steering) in facts.steered.iter_mut().zip(&groups.steerings) {
+        let Alignment { connections, aligned } = alignment(steering, snapshot);
+        steered.unsorted = Some(connections - aligned);
+    }
 }
 
 /// Forgets the number of new connections if none stays open although requests arrive: each came through the filters, but

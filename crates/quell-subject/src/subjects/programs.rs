@@ -200,7 +200,6 @@ impl Measurement<'_> {
             left_out: impossible.filter(|_| is_comparison).filter_map(left_out).chain(stalling).collect(),
             affected: affected(&prepared.preview),
             judges_took_ms,
-            helpful_placement: self.helpful_placement(&prepared),
             lacking_cpus,
             contention,
         };
@@ -323,7 +322,8 @@ impl Measurement<'_> {
         ProgramsFacts {
             attached: self.attached.mode,
             base_is: self.base_is(&prepared.preview),
-            placement: placed::planned(placement, &prepared.groups, prepared.snapshot_before()),
+            placement: placed::planned((placement, &self.attached), &prepared.groups, prepared.snapshot_before()),
+            helpful_placement: self.helpful_placement(prepared).split_whitespace().map(str::to_owned).collect(),
             problems: prepared.problems.clone(),
             ..facts
         }
@@ -343,7 +343,8 @@ impl Measurement<'_> {
         let (targets, mut start_keeper) = (&self.spec.targets, self.tools.start_keeper);
         let purpose = if arms.is_some() { Purpose::Search } else { Purpose::Experiment };
         let mut begun = BegunSwitching::begin(self.tools.journal, purpose, targets.clone(), Some(&mut start_keeper))?;
-        let mut placement = placed::planned(&self.spec.placement, &prepared.groups, prepared.snapshot_before());
+        let before = prepared.snapshot_before();
+        let mut placement = placed::planned((&self.spec.placement, &self.attached), &prepared.groups, before);
         if let Some(facts) = &mut placement {
             follow(SubjectStep::Doing("waiting for connections through the filters"));
             let wanted = placed::requested(&self.spec.placement, &self.attached);
@@ -357,6 +358,7 @@ impl Measurement<'_> {
                 Ok(self.preview_of(snapshot, &prepared.modes))
             };
             (prepared.preview, _) = self.preview_under_load(&look, prepared.has_load, slice_ms)?;
+            placed::add_unsorted(facts, &prepared.groups, &prepared.preview.snapshot);
             placed::forget_short_connections(facts, &prepared.preview.snapshot, &targets.pids());
             let (modes, preview) = (&prepared.modes, &prepared.preview);
             prepared.problems = match arms {

@@ -289,7 +289,10 @@ fn a_guard_that_cannot_be_read_ends_the_search_at_once() {
     let guards = vec!["drops".parse().unwrap()];
     let mut server = Server { is_drops_readable: false, ..Server::new(one_is_best, 4) };
     let result = search(&mut server, TunePlan { guards, ..plan("least cpu") });
-    assert_eq!(result.end, TuneEnd::GuardUnreadable { guard: "drops".to_owned() });
+    assert_eq!(
+        result.end,
+        TuneEnd::GuardUnreadable { guard: "drops".to_owned(), requests: None, requests_needed: None }
+    );
     assert_eq!((server.log.len(), result.answer), (1, TuneAnswer::None));
 }
 

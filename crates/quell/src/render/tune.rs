@@ -6,6 +6,7 @@ use quell_experiment::RatioEstimate;
 use quell_linux::visible::{self, agree, counted};
 use quell_mode::DeliveryMode;
 use quell_report::words;
+use quell_result::conclusion::WhyLonger;
 use quell_result::experiment::SubjectFacts;
 use quell_result::facts::HostFacts;
 use quell_result::tune::TuneFile;
@@ -147,9 +148,10 @@ pub(crate) fn render(file: &TuneFile, with_details: bool) -> String {
         Some(why) => format!("NOT A MEASUREMENT: {}\n", visible::name(why)),
         None => String::new(),
     };
-    let answered = match file.is_withheld() {
-        true => format!("no answer: {}\n", words::most_by_others(file.other_programs.as_deref())),
-        false => answer(result, left_alone) + &others(&words::rivals(result)),
+    let answered = match file.why_withheld() {
+        Some(WhyLonger::NotSteered) => format!("no answer: {}\n", words::NOT_STEERED),
+        Some(_) => format!("no answer: {}\n", words::most_by_others(file.other_programs.as_deref())),
+        None => answer(result, left_alone) + &others(&words::rivals(result)),
     };
     out.push_str(&format!("{}\n{answered}\n", experiment::subject(&file.subject, &file.host)));
     out.push_str(&format!(
@@ -343,7 +345,12 @@ mod tests {
         assert!(text.contains("no answer: other programs used most of") && !text.contains("no setting"), "{text}");
         assert!(text.contains("not decidable while other programs use most of"), "{text}");
         assert!(!text.contains("probably decides it"), "{text}");
-        file.other_programs = Some(vec![OtherProgramFacts { pid: 812, name: "stress\n".to_owned(), cpus: 1.5 }]);
+        file.other_programs = Some(vec![OtherProgramFacts {
+            pid: 812,
+            name: "stress\n".to_owned(),
+            cpus: 1.5,
+            is_of_measurement: false,
+        }]);
         let text = render(&file, false).replace("\n  ", " ");
         assert!(text.contains(r"time of the server's CPUs (stress\n 812: 150 % of a CPU)"), "{text}");
     }

@@ -13,7 +13,7 @@ use quell_linux::visible::{self, counted};
 use quell_load::OfferedLoad;
 use quell_report::words;
 use quell_result::experiment::SubjectFacts;
-use quell_result::facts::ProgramsFacts;
+use quell_result::facts::{OtherProgramFacts, ProgramsFacts};
 use quell_subject::experiment::ComparisonError;
 use quell_subject::experiment::model::ModelSpec;
 use quell_subject::other_programs::Contention;
@@ -203,15 +203,7 @@ fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> 
             visible::name(&shell_words::join(&facts.command)),
             commands([&facts.load, &facts.latency, &facts.beside]),
         ),
-        PlannedSubject::Programs {
-            facts,
-            left_out,
-            affected,
-            judges_took_ms,
-            helpful_placement,
-            lacking_cpus,
-            contention,
-        } => {
+        PlannedSubject::Programs { facts, left_out, affected, judges_took_ms, lacking_cpus, contention } => {
             let is_judged = facts.latency.is_some() || facts.beside.is_some();
             let (total_ms, measured) = match judges_took_ms {
                 Some(ms) if *ms > slice_ms => {
@@ -228,7 +220,7 @@ fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> 
                 blocks(comparison, total_ms)
                     + &left_out.iter().map(|(mode, why)| left_out_line(mode, why) + "\n").collect::<String>()
                     + &commands([&facts.load, &facts.latency, &facts.beside])
-                    + &notes(facts, helpful_placement)
+                    + &notes(facts)
                     + &affected_too(affected)
                     + &warnings(*lacking_cpus, contention)
             )
@@ -264,26 +256,14 @@ fn plan_of_search(plan: &TunePlan, subject: &PlannedSubject<'_>) -> String {
             };
             (render_tune::searched_on(&SubjectFacts::Command((*facts).clone())), hint.to_owned(), "")
         }
-        PlannedSubject::Programs {
-            facts,
-            affected,
-            judges_took_ms,
-            helpful_placement,
-            lacking_cpus,
-            contention,
-            ..
-        } => {
+        PlannedSubject::Programs { facts, affected, judges_took_ms, lacking_cpus, contention, .. } => {
             let is_open = facts.latency.is_some() && judges_took_ms.is_none();
             let longer = if is_open { "a slice lasts as long as --latency runs, if that is longer\n" } else { "" };
             let restored = "everything is restored at the end, after Ctrl-C, and if this command is killed\n";
             let subject = SubjectFacts::Programs(Box::new((*facts).clone()));
             (
                 render_tune::searched_on(&subject),
-                notes(facts, helpful_placement)
-                    + &affected_too(affected)
-                    + longer
-                    + restored
-                    + &warnings(*lacking_cpus, contention),
+                notes(facts) + &affected_too(affected) + longer + restored + &warnings(*lacking_cpus, contention),
                 "",
             )
         }
@@ -348,12 +328,12 @@ fn commands(commands: [&Option<Vec<String>>; 3]) -> String {
 }
 
 /// What the programs have or get besides the modes, and which problems the modes cause.
-fn notes(facts: &ProgramsFacts, helpful_placement: &str) -> String {
+fn notes(facts: &ProgramsFacts) -> String {
     let attached =
         |mode| format!("the programs are attached ({mode}): this pauses meanwhile, and is back at the end\n");
     let attached = facts.attached.map_or_else(String::new, attached);
     let base_is = facts.base_is.map_or_else(String::new, |mode| words::base_is(mode) + "\n");
-    let steering = match helpful_placement.trim_start() {
+    let steering = match &*facts.helpful_placement.join(" ") {
         "" => String::new(),
         options => format!("{options} gives each worker the connections of one queue\n"),
     };
@@ -371,11 +351,11 @@ fn warnings(lacking_cpus: Option<LackingCpus>, Contention { flags, programs }: &
         (false, true) => Some("verdicts about CPU time would be withheld"),
         (false, false) => None,
     };
-    let which = quell_result::facts::OtherProgramFacts::which(programs);
+    let which = OtherProgramFacts::which(programs);
     let busy = |withheld: &str| {
         format!(
-            "warning: other programs use most of the busy time of the server's CPUs now, and {withheld}: end these \
-             programs ({which}), give the server CPUs of its own, or measure later\n"
+            "warning: other programs use most of the busy time of the server's CPUs now ({which}), and {withheld}: run \
+             clients on another machine, end the others, give the server CPUs of its own, or measure later\n"
         )
     };
     lacking_cpus.map_or_else(String::new, |lacking| render_attach::lacking_cpus(&lacking))
@@ -506,7 +486,6 @@ pub(in crate::commands) fn invalid_plan(plan: &TunePlan, error: TunePlanError) -
 mod tests {
     use super::*;
     use quell_change::journal::{Attempt, JournalError};
-    use quell_result::facts::OtherProgramFacts;
 
     #[test]
     fn a_missing_privilege_has_its_exit_code_in_a_dry_run_too() {
@@ -534,9 +513,10 @@ mod tests {
         );
         assert!(said(&[SliceFlag::ForeignCpu]).contains("verdicts about CPU time would be withheld"));
         assert_eq!(said(&[]), "");
-        let stress = OtherProgramFacts { pid: 812, name: "str\u{1b}ess".to_owned(), cpus: 0.976 };
+        let stress =
+            OtherProgramFacts { pid: 812, name: "str\u{1b}ess".to_owned(), cpus: 0.976, is_of_measurement: false };
         let named = warnings(None, &contention(&[SliceFlag::ForeignCpu], vec![stress.clone()]));
-        assert!(named.contains(r"end these programs (str\u{1b}ess 812: 98 % of a CPU), give"), "{named}");
+        assert!(named.contains(r"CPUs now (str\u{1b}ess 812: 98 % of a CPU), and"), "{named}");
         assert_eq!(warnings(None, &contention(&[], vec![stress])), "", "they distort nothing");
         let lacking = warnings(LackingCpus::of(4, 2, 2), &Contention::default());
         assert!(lacking.starts_with("warning: 4 CPUs for 2 polling threads and 2 workers"), "{lacking}");

@@ -92,7 +92,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
     }
     let (Some(Answer::Searched(file)), Some(result_file)) = (answer, result_file) else { return Ok(()) };
     finish(args, &file, &result_file, profile_file.as_ref())?;
-    match (targets, file.search.answer.mode()) {
+    match (targets, file.found()) {
         (Some(targets), Some(mode)) if args.keep => {
             attach::keep(&targets, mode, &subject.placement, subject.accept_stalls)
         }
@@ -172,7 +172,7 @@ fn finish(
 ) -> Result<(), Failure> {
     let written = result_file.write_json(file);
     let result = &file.search;
-    let found = result.answer.mode();
+    let found = file.found();
     let of_profile = match (profile_file, found) {
         (Some(destination), Some(mode)) => destination.write(&profile::text(
             &render::render(file, false),

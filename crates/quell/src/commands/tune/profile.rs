@@ -19,7 +19,7 @@ pub(super) fn text(report: &str, subject: &SubjectFacts, mode: DeliveryMode, sho
          All evidence: {show}\n\
          {}",
         report.trim_end(),
-        usage(mode, &queues, &placement_options(subject))
+        usage(mode, &queues, (&placement_options(subject), &netns_option(subject)))
     );
     let comments = evidence.lines().map(|line| format!("# {}", visible::name(line)));
     let comments: Vec<String> = comments.map(|line| line.trim_end().to_owned()).collect();
@@ -80,14 +80,21 @@ fn queues(subject: &SubjectFacts, mode: DeliveryMode) -> BTreeMap<&str, BTreeSet
     by_device
 }
 
-fn usage(mode: DeliveryMode, queues: &BTreeMap<&str, BTreeSet<u32>>, placement: &str) -> String {
+/// Option of `quell apply` for the network namespace in which the queues are, after a space.
+fn netns_option(subject: &SubjectFacts) -> String {
+    let SubjectFacts::Programs(facts) = subject else { return String::new() };
+    let netns = facts.queues.iter().find_map(|queue| queue.netns.as_deref());
+    netns.map_or_else(String::new, |netns| format!(" --netns {}", shell_words::quote(netns)))
+}
+
+fn usage(mode: DeliveryMode, queues: &BTreeMap<&str, BTreeSet<u32>>, (placement, netns): (&str, &str)) -> String {
     let run = format!("quell run --profile THIS_FILE{placement} -- COMMAND");
     match (needs_run(mode), queues.is_empty()) {
         (true, _) => format!("To use it: {run}. A running program cannot get this mode."),
         (false, true) => format!("To use it: quell attach --profile THIS_FILE{placement} PID, or {run}"),
         (false, false) => format!(
             "To use it: quell attach --profile THIS_FILE{placement} PID, or {run}\n\
-             quell apply THIS_FILE sets only the queues below, for all programs. It sets no epoll of a program, and removes\n\
+             quell apply{netns} THIS_FILE sets only the queues below, for all programs. It sets no epoll of a program, and removes\n\
              NAPI threads where the mode below has no threaded=1; attach, bench and tune keep them."
         ),
     }
@@ -171,12 +178,13 @@ mod tests {
             attached: None,
             base_is: None,
             placement: None,
+            helpful_placement: Vec::new(),
             problems: Vec::new(),
         }))
     }
 
     fn queue(device: &str, queues: &[u32]) -> QueueFacts {
-        QueueFacts { device: device.to_owned(), queues: queues.to_vec(), napi: 8_193, irq: None }
+        QueueFacts { device: device.to_owned(), queues: queues.to_vec(), napi: 8_193, irq: None, netns: None }
     }
 
     #[test]
@@ -190,6 +198,13 @@ mod tests {
         assert_eq!(profile.program.unwrap().found_elsewhere, None);
         assert_eq!(device.queues[0].mode.as_ref().map(|mode| mode.value), Some(mode), "{text}");
         assert!(text.contains("quell apply THIS_FILE sets only the queues below"), "{text}");
+    }
+
+    #[test]
+    fn the_profile_is_applied_in_the_network_namespace_of_its_queues() {
+        let subject = on_queues(vec![QueueFacts { netns: Some("shop one".to_owned()), ..queue("eth0", &[0]) }]);
+        let text = text("", &subject, "suspend20".parse().unwrap(), "found.json");
+        assert!(text.contains("# quell apply --netns 'shop one' THIS_FILE sets only"), "{text}");
     }
 
     #[test]

@@ -281,7 +281,7 @@ fn a_plan_names_the_programs_that_keep_the_cpus_busy() {
     spinning.iter_mut().for_each(|one| drop(one.wait()));
     assert_eq!(code, Some(0), "{stderr}");
     let said = format!("{stdout}{stderr}").replace("\n  ", " ");
-    assert!(said.contains("end these programs (") && named.iter().any(|name| said.contains(name)), "{said}");
+    assert!(said.contains("of the server's CPUs now (") && named.iter().any(|name| said.contains(name)), "{said}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use quell_linux::process::Child;
 use quell_linux::reuseport::Detachment;
 use quell_linux::sock_diag::InetProtocol;
 use quell_linux::{CpuList, Pid, sched};
-use quell_test_support::{Lacks, skip};
+use quell_test_support::{Lacks, skip, wait_until};
 
 use super::stage::{Stage, WORKERS_ADDRESS, end};
 use crate::servers::steered::detach_filter;
@@ -75,6 +75,24 @@ fn connections_of_a_judge_alone_are_steered_and_no_longer_a_problem() {
 }
 
 #[test]
+fn a_judge_that_connects_anew_does_not_hide_that_the_load_has_not_reconnected() {
+    let Some(stage) = Stage::of_workers("bps-mix") else { return };
+    let mut clients = live(&stage);
+    wait_until(|| {
+        let accepted = ProcRoot::default().process(stage.server.pid()).fds().unwrap().len();
+        if accepted > 16 { Ok(()) } else { Err(format!("{accepted} descriptors")) }
+    });
+    let judge = stage.load_of_workers().replace("--seconds 600", "--warm-up 0 --seconds 1 --figures");
+    let (code, stdout, stderr) = end(start(&stage, &["--steer", "--budget=20s", &format!("--latency={judge}")]));
+    assert_eq!(code, Some(0), "{stderr}");
+    let stdout = stdout.replace("\n  ", " ");
+    assert!(stdout.contains("conclusion: no answer for steered connections"), "{stdout}");
+    assert!(stdout.contains("from before stayed unsorted"), "{stdout}");
+    stage.assert_as_before();
+    clients.terminate(std::time::Duration::ZERO).unwrap();
+}
+
+#[test]
 fn connections_that_do_not_reconnect_are_the_reason_that_workers_are_not_pinned() {
     let Some(stage) = Stage::of_workers("bps-old") else { return };
     let mut clients = live(&stage);
@@ -83,7 +101,7 @@ fn connections_that_do_not_reconnect_are_the_reason_that_workers_are_not_pinned(
     bench.pidfd().signal(Signal::INT).unwrap();
     let (code, stdout, stderr) = end(bench);
     assert_eq!(code, Some(130), "{stderr}");
-    assert!(stdout.contains("no client has reconnected"), "{stdout}");
+    assert!(stdout.replace("\n  ", " ").contains("no client has reconnected"), "{stdout}");
     let not_pinned = stage.result()["subject"]["placement"]["not-pinned"].to_string();
     assert!(not_pinned.contains("let the clients reconnect") && !not_pinned.contains("has arrived"), "{not_pinned}");
     stage.assert_as_before();
