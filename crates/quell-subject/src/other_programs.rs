@@ -181,6 +181,9 @@ mod tests {
         let this = Pid::from_kernel(70).unwrap();
         let [one] = &of(0, 10, 0).busiest(&of(1, 88, 20), this, |_| true)[..] else { panic!("one program") };
         assert_eq!((one.is_of_measurement, (one.cpus * 100.0).round()), (true, 98.0));
-        assert_eq!(OtherProgramFacts::which(&[one.clone()]), "the commands that load and measure: 98 % of a CPU");
+        assert_eq!(
+            OtherProgramFacts::which(std::slice::from_ref(one)),
+            "the commands that load and measure: 98 % of a CPU"
+        );
     }
 }

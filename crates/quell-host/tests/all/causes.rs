@@ -129,7 +129,8 @@ fn rows() -> Vec<Row> {
             vec![],
             vec![(ready, json!(true))],
             "ready-object-holds-suspension: file 6, an eventfd; ready in both snapshots",
-            "let the program read it until EAGAIN, or watch it in another epoll",
+            "let the program read it until EAGAIN, or watch it in another epoll; or use a mode without suspension, such as \
+             defer20",
         ),
         row(
             vec![(ready, json!(true))],
@@ -253,6 +254,18 @@ fn steering_is_advised_only_to_a_program_with_a_listening_socket_per_worker() {
         "another address is another group"
     );
     assert!(of(&[("/processes/0/name", json!("memcached"))]).contains("-N"));
+}
+
+#[test]
+fn a_steered_udp_server_is_restarted_because_its_sockets_keep_their_first_queue() {
+    let edits = vec![
+        ("/processes/0/files/epolls", json!([])),
+        ("/sockets/1", first_of_group(101)),
+        ("/sockets/-", first_of_group(910)),
+    ];
+    let attached = AttachedMode { steers: true, ..AttachedMode::default() };
+    let fix = cause(&row(edits, vec![], "", "")).if_attached(&attached).fix().map(|fix| fix.to_string());
+    assert!(fix.is_some_and(|fix| fix.starts_with("restart the program") && !fix.contains("--steer")));
 }
 
 #[test]
