@@ -42,6 +42,18 @@ pub enum ListedJournal {
     Unreadable(JournalError),
 }
 
+impl ListedJournal {
+    /// Its file; absent if the directory cannot be read.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Running { path, .. } | Self::Abandoned { path, .. } => Some(path),
+            Self::Unusable(unusable) => Some(&unusable.path),
+            Self::Unreadable(_) => None,
+        }
+    }
+}
+
 /// An open journal file. It can be read while its owner writes it, and after its owner has removed it.
 #[derive(Debug)]
 pub struct Witness(File);

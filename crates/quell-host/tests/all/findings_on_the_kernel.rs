@@ -365,7 +365,8 @@ fn processes_that_wait_for_the_batch_of_another_are_found() {
     let before = examined.look();
     examined.converse(1_200);
     let report = examine(&examined.look(), Some(&before));
-    assert_found(&report, "batch-delays-others", Severity::Warning);
+    // Its epoll has too few files for a long batch.
+    assert_found(&report, "batch-delays-others", Severity::Note);
     let finding = report.findings.iter().find(|one| one.id == "batch-delays-others").unwrap();
     let named = finding.nodes.iter().any(|node| node.to_string().contains(&other.pid().to_string()));
     assert!(named, "{finding:?}");

@@ -291,7 +291,7 @@ fn a_guard_that_cannot_be_read_ends_the_search_at_once() {
     let result = search(&mut server, TunePlan { guards, ..plan("least cpu") });
     assert_eq!(
         result.end,
-        TuneEnd::GuardUnreadable { guard: "drops".to_owned(), requests: None, requests_needed: None }
+        TuneEnd::GuardUnreadable { guard: "drops".to_owned(), requests: Some(2_010), requests_needed: None }
     );
     assert_eq!((server.log.len(), result.answer), (1, TuneAnswer::None));
 }

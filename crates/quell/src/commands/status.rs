@@ -21,7 +21,7 @@ use quell_result::top::{IntervalReport, ObservedProgram};
 
 use super::lab::is_persistent_lab;
 use crate::exit::{Exit, Failure};
-use crate::journals::{boot_id, journal};
+use crate::journals::{boot_id, journal, name_of};
 use crate::output;
 use crate::render::progress::Progress;
 use crate::render::reverted::ConfirmReport;
@@ -98,7 +98,11 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
         let report = observed.map(|(report, _)| report);
         applied.iter_mut().for_each(|applied| applied.judge(&report));
     }
-    let unusable = journal().list().map_err(Failure::refused)?.into_iter().filter_map(|listed| match listed {
+    let listed = journal().list().map_err(Failure::refused)?;
+    let still_there: BTreeSet<String> = listed.iter().filter_map(ListedJournal::path).map(name_of).collect();
+    // What was undone during the observation looks as if other programs had changed it.
+    applied.retain(|applied| still_there.contains(applied.journal_name()));
+    let unusable = listed.into_iter().filter_map(|listed| match listed {
         ListedJournal::Unusable(unusable) => Some(unusable.to_string()),
         ListedJournal::Unreadable(error) => Some(error.to_string()),
         _ => None,

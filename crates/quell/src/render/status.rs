@@ -212,6 +212,10 @@ impl AppliedReport {
         self.attached_pids().chain(self.started_since.iter().map(|program| program.pid))
     }
 
+    pub(crate) fn journal_name(&self) -> &str {
+        &self.journal_name
+    }
+
     /// Whether all settings vanished with their device or network namespace.
     fn is_gone(&self) -> bool {
         self.settings == 0 && self.gone > 0
@@ -536,17 +540,18 @@ impl ProgramEffect {
     }
 }
 
-pub(crate) fn stall_cause(known: Option<&str>) -> String {
+pub(crate) fn stall_cause(known: Option<&str>, programs: impl Iterator<Item = Pid>) -> String {
     match known {
         Some(cause) => format!("cause: {cause}"),
         None => {
-            let strace = strace_of_waits("PID");
+            let pids: Vec<String> = programs.map(|pid| pid.to_string()).collect();
+            let strace = strace_of_waits(&pids.join(","));
             format!("the cause is unknown: `{strace}` shows which event each call returns")
         }
     }
 }
 
-/// Command that shows which events the waits of a process return.
+/// Command that shows which events the waits of these processes return.
 pub(crate) fn strace_of_waits(pid: &str) -> String {
     format!("strace -f -e trace=epoll_wait,epoll_pwait,epoll_pwait2 -p {pid}")
 }

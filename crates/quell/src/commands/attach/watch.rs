@@ -53,7 +53,7 @@ impl QueueWatch {
         match self.watch.look(attachment, snapshot) {
             Ok(events) => {
                 let cause = match &events.cause {
-                    Some(known) => stall_cause(known.as_deref()),
+                    Some(known) => stall_cause(known.as_deref(), attachment.targets().pids().into_iter()),
                     None => "searching for the cause".to_owned(),
                 };
                 let freed = events.stalled.iter().map(|stalled| freed(stalled, &cause));
@@ -120,7 +120,7 @@ fn reverted_after_stall(record: &StallRecord) -> String {
     format!(
         "{purpose} was reverted because its queues stalled {} times; {}",
         record.stalls,
-        stall_cause(record.cause.as_deref())
+        stall_cause(record.cause.as_deref(), record.programs.iter().map(|program| program.pid))
     )
 }
 

@@ -120,7 +120,9 @@ mod tests {
         let pid = Pid::new(812).unwrap_or_else(|| unreachable!());
         let attached = |steers| AttachedMode { mode, launched: false, steers, pins: false };
         let programs = |steers| ProgramArguments::of_pids(&[pid]).attached(Some(attached(steers)));
-        let said = |steers| conclusion(Some(&base), &programs(steers), steers);
+        let sorted = conclusion(Some(&base), &programs(true), true);
+        assert!(!sorted.contains("steered"), "its connections have their queues already: {sorted}");
+        let said = |steers| conclusion(Some(&base), &programs(steers).mixing(true), steers);
         assert!(said(true).contains("only new connections are steered") && !said(true).contains("pays"));
         assert!(said(true).ends_with("\n  quell bench --pid 812\n"), "{}", said(true));
         assert!(!said(false).contains("steered"));

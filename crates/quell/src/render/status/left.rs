@@ -63,7 +63,8 @@ impl fmt::Display for StallReport {
         let times = if *stalls == 1 { "once".to_owned() } else { format!("{stalls} times") };
         let what = if *reverted { "reverted: its queues stalled" } else { "suspect: its queues stalled" };
         writeln!(f, "{of}: {what} {times}, the last time {ago} ago")?;
-        writeln!(f, "  {}", on_one_line(&stall_cause(cause.as_deref())))
+        let pids = programs.iter().map(|program| program.pid);
+        writeln!(f, "  {}", on_one_line(&stall_cause(cause.as_deref(), pids)))
     }
 }
 
