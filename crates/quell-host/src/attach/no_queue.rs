@@ -61,7 +61,7 @@ pub(crate) fn no_queue_cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>
         return NoQueueCause::GroOff { device: device.name.clone(), fix: gro_on(query, device).text() };
     }
     let bypassing: Vec<&SnapshotSocket> = sockets.into_iter().filter(|socket| bypasses_napi(socket)).collect();
-    match fix_of_bypass(query, &bypassing, false).first() {
+    match fix_of_bypass(query, &bypassing).first() {
         Some(fix) if !bypassing.is_empty() => NoQueueCause::Bypass { connections: bypassing.len(), fix: fix.text() },
         _ => NoQueueCause::NoPacket,
     }

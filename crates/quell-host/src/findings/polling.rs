@@ -53,33 +53,37 @@ fn without_napi(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             },
             nodes: epoll.nodes(),
             observed: format!("{without} of {} receive without a queue", counted(with + without, "connection")),
-            fix: fix_of_bypass(query, &epoll.without_napi, with > 0),
+            fix: fix_of_bypass(query, &epoll.without_napi),
         }
     };
     unreached.map(observation).collect()
 }
 
 /// How the packets of these sockets get a queue; not empty.
-pub(crate) fn fix_of_bypass(
-    query: &SnapshotQuery<'_>,
-    sockets: &[&SnapshotSocket],
-    some_have_queues: bool,
-) -> Vec<Fix> {
+pub(crate) fn fix_of_bypass(query: &SnapshotQuery<'_>, sockets: &[&SnapshotSocket]) -> Vec<Fix> {
     let is_theirs = |device: &&Device| sockets.iter().any(|socket| socket.namespace == device.namespace);
     let veths = query.now.devices.iter().filter(|device| device.kind.as_deref() == Some("veth")).filter(is_theirs);
-    let mut fix: Vec<Fix> = veths.flat_map(|veth| fix_of_veth(query, veth, some_have_queues)).collect();
+    let mut fix: Vec<Fix> = veths.flat_map(|veth| fix_of_veth(query, veth)).collect();
     if fix.is_empty() {
         fix.push(Fix::advice("find the device that receives them and check that its driver uses NAPI"));
     }
     fix
 }
 
-/// `some_have_queues`: connections that have a queue came over the same features of the device and its peer.
-fn fix_of_veth(query: &SnapshotQuery<'_>, veth: &Device, some_have_queues: bool) -> Vec<Fix> {
+fn fix_of_veth(query: &SnapshotQuery<'_>, veth: &Device) -> Vec<Fix> {
+    // Connections that have a queue came over the same features of the device and its peer.
+    let is_of_veth = |id| query.napi(id).is_some_and(|(device, _)| std::ptr::eq(device, veth));
+    let some_have_queues =
+        query.now.sockets.iter().filter_map(|socket| socket.napi.known().copied().flatten()).any(is_of_veth);
     let gro = veth.features.known().and_then(|features| features.get("rx-gro")).map(|gro| gro.active);
     let of_peer = match veth.rx_queues.known().filter(|_| some_have_queues) {
         Some(queues) => {
-            format!("ethtool -L PEER tx {}, for as many transmit queues as {} receives by", queues.len(), veth.name)
+            format!(
+                "ethtool -L PEER tx {0}, for as many transmit queues as {1} receives by; or more receive queues here: \
+                 ethtool -L {1} rx N",
+                queues.len(),
+                veth.name
+            )
         }
         None => "ethtool -K PEER tso off gso off".to_owned(),
     };

@@ -257,6 +257,19 @@ fn steering_is_advised_only_to_a_program_with_a_listening_socket_per_worker() {
 }
 
 #[test]
+fn connections_without_a_queue_are_not_due_to_tso_while_others_of_the_device_have_one() {
+    let of = |sockets: &[&'static str]| {
+        let mut edits = vec![("/devices/0/kind", json!("veth"))];
+        edits.extend(sockets.iter().map(|socket| (*socket, json!(null))));
+        advice("connections-without-napi", &edits).concat()
+    };
+    let first = ["/sockets/1/napi", "/sockets/2/napi"];
+    assert!(of(&first).contains("ethtool -L PEER tx") && !of(&first).contains("tso off"), "{}", of(&first));
+    let all = [&first[..], &["/sockets/3/napi", "/sockets/4/napi"]].concat();
+    assert!(of(&all).contains("tso off"), "{}", of(&all));
+}
+
+#[test]
 fn a_steered_udp_server_is_restarted_because_its_sockets_keep_their_first_queue() {
     let edits = vec![
         ("/processes/0/files/epolls", json!([])),

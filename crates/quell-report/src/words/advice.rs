@@ -79,7 +79,10 @@ fn of(
             advice(&format!("{said}. Let them reconnect, and run this command again"), Some(&again(None)))
         }
         (Conclusion::MeasureLonger { because: WhyLonger::NotSteered, .. }, SubjectFacts::Programs(facts)) => {
-            said.push_str(". Steer them, let the clients reconnect, and run this command again");
+            said.push_str(
+                ". Steer them with the command below, which follows them until it ends; let the clients reconnect; then \
+                 measure again",
+            );
             let (pids, mode) = (pids(facts, " "), facts.attached.unwrap_or_default());
             let detach = if facts.attached.is_some() { format!("quell detach {pids} && ") } else { String::new() };
             let placement = placement_options(subject);

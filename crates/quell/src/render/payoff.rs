@@ -264,7 +264,10 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
             let first = if is_unsorted { "let connections from before the filter reconnect, then " } else { "" };
             let compares = programs.compares();
             (
-                format!("{mode} changes nothing about polls: {first}measure which mode is better{compares}"),
+                format!(
+                    "{mode} changes nothing about polls: {first}measure which mode is better, unless a measurement has \
+                     chosen {mode}{compares}"
+                ),
                 Some(programs.measure(&[], "")),
             )
         }

@@ -307,7 +307,7 @@ impl AppliedReport {
         };
         self.effects = programs.map(effect).collect();
         let is_received = self.effects.iter().any(|effect| matches!(effect.effect, LiveEffect::Judged(_)));
-        for effect in self.effects.iter_mut().filter(|_| is_received) {
+        for effect in self.effects.iter_mut().filter(|effect| is_received && self.parents.contains(&effect.pid)) {
             if let LiveEffect::ReceivesNothing(why) = &mut effect.effect {
                 *why = "it has no connections of its own, as the parent of workers".to_owned();
             }
