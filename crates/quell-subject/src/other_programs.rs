@@ -83,7 +83,8 @@ impl ProcessTimes {
     }
 
     /// The busiest programs since this reading that may run on the CPUs of the server, without the server and this process.
-    /// The commands that this process started are one program: judges are too short-lived to be in both readings. Returns `None` if the processes cannot be listed.
+    /// The commands that this process started are one program: judges are too short-lived to be in both readings. Returns
+    /// `None` if the processes cannot be listed.
     pub(crate) fn others_since(
         &self,
         proc: &ProcRoot,
@@ -172,9 +173,7 @@ mod tests {
     fn commands_that_the_measurement_started_are_one_program_also_after_they_have_ended() {
         let of = |at_s: u64, children: u64, load: u64| {
             let stat = |text: String| PidStat::parse(text.as_bytes()).unwrap();
-            let rest = "0 0 20 0 1 0 5 0 0";
-            let quell =
-                stat(format!("70 (quell) S 1 70 1 0 -1 0 0 0 0 0 9 9 {children} {rest}").replace("0 0 20", "0 20"));
+            let quell = stat(format!("70 (quell) S 1 70 1 0 -1 0 0 0 0 0 9 9 {children} 0 20 0 1 0 5 0 0"));
             let load = stat(format!("71 (wrk) R 70 71 1 0 -1 0 0 0 0 0 {load} 0 0 0 20 0 1 0 6 0 0"));
             ProcessTimes::of(at_s * 1_000_000_000, [quell, load].into_iter())
         };

@@ -112,6 +112,12 @@ impl DoesItPay {
         }
     }
 
+    /// Whether counters do not show that the mode is in effect, nor that it is not.
+    #[must_use]
+    pub fn is_unclear(&self) -> bool {
+        matches!(self, Self::CannotTell | Self::TooFewPackets)
+    }
+
     /// Whether the mode does not pay, without a measurement.
     #[must_use]
     pub fn is_no(&self) -> bool {

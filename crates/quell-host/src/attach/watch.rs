@@ -54,9 +54,7 @@ impl AttachmentWatch {
     pub fn after(reported: Option<&ModePayoff>) -> Self {
         let mut watch = Self::default();
         watch.effects.pays = reported.map(|payoff| discriminant(&payoff.pays));
-        let is_unknown = |pays: &DoesItPay| {
-            matches!(pays, DoesItPay::CannotTell | DoesItPay::TooFewPackets | DoesItPay::NotInEffect { .. })
-        };
+        let is_unknown = |pays: &DoesItPay| pays.is_unclear() || matches!(pays, DoesItPay::NotInEffect { .. });
         // Without an answer, nobody wanted to know.
         watch.effects.is_reported = reported.is_none_or(|payoff| !is_unknown(&payoff.pays));
         watch
@@ -207,8 +205,7 @@ impl EffectWatch {
     /// Records whether the mode pays. Returns whether it has to be reported.
     fn is_news(&mut self, payoff: &ModePayoff) -> bool {
         let pays = discriminant(&payoff.pays);
-        let is_open =
-            matches!(payoff.pays, DoesItPay::CannotTell | DoesItPay::TooFewPackets | DoesItPay::NearBreakEven { .. });
+        let is_open = payoff.pays.is_unclear() || matches!(payoff.pays, DoesItPay::NearBreakEven { .. });
         !is_open && self.pays.replace(pays) != Some(pays)
     }
 }

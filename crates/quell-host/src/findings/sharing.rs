@@ -364,9 +364,9 @@ static BATCH: Rule = Rule {
           to the work per event times the events of one call, or irq-suspend-timeout.",
     source: "fs/eventpoll.c, ep_poll: ready events are returned before the queue is polled again",
     explanation: "Detected if other processes have sockets on the same queue. The wait is the run time per packet of \
-                  the thread that serves the epoll, times the maxevents of its epoll_wait, or the \
-                  number of its files if that is smaller, and at most irq-suspend-timeout. A warning above 1 ms, otherwise a note. Fix: a separate queue for the program, \
-                  fewer events per epoll_wait, or a shorter irq-suspend-timeout.",
+                  the thread that serves the epoll, times the maxevents of its epoll_wait, or the number of its files if \
+                  that is smaller, and at most irq-suspend-timeout. A warning above 1 ms, otherwise a note. Fix: a \
+                  separate queue for the program, fewer events per epoll_wait, or a shorter irq-suspend-timeout.",
     needs_two: true,
     judges_settings: false,
     stalls: false,

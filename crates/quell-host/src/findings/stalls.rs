@@ -24,16 +24,16 @@ static READY_OBJECT: Rule = Rule {
     explanation: "Detected if an epoll with prefer_busy_poll, on a queue with irq-suspend-timeout, watches an object \
                   that is ready in each of about 50 samples during 500 ms, and that each epoll_wait returns (neither \
                   EPOLLET nor EPOLLONESHOT): a socket registered for EPOLLOUT that can be written; a connection whose \
-                  data the program does not read, or whose peer has closed; a listener with connections that are not accepted; an eventfd, pipe, timerfd, \
-                  signalfd, pidfd, inotify, TUN or unix socket that nobody reads. States and queues of sockets come \
-                  from sock_diag; poll(2) confirms a few of them. It is a warning if poll(2) must not be called, \
-                  because net.core.busy_poll is set, and if no thread waited on the epoll during the samples; a note if \
-                  the calls are farther apart than the timeout of the queue. A socket that a call read during the samples \
-                  does not count; nor do data that a connection received within the last second, unless the epoll \
-                  returned events at least twice for each of its files. Without samples, two snapshots show it: serious for a file, a warning for a socket. \
-                  Not seen: registrations shorter than the interval between samples; errors and urgent data of sockets \
-                  beyond the first 64 of an epoll; a file whose descriptors are all in other processes. Fix: by object, \
-                  as doctor prints it.",
+                  data the program does not read, or whose peer has closed; a listener with connections that are not \
+                  accepted; an eventfd, pipe, timerfd, signalfd, pidfd, inotify, TUN or unix socket that nobody reads. \
+                  States and queues of sockets come from sock_diag; poll(2) confirms a few of them. It is a warning if \
+                  poll(2) must not be called, because net.core.busy_poll is set, and if no thread waited on the epoll \
+                  during the samples; a note if the calls are farther apart than the timeout of the queue. A socket \
+                  that a call read during the samples does not count; nor do data that a connection received within \
+                  the last second, unless the epoll returned events at least twice for each of its files. Without \
+                  samples, two snapshots show it: serious for a file, a warning for a socket. Not seen: registrations \
+                  shorter than the interval between samples; errors and urgent data of sockets beyond the first 64 of \
+                  an epoll; a file whose descriptors are all in other processes. Fix: by object, as doctor prints it.",
     needs_two: false,
     judges_settings: false,
     stalls: true,

@@ -157,10 +157,10 @@ pub(super) fn of_unattached(present: Option<DeliveryMode>, can_steer: bool, answ
     }
 }
 
-/// The answer for a server without problems that received this many packets per second: the newest one that was measured at
-/// this load, otherwise the newest one that holds at it; without a mode only if no other one has one. Answers that were measured with connections of several queues in one
-/// epoll do not count if this has changed, or if steering changes it. `mixing` is how such an epoll can get the connections
-/// of one queue; absent without one.
+/// The answer for a server without problems that received this many packets per second: the newest one that was measured
+/// at this load, otherwise the newest one that holds at it. One without a mode counts only if no other has a mode. One that
+/// was measured with connections of several queues in one epoll does not count if this has changed, or if steering changes
+/// it. `mixing` is how such an epoll can get the connections of one queue; absent without one.
 pub(super) fn by_answers<'a>(
     answers: impl Iterator<Item = &'a EarlierAnswer>,
     load: Option<u64>,

@@ -568,7 +568,7 @@ fn connections_that_were_not_steered_have_no_answer() {
     assert!(used(&concluded(&[], &[])).is_some(), "the attachment steers");
     let id = "epoll-mixes-napis".to_owned();
     let mixed = [ProblemFacts { id, observed: String::new(), modes: vec![mode("fullbusy")] }];
-    assert_eq!(concluded(&[(Some(4), 8)], &mixed), not_steered, "only the judge has connected anew");
+    assert_eq!(concluded(&[(Some(4), 8)], &mixed), not_steered, "only the judge has reconnected");
     assert_eq!(concluded(&[], &mixed), not_steered, "clients are older than the attachment");
     assert!(used(&concluded(&[(Some(4), 0)], &mixed)).is_some(), "another port is mixed, which cannot be steered");
 }

@@ -157,7 +157,8 @@ impl Diagnosis {
         Ok(Self { reverted, unfinished, ..Self::of(&examined, (&owners, &stalls), &below, &measured) })
     }
 
-    /// `owners` are those of settings of this host, `stalls` the records of their stalls, `below` the settings of attached programs without their attachments.
+    /// `owners` are those of settings of this host, `stalls` the records of their stalls, `below` the settings of attached
+    /// programs without their attachments.
     fn of(
         observed: &Observed,
         (owners, stalls): (&[Attached], &[StallRecord]),

@@ -29,8 +29,11 @@ pub(crate) struct ProgramArguments {
 impl ProgramArguments {
     pub(crate) fn of_pids(pids: &[Pid]) -> Self {
         let pids = |separator| pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator);
-        let by_option = format!("--pid {}", pids(","));
-        Self { positional: pids(" "), by_option, attached: None, judge: None, sharing: None, mixes: false }
+        Self::named(pids(" "), format!("--pid {}", pids(",")))
+    }
+
+    fn named(positional: String, by_option: String) -> Self {
+        Self { positional, by_option, attached: None, judge: None, sharing: None, mixes: false }
     }
 
     pub(crate) fn attached(self, attached: Option<AttachedMode>) -> Self {
@@ -115,14 +118,7 @@ impl ProgramArguments {
             Selection::Cgroup(cgroup) => {
                 let path = cgroup.path().to_string_lossy();
                 let option = format!("--cgroup {}", visible::name(&shell_words::quote(&path)));
-                Self {
-                    positional: option.clone(),
-                    by_option: option,
-                    attached: None,
-                    judge: None,
-                    sharing: None,
-                    mixes: false,
-                }
+                Self::named(option.clone(), option)
             }
         }
     }

@@ -94,8 +94,8 @@ fn usage(mode: DeliveryMode, queues: &BTreeMap<&str, BTreeSet<u32>>, (placement,
         (false, true) => format!("To use it: quell attach --profile THIS_FILE{placement} PID, or {run}"),
         (false, false) => format!(
             "To use it: quell attach --profile THIS_FILE{placement} PID, or {run}\n\
-             quell apply{netns} THIS_FILE sets only the queues below, for all programs. It sets no epoll of a program, and removes\n\
-             NAPI threads where the mode below has no threaded=1; attach, bench and tune keep them."
+             quell apply{netns} THIS_FILE sets only the queues below, for all programs. It sets no epoll of a program, and \
+             removes\nNAPI threads where the mode below has no threaded=1; attach, bench and tune keep them."
         ),
     }
 }
