@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use quell_linux::Pid;
-use quell_linux::netns::{Namespace, NamespaceError};
+use quell_linux::netns::{self, Namespace, NamespaceError};
 use quell_linux::proc::{ProcError, ProcRoot};
 
 #[derive(Debug, thiserror::Error)]
@@ -36,11 +36,9 @@ pub(crate) fn command_in(namespace: &Namespace, proc: &ProcRoot, words: &[&str])
         return Some(shell_words::join(words));
     }
     let names = Namespace::list_named().unwrap_or_default();
-    let pid = || namespace.processes(proc.path()).ok()?.pids.first().map(ToString::to_string);
-    let enter = match names.iter().find(|name| is_it(Namespace::open_named(name))) {
-        Some(name) => vec!["ip".to_owned(), "netns".to_owned(), "exec".to_owned(), name.to_string()],
-        None => vec!["nsenter".to_owned(), "-t".to_owned(), pid()?, "-n".to_owned()],
-    };
+    let name = names.iter().find(|name| is_it(Namespace::open_named(name))).map(ToString::to_string);
+    let pid = || namespace.processes(proc.path()).ok()?.pids.first().copied();
+    let enter = netns::entering(name.as_deref(), if name.is_some() { None } else { pid() })?;
     Some(shell_words::join(enter.iter().map(String::as_str).chain(words.iter().copied())))
 }
 

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
+use quell_linux::netns::entering;
 use quell_linux::{CpuList, Pid, visible};
 use quell_mode::{DeliveryMode, NapiAttribute, PartialNapiSettings};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -129,12 +130,11 @@ impl Fix {
     pub(super) fn in_namespace(query: &SnapshotQuery<'_>, namespace: u64, words: &[&str]) -> Self {
         let known = query.now.namespaces.iter().find(|known| known.inode == namespace);
         let Some(known) = known.filter(|known| !known.is_current) else { return Self::command(words) };
-        if let Some(name) = known.names.first() {
-            return Self::command(&[&["ip", "netns", "exec", name], words].concat());
-        }
         let inhabitant = query.now.processes.iter().find(|process| process.namespace.known() == Some(&namespace));
-        match inhabitant {
-            Some(process) => Self::command(&[&["nsenter", "-t", &process.pid.to_string(), "-n"], words].concat()),
+        match entering(known.names.first().map(String::as_str), inhabitant.map(|process| process.pid)) {
+            Some(enter) => {
+                Self::command(&enter.iter().map(String::as_str).chain(words.iter().copied()).collect::<Vec<_>>())
+            }
             None => Self::Advice(format!("in network namespace {namespace}: {}", typed(words))),
         }
     }

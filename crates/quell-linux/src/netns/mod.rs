@@ -33,6 +33,18 @@ const NSFS_MAGIC: i64 = 0x6e73_6673;
 /// Maximum number of stacked mounts that are removed from a name. A faulty tool can create more than one mount.
 const STACKED_MOUNTS_MAX: usize = 16;
 
+/// Words in front of a command that runs in a network namespace: by its name, otherwise through one of its processes.
+/// `None` without either.
+#[must_use]
+pub fn entering(name: Option<&str>, inhabitant: Option<Pid>) -> Option<Vec<String>> {
+    let words = |words: &[&str]| words.iter().map(ToString::to_string).collect();
+    match (name, inhabitant) {
+        (Some(name), _) => Some(words(&["ip", "netns", "exec", name])),
+        (None, Some(pid)) => Some(words(&["nsenter", "-t", &pid.to_string(), "-n"])),
+        (None, None) => None,
+    }
+}
+
 /// Name of a namespace in `/run/netns`: a file name other than `.` and `..`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NamespaceName(String);

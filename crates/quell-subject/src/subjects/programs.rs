@@ -302,12 +302,13 @@ impl Measurement<'_> {
         Contention::observe(&watched, self.stopped)
     }
 
-    fn helpful_placement(&self, prepared: &Prepared) -> &'static str {
+    fn helpful_placement(&self, prepared: &Prepared) -> Vec<String> {
         let is_mixed = prepared.problems.iter().any(|problem| problem.id == EPOLL_MIXES_NAPIS);
         let is_steered = self.spec.placement.steer.is_some() || self.attached.steers;
         let groups = || decide(&prepared.preview.snapshot, &self.spec.targets.pids(), &SteerRequest::default());
         let helps = is_mixed && !is_steered && groups().is_ok_and(|groups| !groups.steerings.is_empty());
-        placement_options(helps, helps && can_pin(&prepared.preview.snapshot, &prepared.preview.plan.napis()))
+        let can_pin = helps && can_pin(&prepared.preview.snapshot, &prepared.preview.plan.napis());
+        placement_options(helps, can_pin).split_whitespace().map(str::to_owned).collect()
     }
 
     /// Mode of the queues under `base`, if it is another one. The NAPI threads of an attachment pause with it.
@@ -323,7 +324,7 @@ impl Measurement<'_> {
             attached: self.attached.mode,
             base_is: self.base_is(&prepared.preview),
             placement: placed::planned((placement, &self.attached), &prepared.groups, prepared.snapshot_before()),
-            helpful_placement: self.helpful_placement(prepared).split_whitespace().map(str::to_owned).collect(),
+            helpful_placement: self.helpful_placement(prepared),
             problems: prepared.problems.clone(),
             ..facts
         }

@@ -1,5 +1,6 @@
 //! Output of `quell status`, as text and as JSON.
 
+mod effect;
 mod left;
 mod set;
 
@@ -16,22 +17,21 @@ use quell_change::persistent::{self, Persistent};
 use quell_host::attach::attached::{Attached, AttachedMode, parents, started_since};
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::owners::{QueueSharers, covered_values};
-use quell_host::attach::payoff::ModePayoff;
 use quell_host::findings::mixes_queues;
 use quell_host::snapshot::Snapshot;
 use quell_linux::Pid;
 use quell_linux::visible::{self, agree, counted};
 use quell_result::store::utc;
-use quell_result::top::{IntervalReport, ObservedProgram, SkippedPart};
+use quell_result::top::{IntervalReport, SkippedPart};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::attach::verdict_in_words;
 use super::client_load;
 use super::payoff::{self, ProgramArguments};
 use super::plan_tree;
 use crate::journals::name_of;
 use crate::output::on_one_line;
+use effect::{LiveEffect, ProgramEffect, observed_program};
 use left::{LeftBehind, StallReport, WaitingReport};
 use set::{SetReport, what_is_set};
 
@@ -98,30 +98,6 @@ pub(crate) struct AppliedReport {
     sharing: Option<QueueSharers>,
     /// Verdicts on its programs that are running. Empty for profiles.
     effects: Vec<ProgramEffect>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-struct ProgramEffect {
-    pid: Pid,
-    name: String,
-    /// UID of its Kubernetes pod.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pod: Option<String>,
-    #[serde(flatten)]
-    effect: LiveEffect,
-    /// Whether the mode pays. Absent if its queues could not be judged.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    payoff: Option<ModePayoff>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-enum LiveEffect {
-    Judged(ModeVerdict),
-    /// It has no part in the mode, as the parent of workers.
-    ReceivesNothing(String),
-    Unknown(String),
 }
 
 /// State, which determines when the changes end.
@@ -298,41 +274,12 @@ impl AppliedReport {
         self.started_since.retain(lacks_mode);
         let pids: Vec<Pid> = self.attached_pids().collect();
         let programs = self.programs.iter().filter(|program| pids.contains(&program.pid));
-        let effect = |program: &TargetProgram| ProgramEffect {
-            pid: program.pid,
-            name: program.name.clone(),
-            pod: observed_program(program.pid, observed).and_then(|program| program.pod.clone()),
-            effect: live_effect(program.pid, observed),
-            payoff: observed_program(program.pid, observed).and_then(|program| program.payoff.clone()),
-        };
-        self.effects = programs.map(effect).collect();
+        self.effects = programs.map(|program| ProgramEffect::of(program, observed)).collect();
         let is_received = self.effects.iter().any(|effect| matches!(effect.effect, LiveEffect::Judged(_)));
         for effect in self.effects.iter_mut().filter(|effect| is_received && self.parents.contains(&effect.pid)) {
             if let LiveEffect::ReceivesNothing(why) = &mut effect.effect {
                 *why = "it has no connections of its own, as the parent of workers".to_owned();
             }
-        }
-    }
-}
-
-fn observed_program(pid: Pid, observed: &Result<IntervalReport, String>) -> Option<&ObservedProgram> {
-    observed.as_ref().ok()?.programs.iter().find(|program| program.pid == pid)
-}
-
-fn live_effect(pid: Pid, observed: &Result<IntervalReport, String>) -> LiveEffect {
-    let report = match observed {
-        Ok(report) => report,
-        Err(why) => return LiveEffect::Unknown(why.clone()),
-    };
-    let program = observed_program(pid, observed);
-    match (program.and_then(|program| program.effect.as_ref()), &report.polls_unknown) {
-        (Some(verdict), _) => LiveEffect::Judged(verdict.clone()),
-        (None, Some(why)) => LiveEffect::Unknown(why.clone()),
-        (None, None) if program.is_some_and(|program| !program.napis.is_empty()) => LiveEffect::Judged(
-            ModeVerdict::NotInEffect("none of the queues from which it receives has the mode".to_owned()),
-        ),
-        (None, None) => {
-            LiveEffect::ReceivesNothing("no open connection through a queue with the mode at present".to_owned())
         }
     }
 }
@@ -521,25 +468,6 @@ impl fmt::Display for AppliedReport {
     }
 }
 
-impl ProgramEffect {
-    /// `are_shared`: other attached programs use its queues.
-    fn line(&self, are_shared: bool) -> String {
-        let figures = self.payoff.as_ref().map(|payoff| payoff::figures(payoff, are_shared));
-        let figures = figures.filter(|figures| !figures.is_empty());
-        let (verdict, why) = match &self.effect {
-            LiveEffect::Judged(verdict) => {
-                let (word, why) = verdict_in_words(verdict);
-                let figures = figures.as_deref().filter(|_| matches!(verdict, ModeVerdict::InEffect(_)));
-                (word, figures.unwrap_or(why))
-            }
-            LiveEffect::ReceivesNothing(why) => ("idle", why.as_str()),
-            LiveEffect::Unknown(why) => ("unknown", why.as_str()),
-        };
-        let pod = self.pod.as_ref().map(|uid| format!(", pod {uid}")).unwrap_or_default();
-        format!("  {} {}{pod}: {verdict}: {}", on_one_line(&self.name), self.pid, on_one_line(why))
-    }
-}
-
 pub(crate) fn stall_cause(known: Option<&str>, programs: impl Iterator<Item = Pid>) -> String {
     match known {
         Some(cause) => format!("cause: {cause}"),
@@ -586,8 +514,9 @@ fn span(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use quell_result::Document as _;
-    use quell_result::top::SkipReason;
+    use quell_result::top::{ObservedProgram, SkipReason};
 
+    use super::effect::live_effect;
     use super::*;
 
     fn report(effect: Option<ModeVerdict>, polls_unknown: Option<&str>) -> IntervalReport {

@@ -75,7 +75,7 @@ fn connections_of_a_judge_alone_are_steered_and_no_longer_a_problem() {
 }
 
 #[test]
-fn a_judge_that_connects_anew_does_not_hide_that_the_load_has_not_reconnected() {
+fn a_judge_with_new_connections_does_not_hide_that_the_load_has_not_reconnected() {
     let Some(stage) = Stage::of_workers("bps-mix") else { return };
     let mut clients = live(&stage);
     wait_until(|| {
