@@ -148,7 +148,8 @@ impl PidStat {
             utime: Ticks(required(14, "user time in ticks")?),
             stime: Ticks(required(15, "kernel time in ticks")?),
             children_time: Ticks(
-                required(16, "user time of children in ticks")? + required(17, "kernel time of children in ticks")?,
+                required(16, "user time of children in ticks")?
+                    .saturating_add(required(17, "kernel time of children in ticks")?),
             ),
             num_threads: required(20, "a thread count")?,
             starttime: Ticks(required(22, "a start time in ticks")?),
@@ -181,6 +182,16 @@ mod tests {
         assert_eq!(stat.session, Pid::new(42));
         assert_eq!((stat.utime, stat.starttime), (Ticks(3), Ticks(79_997)));
         assert_eq!((stat.processor, stat.policy), (Some(1), Some(0)));
+    }
+
+    #[test]
+    fn the_times_of_children_are_added_without_overflow() {
+        let of = |times: &str| {
+            let tail = TAIL.replace(" 3 4 0 0 20 ", &format!(" 3 4 {times} 20 "));
+            PidStat::parse(format!("42 (cat){tail}").as_bytes()).unwrap().children_time
+        };
+        assert_eq!(of("5 6"), Ticks(11));
+        assert_eq!(of("18446744073709551615 1"), Ticks(u64::MAX));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A lab with memcached and a journal directory, in which tests run `quell`.
 
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
@@ -160,15 +160,25 @@ impl Stage {
         command.args(options);
         let child = command.env("NOTIFY_SOCKET", &path).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut said = [0; 512];
-        let mut read = notified.recv(&mut said).unwrap();
+        let mut read = receive(&notified, &mut said);
         // An earlier follower, which this one takes over, has the same socket.
         while said[..read] == *b"STOPPING=1\n" {
-            read = notified.recv(&mut said).unwrap();
+            read = receive(&notified, &mut said);
         }
         let said = std::str::from_utf8(&said[..read]).unwrap();
         assert!(said.lines().any(|line| line == "READY=1") && said.contains("STATUS=1 process"), "{said}");
         std::fs::remove_file(&path).unwrap();
         child
+    }
+}
+
+/// A signal interrupts a receive with a timeout, also under SA_RESTART (signal(7)).
+fn receive(from: &UnixDatagram, said: &mut [u8]) -> usize {
+    loop {
+        match from.recv(said) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            read => return read.unwrap(),
+        }
     }
 }
 
