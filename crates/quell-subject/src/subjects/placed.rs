@@ -137,14 +137,41 @@ pub(super) fn add_unsorted(facts: &mut PlacementFacts, groups: &Groups, snapshot
     }
 }
 
-/// Forgets the number of new connections if none stays open although requests arrive: each came through the filters, but
-/// none was there to be counted.
-pub(super) fn forget_short_connections(facts: &mut PlacementFacts, snapshot: &Snapshot, programs: &BTreeSet<Pid>) {
+/// Whether no connection stays open although requests arrive, so that none can be there to be counted.
+pub(super) fn no_connection_stays(snapshot: &Snapshot, programs: &BTreeSet<Pid>) -> bool {
     let its = snapshot.processes.iter().filter(|process| programs.contains(&process.pid));
     let files: Vec<&Files> = its.filter_map(|process| process.files.known()).collect();
     let held: BTreeSet<u64> = files.iter().flat_map(|files| &files.sockets).map(|held| held.inode).collect();
     let is_open = |socket: &SnapshotSocket| held.contains(&socket.inode) && socket.state == SocketState::Established;
-    if files.iter().any(|files| !files.read_queues.is_empty()) && !snapshot.sockets.iter().any(is_open) {
-        facts.steered.iter_mut().for_each(|steered| steered.new_connections = None);
+    files.iter().any(|files| !files.read_queues.is_empty()) && !snapshot.sockets.iter().any(is_open)
+}
+
+/// Forgets that no connection arrived, which is unknown of short ones. A number that was counted remains: a judge that
+/// has ended leaves no connection open either.
+pub(super) fn forget_that_none_arrived(facts: &mut PlacementFacts) {
+    for steered in &mut facts.steered {
+        steered.new_connections = steered.new_connections.filter(|count| *count > 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_that_were_counted_have_arrived_although_none_stays_open() {
+        let of_group = |new_connections| SteeredFacts {
+            group: "TCP 192.0.2.1:80".to_owned(),
+            sockets: 2,
+            connections_before: 0,
+            aligned_before: 0,
+            new_connections,
+            unsorted: None,
+        };
+        let steered = vec![of_group(Some(16)), of_group(Some(0)), of_group(None)];
+        let mut facts = PlacementFacts { steered, ..PlacementFacts::default() };
+        forget_that_none_arrived(&mut facts);
+        let arrived: Vec<Option<usize>> = facts.steered.iter().map(|steered| steered.new_connections).collect();
+        assert_eq!(arrived, [Some(16), None, None]);
     }
 }

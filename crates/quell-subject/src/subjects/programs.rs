@@ -360,7 +360,9 @@ impl Measurement<'_> {
             };
             (prepared.preview, _) = self.preview_under_load(&look, prepared.has_load, slice_ms)?;
             placed::add_unsorted(facts, &prepared.groups, &prepared.preview.snapshot);
-            placed::forget_short_connections(facts, &prepared.preview.snapshot, &targets.pids());
+            if placed::no_connection_stays(&prepared.preview.snapshot, &targets.pids()) {
+                placed::forget_that_none_arrived(facts);
+            }
             let (modes, preview) = (&prepared.modes, &prepared.preview);
             prepared.problems = match arms {
                 Some(arms) => by_problem(under_arms(self.serious_by_kind(modes, preview), arms)),
