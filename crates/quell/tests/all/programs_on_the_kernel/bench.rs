@@ -68,7 +68,7 @@ fn the_command_that_measures_an_idle_server_is_its_load() {
     let Some(mut stage) = Stage::enter("bp-idle") else { return };
     stage.stop_clients();
     stage.begin_here();
-    let judge = format!("--latency={}", stage.load("--rate 1K --warm-up 0.1 --seconds 1 --figures"));
+    let judge = format!("--latency={}", stage.load("--rate 1K --warm-up 0.1 --seconds 0.5 --figures"));
     let (code, stdout, stderr) = run(&stage, &["--modes=base,suspend200", "--budget=30s", "--yes", &judge]);
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stdout.contains("1 queue of") && stdout.contains("p99-us"), "{stdout}");
@@ -78,7 +78,7 @@ fn the_command_that_measures_an_idle_server_is_its_load() {
 #[test]
 fn the_queues_of_a_judge_are_switched_beside_those_of_the_clients() {
     let Some(stage) = Stage::enter_on("bp-queues", 2, Duration::ZERO) else { return };
-    let load = stage.load("--rate 1K --warm-up 0.1 --seconds 1 --figures").replace("-c 4", "-c 32");
+    let load = stage.load("--rate 1K --warm-up 0.1 --seconds 0.5 --figures").replace("-c 4", "-c 32");
     let judge = format!("--latency={load}");
     let (code, _, stderr) = run(&stage, &["--modes=base,defer200", "--budget=30s", "--yes", &judge]);
     assert_eq!(code, Some(0), "{stderr}");

@@ -65,7 +65,7 @@ fn the_load_connects_again_through_the_filter_which_stays_for_all_modes() {
 #[test]
 fn connections_of_a_judge_alone_are_steered_and_no_longer_a_problem() {
     let Some(stage) = Stage::of_workers("bps-judge") else { return };
-    let judge = stage.load_of_workers().replace("--seconds 600", "--warm-up 0 --seconds 1 --figures");
+    let judge = stage.load_of_workers().replace("--seconds 600", "--warm-up 0 --seconds 0.5 --figures");
     let (code, stdout, stderr) = end(start(&stage, &["--steer", "--budget=20s", &format!("--latency={judge}")]));
     assert_eq!(code, Some(0), "{stderr}");
     assert!(in_one_line(&stdout).contains("arrived through the filter"), "{stdout}");
@@ -82,7 +82,7 @@ fn a_judge_with_new_connections_does_not_hide_that_the_load_has_not_reconnected(
         let accepted = ProcRoot::default().process(stage.server.pid()).fds().unwrap().len();
         if accepted > 16 { Ok(()) } else { Err(format!("{accepted} descriptors")) }
     });
-    let judge = stage.load_of_workers().replace("--seconds 600", "--warm-up 0 --seconds 1 --figures");
+    let judge = stage.load_of_workers().replace("--seconds 600", "--warm-up 0 --seconds 0.5 --figures");
     let (code, stdout, stderr) = end(start(&stage, &["--steer", "--budget=20s", &format!("--latency={judge}")]));
     assert_eq!(code, Some(0), "{stderr}");
     let stdout = in_one_line(&stdout);
