@@ -10,7 +10,7 @@ use quell_host::attach::attached::{Attached, AttachedMode, attachments, experime
 use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge};
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
 use quell_host::attach::payoff::ModePayoff;
-use quell_host::attach::views::with_attachments;
+use quell_host::attach::views::{with_attachments, with_devices};
 use quell_host::behavior::ReadQueues;
 use quell_host::findings::{cpus_lacking_for_pollers, one_queue_if_attached, unpolled_queues};
 use quell_host::snapshot::{
@@ -86,6 +86,11 @@ impl Observer {
     pub fn begin(mut scope: SnapshotScope, mut programs: Option<Targets>, journal: Journal) -> Result<Self, TakeError> {
         let (mut snapshot, mut conditions, pause) =
             take(&mut scope, programs.as_mut(), &journal, &ReadQueues::default())?;
+        let wider = with_devices(scope.clone());
+        if wider != scope {
+            scope = wider;
+            (snapshot, conditions, _) = take(&mut scope, programs.as_mut(), &journal, &ReadQueues::default())?;
+        }
         let without_queue = without_queue(&snapshot, &conditions);
         let reads = ReadQueues::observe(&snapshot, |pid| without_queue.contains(&pid));
         if !without_queue.is_empty() {

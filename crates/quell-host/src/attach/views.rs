@@ -1,16 +1,18 @@
-//! Extends the scope of a snapshot along attachments. A program in a container can receive from a queue of a device in
-//! another network namespace, as through a macvlan. Its mode is then visible only in a snapshot of both.
+//! Extends the scope of a snapshot along attachments and sockets. A program in a container can receive from a queue of a
+//! device in another network namespace, as through a macvlan. Its queues and its mode are then visible only in a snapshot
+//! of both.
 
 use std::collections::BTreeSet;
 
 use quell_change::journal::{Entry, Journal};
 use quell_change::persistent;
-use quell_linux::Pid;
 use quell_linux::netns::{Namespace, NamespaceName};
 use quell_linux::proc::ProcRoot;
+use quell_linux::{NapiId, Pid};
 
 use super::attached::{Attached, attachments};
-use crate::snapshot::SnapshotScope;
+use super::attachment::observe;
+use crate::snapshot::{Device, Snapshot, SnapshotScope, take};
 
 /// Adds the network namespaces of attachments: of all, and of all applied profiles, to the default scope; otherwise of
 /// those that touch a namespace of the scope. A scope of one device, or of the whole host, stays as it is. Does nothing
@@ -26,8 +28,37 @@ pub fn with_attachments(scope: SnapshotScope, journal: &Journal) -> SnapshotScop
         true => attached.iter().flat_map(touched).chain(of_profiles(journal)).collect(),
         false => attached.iter().map(touched).filter(|touched| !touched.is_disjoint(&viewed)).flatten().collect(),
     };
-    let further = further.into_iter().filter(|cookie| !viewed.contains(cookie)).collect();
-    SnapshotScope { other_namespaces: further, ..scope }
+    let further = further.into_iter().filter(|cookie| !viewed.contains(cookie));
+    let further: BTreeSet<u64> = further.chain(scope.other_namespaces.iter().copied()).collect();
+    SnapshotScope { other_namespaces: further.into_iter().collect(), ..scope }
+}
+
+/// Adds the network namespaces of the devices from which the sockets of the scope receive. A scope of one device, or of the
+/// whole host, stays as it is. Does nothing if no snapshot can be taken.
+#[must_use]
+pub fn with_devices(scope: SnapshotScope) -> SnapshotScope {
+    if scope.whole_host || scope.device.is_some() {
+        return scope;
+    }
+    let unknown = take(&scope).map(|(seen, _)| napis_elsewhere(&seen)).unwrap_or_default();
+    if unknown.is_empty() {
+        return scope;
+    }
+    let Ok(host) = observe() else { return scope };
+    let delivers = |device: &&Device| device.napis.known_elements().any(|napi| unknown.contains(&napi.id));
+    let delivering: BTreeSet<u64> = host.devices.iter().filter(delivers).map(|device| device.namespace).collect();
+    let theirs = host.namespaces.iter().filter(|namespace| delivering.contains(&namespace.inode));
+    SnapshotScope {
+        other_namespaces: theirs.filter_map(|namespace| namespace.cookie.known().copied()).collect(),
+        ..scope
+    }
+}
+
+/// NAPI instances of sockets whose device is not part of the snapshot.
+fn napis_elsewhere(snapshot: &Snapshot) -> BTreeSet<NapiId> {
+    let index = snapshot.index();
+    let recorded = snapshot.sockets.iter().filter_map(|socket| socket.napi.known().copied().flatten());
+    recorded.filter(|napi| index.napi(*napi).is_none()).collect()
 }
 
 /// Cookies of the namespaces of applied profiles.

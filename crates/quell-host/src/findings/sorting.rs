@@ -46,9 +46,11 @@ impl QueuePerEpoll {
     fn of_worker(query: &SnapshotQuery<'_>, process: &Process) -> Self {
         let (queues, epolls) = (queues_of_device(query, process), epolls_with_connections(query, process));
         if process.name == "memcached" {
-            let change = format!(
-                "start memcached with `-t {queues} -N {queues}`, one thread per queue (let its clients reconnect if it has these)"
-            );
+            let change = match queues {
+                0 => "start memcached with `-N`, one thread per queue".to_owned(),
+                _ => format!("start memcached with `-t {queues} -N {queues}`, one thread per queue"),
+            };
+            let change = format!("{change} (let its clients reconnect if it has these)");
             return Self::Configured { change, steered: false };
         }
         if has_reuseport_group(query, process) {

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use quell_host::attach::Targets;
-use quell_host::attach::views::with_attachments;
+use quell_host::attach::views::{with_attachments, with_devices};
 use quell_host::snapshot::{SnapshotScope, TakeError};
 
 use super::programs_args::{ProgramWord, ProgramsArgs};
@@ -31,11 +31,11 @@ pub(super) struct ScopeArgs {
 }
 
 impl ScopeArgs {
-    /// The scope, with the network namespaces into which attachments reach.
+    /// The scope, with the network namespaces into which attachments reach, and those of the devices of its programs.
     pub(super) fn with_attachments(&self) -> Result<SnapshotScope, Failure> {
         let (mut scope, programs) = self.scope()?;
         scope.pids = programs.iter().flat_map(Targets::pids).collect();
-        Ok(with_attachments(scope, &journal()))
+        Ok(with_attachments(with_devices(scope), &journal()))
     }
 
     /// The scope in words.

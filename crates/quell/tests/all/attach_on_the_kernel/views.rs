@@ -47,16 +47,25 @@ fn a_program_behind_a_macvlan_is_seen_with_its_mode_inside_and_outside_of_its_na
     };
     ask();
     let says = |words: &[&str]| command::says(0, &mut command::quell(&journals, words));
+    let inside = |words: &[&str]| {
+        let mut inside = Command::new("nsenter");
+        inside.arg(format!("--net=/run/netns/{name}")).arg(env!("CARGO_BIN_EXE_quell"));
+        inside.args(words).env("QUELL_JOURNAL_DIR", &journals);
+        serde_json::from_slice::<Value>(&inside.output().unwrap().stdout).unwrap()
+    };
+    let shown: Value = serde_json::from_str(&says(&["show", "-j", &pid])).unwrap();
+    assert!(shown.to_string().contains("server0"), "{shown}");
+    for report in [serde_json::from_str(&says(&["doctor", "-j", &pid])).unwrap(), inside(&["doctor", "-j"])] {
+        let server: &Value = report["servers"].as_array().unwrap().iter().find(|it| it["pid"] == number).unwrap();
+        assert_eq!((&server["queues"], &server["present"]), (&Value::from(1), &Value::from("base")), "{server}");
+    }
     let attached = says(&["attach", MODE, &pid, "--yes", "--seconds", "0"]);
     assert!(attached.contains("server0"), "{attached}");
     ask();
 
     let status = says(&["status"]);
     assert!(!status.contains("none of its sockets has received"), "{status}");
-    let mut inside = Command::new("nsenter");
-    inside.arg(format!("--net=/run/netns/{name}")).arg(env!("CARGO_BIN_EXE_quell"));
-    inside.args(["top", "-i", "0.2", "-n", "1", "-j"]).env("QUELL_JOURNAL_DIR", &journals);
-    let top: Value = serde_json::from_slice(&inside.output().unwrap().stdout).unwrap();
+    let top = inside(&["top", "-i", "0.2", "-n", "1", "-j"]);
     let program = top["programs"].as_array().unwrap().iter().find(|program| program["pid"] == number).unwrap();
     assert_eq!(program["mode"], MODE, "{top}");
     assert!(!program["napis"].as_array().unwrap().is_empty() && !program["effect"].is_null(), "{top}");
