@@ -318,6 +318,11 @@ impl<'a> SnapshotQuery<'a> {
         self.sockets_of(process).any(is_served)
     }
 
+    /// The same for clients of this network namespace.
+    pub(crate) fn serves_in(&self, process: &'a Process, namespace: u64) -> bool {
+        self.sockets_of(process).any(|socket| socket.namespace == namespace && is_served(socket))
+    }
+
     /// Packets received through a queue between the snapshots. Uses the driver's queue counter, or the device counter
     /// if there is a single queue.
     pub(crate) fn queue_packets(&self, device: &Device, napi: NapiId) -> Option<u64> {

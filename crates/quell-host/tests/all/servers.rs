@@ -27,6 +27,8 @@ pub(crate) struct Facts {
     /// Mode of the settings below an attachment.
     pub(crate) below: Option<&'static str>,
     pub(crate) stalls: Vec<StallRecord>,
+    /// Whether the settings of its mode have changed.
+    pub(crate) drifted: bool,
     /// The earlier snapshot, if it differs.
     pub(crate) before: Option<Value>,
 }
@@ -82,7 +84,7 @@ fn of(host: &Value, facts: &Facts) -> Vec<HostServer> {
     let origin = |&(child, parent): &(i32, i32)| (pid(child), ProcessOrigin { parent: Some(pid(parent)), place: None });
     let name = host["processes"][0]["name"].as_str().unwrap().to_owned();
     let known = Known {
-        drifted: &BTreeSet::new(),
+        drifted: &facts.drifted.then(|| pid(4242)).into_iter().collect(),
         owners: &[],
         findings: &examine(&now, Some(&earlier)).findings,
         origins: &facts.parents.iter().map(origin).collect(),
@@ -134,6 +136,22 @@ fn mixing(reuseport: bool) -> Value {
         set(&mut host, "/sockets/-", second);
     }
     host
+}
+
+#[test]
+fn lost_settings_are_set_again_before_what_follows_from_their_loss_and_after_a_missing_queue() {
+    let mut host = healthy();
+    set(&mut host, "/sockets/1/napi", json!(8194));
+    let with = |drifted| Facts { attached: vec![(4242, attached("suspend20", false))], drifted, ..Facts::default() };
+    assert_eq!(only(&host, &with(false)).next, NextStep::Fix { finding: "epoll-mixes-napis" });
+    let lost = only(&host, &with(true));
+    assert_eq!((lost.next, lost.payoff.map(|it| it.pays)), (NextStep::Check, Some(DoesItPay::Drifted)), "no polls");
+    set(&mut host, "/devices/0/is-up", json!(false));
+    for facts in [with(true), with(false), Facts::default()] {
+        let down = only(&host, &facts);
+        assert_eq!(down.next, NextStep::Fix { finding: "missing-queue" });
+        assert_eq!(down.fix, Some(FixText::Command("ip link set eth0 up".to_owned())));
+    }
 }
 
 #[test]

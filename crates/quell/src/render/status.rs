@@ -239,7 +239,10 @@ impl AppliedReport {
     fn steps_to_reapply(&self) -> String {
         let missing: BTreeSet<String> = self.missing().map(ToString::to_string).collect();
         let set_again = self.attached.filter(|_| !self.is_followed || self.has_changed());
-        let set_again = set_again.map(|attached| format!("`{}`", self.arguments().replace(&attached.mode)));
+        let set_again = set_again.map(|attached| match attached.launched {
+            true => "restart the program with `quell run`".to_owned(),
+            false => format!("`{}`", self.arguments().replace(&attached.mode)),
+        });
         missing.into_iter().chain(set_again).collect::<Vec<_>>().join(", then ")
     }
 
@@ -351,7 +354,13 @@ impl StatusReport {
         });
         let drifted = self.applied.iter().filter(|one| !one.drifted.is_empty());
         let (attached, others): (Vec<_>, Vec<_>) = drifted.partition(|one| one.attached.is_some());
-        let again = attached.into_iter().map(AppliedReport::steps_to_reapply).collect::<Vec<_>>().join(", ");
+        let (launched, attached): (Vec<_>, Vec<_>) =
+            attached.into_iter().partition(|one| matches!(one.state, AppliedState::Launched));
+        let steps = |of: Vec<&AppliedReport>| {
+            let mut steps: Vec<String> = of.into_iter().map(AppliedReport::steps_to_reapply).collect();
+            steps.dedup();
+            steps.join(", ")
+        };
         let missing: BTreeSet<String> =
             others.into_iter().flat_map(AppliedReport::missing).map(ToString::to_string).collect();
         let reassert = missing.into_iter().chain(["`quell apply --reassert`".to_owned()]);
@@ -361,8 +370,8 @@ impl StatusReport {
             reverted,
             advice(of_profiles, "profiles", &reassert),
             unset,
-            advice(of_attached, "attachments", &again),
-            advice(of_launched, "launched programs", "restart the program with `quell run`"),
+            advice(of_attached, "attachments", &steps(attached)),
+            advice(of_launched, "launched programs", &steps(launched)),
             gone,
         ];
         let advice: Vec<String> = advice.into_iter().flatten().collect();

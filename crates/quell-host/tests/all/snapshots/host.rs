@@ -48,6 +48,7 @@ pub(super) fn of_devices_and_host() -> Vec<Edit> {
         edit("settings-not-kept", CannotTell, vec![("/kernel/release", json!("6.12.9"))]),
         edit("adaptive-moderation", Note, vec![("/devices/0/coalescing", json!({"use-adaptive-rx": 1}))]),
         edit("adaptive-moderation", Note, vec![("/devices/0/rx-queues/0/coalescing", json!({"use-adaptive-rx": 1}))]),
+        edit("missing-queue", Serious, vec![("/devices/0/is-up", json!(false))]),
         edit("gro-off", Warning, vec![("/devices/0/features/rx-gro/active", json!(false))]),
         edit(
             "tso-bypasses-napi",
