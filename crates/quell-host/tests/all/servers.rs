@@ -1,6 +1,6 @@
 //! The servers of recorded snapshots, and the next step of each.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::snapshots::{before, healthy, set, snapshot, udp};
 use quell_change::journal::StallRecord;
