@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 
 use quell_change::journal::Purpose;
 use quell_change::missing_queue::MissingQueue;
-use quell_linux::CpuList;
+use quell_linux::{CpuList, Ifindex};
 
 use super::fix::Fix;
 use super::{Finding, Node, Observation, Rule, Severity};
 use crate::attach::ModeCommand;
 use crate::attach::attached::OwnerCondition;
 use crate::snapshot::query::SnapshotQuery;
-use crate::snapshot::{Device, Snapshot};
+use crate::snapshot::{Device, Snapshot, SnapshotSocket};
 
 pub(super) const RULES: &[&Rule] = &[&MISSING_QUEUE];
 
@@ -28,9 +28,9 @@ static MISSING_QUEUE: Rule = Rule {
     source: "net/core/dev.c, __dev_close_many; drivers/net/veth.c, veth_napi_enable and veth_set_features; measured: a \
              veth has no NAPI instances while it is down or without GRO",
     explanation: "Detected if a queue that quell attach, run or apply has set has no NAPI instance, because its link is \
-                  down, GRO is off on a veth, or fewer channels are in use. Without settings of Quell: if the only \
-                  devices of a network namespace that have received packets are down, and a program there waits for \
-                  connections. A warning for profiles. Fix: the command that brings the queue back; then the mode \
+                  down, GRO is off on a veth, or fewer channels are in use. Without settings of Quell: if a link is \
+                  down, and a program that waits for connections is bound to it (SO_BINDTODEVICE), or no other device \
+                  of the network namespace has received packets. A warning for profiles. Fix: the command that brings the queue back; then the mode \
                   again, unless `--follow` or quell run sets it.",
     needs_two: false,
     judges_settings: false,
@@ -43,18 +43,27 @@ fn links_down(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         let received = |device: &Device| device.counters.known().map(|counters| counters.rx_packets > 0);
         let is_other = |other: &&Device| other.namespace == device.namespace && other.name != "lo" && other.is_up;
         let has_other = query.now.devices.iter().filter(is_other).any(|other| received(other) != Some(false));
-        if device.is_up || device.name == "lo" || has_other || received(device) != Some(true) {
+        if device.is_up || device.name == "lo" {
             return None;
         }
-        let serves = |process: &&_| query.serves_in(process, device.namespace);
-        let programs: Vec<Node> = query.now.processes.iter().filter(serves).map(Node::from).collect();
+        let programs = |can_reach: &dyn Fn(Option<Ifindex>) -> bool| -> Vec<Node> {
+            let of_device =
+                |socket: &SnapshotSocket| socket.namespace == device.namespace && can_reach(socket.bound_to);
+            query.now.processes.iter().filter(|process| query.serves_by(process, of_device)).map(Node::from).collect()
+        };
+        let bound = programs(&|bound_to| bound_to == Some(device.ifindex));
+        let (programs, why) = match (bound.is_empty(), has_other || received(device) != Some(true)) {
+            (false, _) => (bound, "a program is bound to it"),
+            (true, true) => return None,
+            (true, false) => (
+                programs(&|bound_to| bound_to.is_none()),
+                "no other device of its network namespace has received a packet",
+            ),
+        };
         (!programs.is_empty()).then(|| Observation {
             severity: Severity::Serious,
             nodes: [Node::from(device)].into_iter().chain(programs).collect(),
-            observed: format!(
-                "the link {} is down, and no other device of its network namespace has received a packet",
-                device.name
-            ),
+            observed: format!("the link {} is down, and {why}", device.name),
             fix: vec![Fix::in_namespace(query, device.namespace, &["ip", "link", "set", &device.name, "up"])],
         })
     };

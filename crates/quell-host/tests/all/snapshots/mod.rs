@@ -409,18 +409,7 @@ pub(crate) fn harmless_edits() -> Vec<HarmlessEdit> {
         socket["state"] = json!("established");
         socket
     };
-    let down = ("/devices/0/is-up", json!(false));
-    let mut second = healthy()["devices"][0].clone();
-    (second["ifindex"], second["name"], second["napis"]) = (json!(3), json!("eth1"), json!([]));
-    let listening = ("/sockets/0/local", json!("127.0.0.1:11211"));
     let mut edits = vec![
-        harmless("missing-queue", "another device receives", vec![down.clone(), ("/devices/-", second)]),
-        harmless(
-            "missing-queue",
-            "the device was never used",
-            vec![down.clone(), ("/devices/0/counters/rx-packets", json!(0))],
-        ),
-        harmless("missing-queue", "nobody else can send to the program", vec![down, listening]),
         harmless("udp-socket-on-several-queues", "it is connected", vec![("/sockets/1", with_remote(udp(101)))]),
         harmless(
             "udp-socket-on-several-queues",
@@ -592,6 +581,7 @@ pub(crate) fn harmless_edits() -> Vec<HarmlessEdit> {
         ),
         harmless("settings-not-kept", "no queue has a mode", with(vec![("/devices/0/driver/driver", json!("veth"))])),
     ];
+    edits.extend(host::harmless_links());
     edits.extend(xdp::harmless_of_xdp());
     edits
 }
