@@ -1,5 +1,6 @@
 //! Fixes of findings about settings that Quell has set: they undo or correct the owner.
 
+use crate::servers::{Facts, only};
 use crate::snapshots::{Edit, edits, healthy, set, snapshot};
 use std::path::PathBuf;
 
@@ -13,10 +14,13 @@ use quell_change::missing_queue::{MissingCause, MissingQueue};
 use quell_host::attach::Attached;
 use quell_host::attach::attached::OwnerCondition;
 use quell_host::attach::owners::{CoveredValues, QueueSharers, covered_values};
+use quell_host::attach::payoff::DoesItPay;
+use quell_host::findings::FixText;
 use quell_host::findings::{Finding, Severity, add_missing_queues, are_owned, examine};
+use quell_host::servers::NextStep;
 use quell_linux::{Ifindex, NapiId, Pid};
 use quell_mode::NapiAttribute;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const NAPI: u32 = 8_193;
 
@@ -135,6 +139,26 @@ fn a_missing_queue_of_an_owner_comes_first_with_the_commands_that_repair_it() {
     let (severity, _, fix) = missing(profile(vec![queue(&[(SUSPEND, 20_000_000)], 5)]), fewer, Some(more)).remove(0);
     assert_eq!((severity, fix), (Severity::Warning, vec![more.to_owned(), "quell apply --reassert".to_owned()]));
     assert_eq!(missing(suspending(), MissingCause::Unknown, None)[0].2, [again]);
+}
+
+#[test]
+fn lost_settings_are_set_again_before_what_follows_from_their_loss_and_after_a_missing_queue() {
+    let mut host = healthy();
+    set(&mut host, "/sockets/1/napi", json!(8194));
+    let with = |drifted| Facts {
+        attached: vec![(4242, crate::servers::attached("suspend20", false))],
+        drifted,
+        ..Facts::default()
+    };
+    assert_eq!(only(&host, &with(false)).next, NextStep::Fix { finding: "epoll-mixes-napis" });
+    let lost = only(&host, &with(true));
+    assert_eq!((lost.next, lost.payoff.map(|it| it.pays)), (NextStep::Check, Some(DoesItPay::Drifted)), "no polls");
+    set(&mut host, "/devices/0/is-up", json!(false));
+    for facts in [with(true), with(false), Facts::default()] {
+        let down = only(&host, &facts);
+        assert_eq!(down.next, NextStep::Fix { finding: "missing-queue" });
+        assert_eq!(down.fix, Some(FixText::Command("ip link set eth0 up".to_owned())));
+    }
 }
 
 #[test]

@@ -139,22 +139,6 @@ fn mixing(reuseport: bool) -> Value {
 }
 
 #[test]
-fn lost_settings_are_set_again_before_what_follows_from_their_loss_and_after_a_missing_queue() {
-    let mut host = healthy();
-    set(&mut host, "/sockets/1/napi", json!(8194));
-    let with = |drifted| Facts { attached: vec![(4242, attached("suspend20", false))], drifted, ..Facts::default() };
-    assert_eq!(only(&host, &with(false)).next, NextStep::Fix { finding: "epoll-mixes-napis" });
-    let lost = only(&host, &with(true));
-    assert_eq!((lost.next, lost.payoff.map(|it| it.pays)), (NextStep::Check, Some(DoesItPay::Drifted)), "no polls");
-    set(&mut host, "/devices/0/is-up", json!(false));
-    for facts in [with(true), with(false), Facts::default()] {
-        let down = only(&host, &facts);
-        assert_eq!(down.next, NextStep::Fix { finding: "missing-queue" });
-        assert_eq!(down.fix, Some(FixText::Command("ip link set eth0 up".to_owned())));
-    }
-}
-
-#[test]
 fn a_server_has_its_present_mode_queues_workers_and_cpu_time() {
     let server = only(&healthy(), &Facts::default());
     assert_eq!((server.name.as_str(), server.pid, server.waits), ("memcached", pid(4242), ServerWait::Epoll));
