@@ -63,6 +63,22 @@ impl MissingQueue {
     }
 }
 
+impl MissingQueue {
+    /// The cause without the command.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        let device = &self.device;
+        match self.cause {
+            MissingCause::LinkDown => format!("the link {device} is down"),
+            MissingCause::GroOff => format!("GRO is off on {device}, and a veth has no NAPI instance without it"),
+            MissingCause::FewerQueues { queues } => {
+                format!("{device} has only {} in use", counted(queues, "receive queue"))
+            }
+            MissingCause::Unknown => format!("the driver of {device} has no NAPI instance for it"),
+        }
+    }
+}
+
 fn observe(device: &FoundDevice) -> ObservedDevice {
     let FoundDevice { namespace, link } = device;
     let queues = || -> Result<u32, NetlinkError> {
@@ -117,16 +133,8 @@ fn channels_of(channels: &Channels) -> Option<&'static str> {
 /// The cause, which ends with the command.
 impl fmt::Display for MissingQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cause, device, command } = self;
-        match cause {
-            MissingCause::LinkDown => write!(f, "the link {device} is down")?,
-            MissingCause::GroOff => write!(f, "GRO is off on {device}, and a veth has no NAPI instance without it")?,
-            MissingCause::FewerQueues { queues } => {
-                write!(f, "{device} has only {} in use", counted(*queues, "receive queue"))?;
-            }
-            MissingCause::Unknown => write!(f, "the driver of {device} has no NAPI instance for it")?,
-        }
-        command.as_ref().map_or(Ok(()), |command| write!(f, ": `{command}`"))
+        f.write_str(&self.reason())?;
+        self.command.as_ref().map_or(Ok(()), |command| write!(f, ": `{command}`"))
     }
 }
 

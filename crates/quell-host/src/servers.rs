@@ -28,8 +28,8 @@ use crate::attach::payoff::{DoesItPay, ModePayoff};
 use crate::attach::receivers::{OutsideWait, accepts_for_others, wait_outside_epolls};
 use crate::attach::{Attached, AttachedMode};
 use crate::findings::{
-    Finding, FixText, GRO_OFF_ID, Node, QueuePerEpoll, Severity, can_be_pinned, can_come_to_mix, expected_device,
-    kinds_of, lacking, modes_without_epolls,
+    Finding, FixText, GRO_OFF_ID, MISSING_QUEUE_ID, Node, QueuePerEpoll, Severity, can_be_pinned, can_come_to_mix,
+    expected_device, kinds_of, lacking, modes_without_epolls,
 };
 use crate::snapshot::arrival::receiving_napis;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
@@ -273,7 +273,8 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         .then(|| (packets as f64 * 1e9 / known.sampled_ns as f64).round() as u64);
     let programs_cpu_ns = processes.iter().map(|process| query.cpu_ns(process)).sum::<Option<u64>>();
     let programs_cpu_wait_ns = processes.iter().map(|process| query.cpu_wait_ns(process)).sum::<Option<u64>>();
-    let payoff = attached.filter(|_| !samples.is_empty()).map(|attached| {
+    let has_drifted = !known.drifted.is_disjoint(&pids);
+    let payoff = attached.filter(|_| !samples.is_empty() || has_drifted).map(|attached| {
         let mode = attached.mode;
         let mut is_unset = false;
         let judged = |(napi, sample): &(NapiId, &QueueSample)| {
@@ -293,13 +294,16 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         let fix = about.iter().find(|finding| finding.leaves_queues_unpolled()).and_then(|finding| finding.fix.first());
         ModePayoff::of(mode, &judged, fix, lacking(query, &pids, queues.len()))
             .on_unset_epolls(is_unset)
-            .drifted(!known.drifted.is_disjoint(&pids))
+            .drifted(has_drifted)
     });
-    let worst = about.iter().filter(|finding| finding.severity >= Severity::Warning).max_by_key(|it| it.severity);
-    // The payoff of an attached mode is worth more than a warning.
-    let says_more = |worst: &Finding, payoff: &ModePayoff| {
-        let is_same = matches!(payoff.pays, DoesItPay::LeavesQueuesUnpolled { .. }) && worst.leaves_queues_unpolled();
-        is_same || worst.severity < Severity::Serious
+    // Of equally severe findings, the first one can be the cause of the others.
+    let worst = about.iter().filter(|finding| finding.severity >= Severity::Warning).rev().max_by_key(|it| it.severity);
+    // The payoff of an attached mode is worth more than a warning. Findings under other settings are not about the mode,
+    // unless its queues are missing.
+    let says_more = |worst: &Finding, payoff: &ModePayoff| match payoff.pays {
+        DoesItPay::Drifted => worst.id != MISSING_QUEUE_ID,
+        DoesItPay::LeavesQueuesUnpolled { .. } if worst.leaves_queues_unpolled() => true,
+        _ => worst.severity < Severity::Serious,
     };
     let to_fix = worst.filter(|worst| !payoff.as_ref().is_some_and(|payoff| says_more(worst, payoff)));
     let setting = ServerSetting::of(query, &queues, &receiving);

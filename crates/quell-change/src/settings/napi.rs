@@ -158,14 +158,10 @@ impl Kind for NapiSettingsChange {
         if self.new.is_empty() {
             return Ok(Comparison::Same);
         }
-        let (name, is_followed) = (&device.link.name, present.history.is_followed());
+        let name = &device.link.name;
         let Some(napi) = instance_now(&device, self)? else {
             let missing = Some(self.missing(&device, present.proc, present.history));
-            let drift = Drift { missing, ..self.drift(name, self.new, None) };
-            return Ok(match is_followed && !device.link.is_up {
-                true => Comparison::BeingSetAgain(drift),
-                false => Comparison::Differs(drift),
-            });
+            return Ok(Comparison::Differs(Drift { missing, ..self.drift(name, self.new, None) }));
         };
         let drifted = self.drifted(present, &napi)?;
         if drifted.is_empty() {
@@ -174,7 +170,7 @@ impl Kind for NapiSettingsChange {
         let drift = self.drift(name, self.new.where_present_in(&drifted), Some(drifted));
         // A follower records a change as soon as it finds a new instance. If that fails, or another program changes the
         // value afterwards, it leaves the instance alone.
-        Ok(match is_followed && !present.history.has_queue(napi.id) {
+        Ok(match present.history.is_followed() && !present.history.has_queue(napi.id) {
             true => Comparison::BeingSetAgain(drift),
             false => Comparison::Differs(drift),
         })

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use quell_change::drift::condition;
+use quell_change::drift::{Condition, condition};
 use quell_change::journal::{History, Journal, Keeper, ListedJournal, Persistence, Purpose, TargetProgram};
 use quell_change::persistent::PersistError;
 use quell_change::recovery::{is_running, left_behind};
@@ -102,14 +102,36 @@ pub fn experiments(attached: &[Attached]) -> BTreeMap<Pid, Pid> {
     running.flat_map(|one| one.history.targets.iter().map(|target| (target.pid, one.owner().pid))).collect()
 }
 
-/// Programs of attachments whose settings another program has changed since, as far as they can be read.
+/// An owner of settings, and their present state.
+#[derive(Debug)]
+pub struct OwnerCondition<'a> {
+    pub owner: &'a Attached,
+    pub condition: Condition,
+    /// Those of its programs that are not children of others, for commands.
+    pub roots: Vec<Pid>,
+}
+
+impl<'a> OwnerCondition<'a> {
+    fn read(owner: &'a Attached) -> Option<Self> {
+        let Attached { path, history, .. } = owner;
+        let pids: Vec<Pid> = history.targets.iter().map(|target| target.pid).collect();
+        let parent_of = |pid| ProcRoot::default().process(pid).stat().ok()?.ppid;
+        Some(Self { owner, condition: condition(path, history).ok()?, roots: parents(&pids, parent_of) })
+    }
+}
+
+/// Conditions of these owners, as far as they can be read.
 #[must_use]
-pub fn drifted(attached: &[Attached]) -> BTreeSet<Pid> {
-    let is_meant = |one: &&Attached| one.mode().is_some();
-    let has_drifted =
-        |one: &&Attached| condition(&one.path, &one.history).is_ok_and(|condition| condition.changed() > 0);
-    let drifted = attached.iter().filter(is_meant).filter(has_drifted);
-    drifted.flat_map(|one| one.history.targets.iter().map(|target| target.pid)).collect()
+pub fn conditions(owners: &[Attached]) -> Vec<OwnerCondition<'_>> {
+    owners.iter().filter_map(OwnerCondition::read).collect()
+}
+
+/// Programs of attachments whose settings another program, or a driver, has changed since.
+#[must_use]
+pub fn drifted(conditions: &[OwnerCondition<'_>]) -> BTreeSet<Pid> {
+    let has_drifted = |one: &&OwnerCondition<'_>| one.owner.mode().is_some() && one.condition.changed() > 0;
+    let drifted = conditions.iter().filter(has_drifted);
+    drifted.flat_map(|one| one.owner.history.targets.iter().map(|target| target.pid)).collect()
 }
 
 /// Changes of a journal that no process undoes.

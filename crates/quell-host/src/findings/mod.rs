@@ -10,6 +10,7 @@ mod host;
 mod lacking;
 mod management;
 mod markdown;
+mod missing_queue;
 mod node;
 mod owners;
 mod placement;
@@ -38,6 +39,7 @@ use crate::snapshot::query::SnapshotQuery;
 pub(crate) use device::{GRO_OFF_ID, gro_on, lacks_napi};
 pub use fix::{Fix, FixText};
 pub use markdown::markdown;
+pub use missing_queue::{MISSING_QUEUE_ID, add_missing_queues};
 pub use node::Node;
 pub(crate) use polling::fix_of_bypass;
 pub use setting::are_owned;
@@ -81,11 +83,15 @@ impl Severity {
     }
 }
 
-#[derive(Debug)]
+/// A kind of finding.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub struct Rule {
+    /// Name of the rule, as findings have it.
     pub id: &'static str,
     /// Highest severity that the rule reports.
     pub severity: Severity,
+    /// The problem in a few words.
     pub title: &'static str,
     /// Effect of the problem, in one sentence.
     pub impact: &'static str,
@@ -96,9 +102,12 @@ pub struct Rule {
     /// Whether the rule compares two snapshots.
     pub needs_two: bool,
     /// Whether the rule judges by counters whether the present settings work. It says nothing about planned settings.
+    #[serde(skip)]
     judges_settings: bool,
     /// Whether a serious finding means that packets of the program stall. Commands refuse to set what causes it.
+    #[serde(skip)]
     pub(crate) stalls: bool,
+    #[serde(skip)]
     examine: fn(&SnapshotQuery<'_>) -> Vec<Observation>,
 }
 
@@ -164,7 +173,9 @@ impl FindingsReport {
 }
 
 pub fn rules() -> impl Iterator<Item = &'static Rule> {
-    let groups: [&[&Rule]; 13] = [
+    let groups: [&[&Rule]; 14] = [
+        // Before what can follow from it.
+        missing_queue::RULES,
         stalls::RULES,
         suspension::RULES,
         queues::RULES,

@@ -160,9 +160,11 @@ fn accepts_connections(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> b
     epoll.sockets().filter_map(|inode| query.socket(inode)).any(listens)
 }
 
-/// Number of receive queues of the device that delivers to a process.
+/// Number of receive queues of the device that delivers to a process. While they are missing, as with the link down, those
+/// from which it has received.
 fn queues_of_device(query: &SnapshotQuery<'_>, process: &Process) -> usize {
-    devices_of(query, process).into_iter().map(|device| receiving_napis(device).len()).max().unwrap_or(0)
+    let of_devices = devices_of(query, process).into_iter().map(|device| receiving_napis(device).len()).max();
+    of_devices.unwrap_or_else(|| process.files.known().map_or(0, |files| query.napis_of(files).len()))
 }
 
 /// Devices that deliver to a process, or will.

@@ -315,7 +315,12 @@ impl<'a> SnapshotQuery<'a> {
 
     /// Whether clients on other hosts can send first to a socket of the process.
     pub(crate) fn serves(&self, process: &'a Process) -> bool {
-        self.sockets_of(process).any(is_served)
+        self.serves_by(process, |_| true)
+    }
+
+    /// The same by a socket of this kind.
+    pub(crate) fn serves_by(&self, process: &'a Process, is_meant: impl Fn(&SnapshotSocket) -> bool) -> bool {
+        self.sockets_of(process).any(|socket| is_served(socket) && is_meant(socket))
     }
 
     /// Packets received through a queue between the snapshots. Uses the driver's queue counter, or the device counter

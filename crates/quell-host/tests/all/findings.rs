@@ -225,6 +225,20 @@ fn suspension_of_a_queue_that_its_program_does_not_poll_is_not_prolonged() {
 }
 
 #[test]
+fn advice_about_connections_of_missing_queues_counts_the_queues_that_delivered_them() {
+    let mut down = healthy();
+    set(&mut down, "/sockets/1/napi", json!(8194));
+    let fix = |host: &Value| {
+        let findings = examine(&snapshot(host), None).findings;
+        findings.into_iter().find(|finding| finding.id == "epoll-mixes-napis").unwrap().fix[0].to_string()
+    };
+    assert!(fix(&down).contains("`-t 2 -N 2`"), "{}", fix(&down));
+    set(&mut down, "/sockets/2/napi", json!(8193));
+    ["napis", "rx-queues"].iter().for_each(|list| set(&mut down, &format!("/devices/0/{list}"), json!([])));
+    assert!(fix(&down).contains("`-t 2 -N 2`"), "{}", fix(&down));
+}
+
+#[test]
 fn harmless_edits_do_not_cause_the_finding() {
     for HarmlessEdit { rule, reason, now } in snapshots::harmless_edits() {
         let mut edited = healthy();

@@ -305,6 +305,19 @@ fn frames_that_no_protocol_wants_are_a_note_and_those_that_a_full_ring_loses_are
 }
 
 #[test]
+fn the_link_that_is_down_is_the_first_finding() {
+    let Some(examined) = Examined::start("down", "plain") else { return };
+    let links = || Links::open_in(&examined.lab.server).unwrap();
+    links().set_down(examined.lab.server_index).unwrap();
+    let report = examine(&examined.look(), None);
+    assert_found(&report, "missing-queue", Severity::Serious);
+    let fix = report.findings[0].fix.first().unwrap().to_string();
+    assert_eq!(fix, format!("ip netns exec {} ip link set server0 up", examined.lab.server_name));
+    links().set_up(examined.lab.server_index).unwrap();
+    assert_eq!(severity(&examine(&examined.look(), None), "missing-queue"), None);
+}
+
+#[test]
 fn recreated_queues_are_found() {
     let Some(examined) = Examined::start("anew", "plain") else { return };
     examined.lab.set_napi(&SUSPEND);

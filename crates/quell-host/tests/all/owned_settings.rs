@@ -1,17 +1,26 @@
 //! Fixes of findings about settings that Quell has set: they undo or correct the owner.
 
+use crate::servers::{Facts, only};
 use crate::snapshots::{Edit, edits, healthy, set, snapshot};
+use std::path::PathBuf;
+
 use quell_change::change::{
-    Change, ChangeOutcome, DeviceId, Diff, HostSetting, NapiSettingsChange, PlannedChange, ThreadAffinity,
+    Change, ChangeOutcome, DeviceId, Diff, Drift, HostSetting, NapiSettingsChange, PlannedChange, ThreadAffinity,
 };
+use quell_change::drift::Condition;
 use quell_change::journal::record::{Begin, FORMAT, Record};
 use quell_change::journal::{History, Keeper, Purpose, TargetProgram};
+use quell_change::missing_queue::{MissingCause, MissingQueue};
 use quell_host::attach::Attached;
+use quell_host::attach::attached::OwnerCondition;
 use quell_host::attach::owners::{CoveredValues, QueueSharers, covered_values};
-use quell_host::findings::{are_owned, examine};
+use quell_host::attach::payoff::DoesItPay;
+use quell_host::findings::FixText;
+use quell_host::findings::{Finding, Severity, add_missing_queues, are_owned, examine};
+use quell_host::servers::NextStep;
 use quell_linux::{Ifindex, NapiId, Pid};
 use quell_mode::NapiAttribute;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const NAPI: u32 = 8_193;
 
@@ -81,6 +90,76 @@ fn fixes(rule: &str, more: &[(&str, Value)], owners: &[&History]) -> Vec<String>
 const DEFER: NapiAttribute = NapiAttribute::DeferHardIrqs;
 const FLUSH: NapiAttribute = NapiAttribute::GroFlushTimeout;
 const SUSPEND: NapiAttribute = NapiAttribute::IrqSuspendTimeout;
+
+/// Missing queues as findings, the first ones before all others: severity, observation, fixes.
+fn missing(history: History, cause: MissingCause, command: Option<&str>) -> Vec<(Severity, String, Vec<String>)> {
+    let host = snapshot(&healthy());
+    let owner = Attached { path: PathBuf::new(), history, keeper: None, is_locked: true };
+    let device = "eth0".to_owned();
+    let why = MissingQueue { cause, device: device.clone(), command: command.map(str::to_owned) };
+    let (setting, made) = ("napi".to_owned(), "defer-hard-irqs 100".to_owned());
+    let of = |queue| Drift {
+        device: Some(device.clone()),
+        queue: Some(queue),
+        setting: setting.clone(),
+        made: made.clone(),
+        now: None,
+        missing: Some(why.clone()),
+    };
+    let condition = Condition { drifted: vec![of(0), of(1)], ..Condition::default() };
+    let roots = vec![Pid::from_kernel(4_242).unwrap()];
+    let owners = [OwnerCondition { owner: &owner, condition, roots }];
+    let Edit { now, .. } = edits().into_iter().find(|edit| edit.rule == "nested-epoll").unwrap();
+    let mut later = healthy();
+    now.into_iter().for_each(|(place, value)| set(&mut later, place, value));
+    let mut findings = examine(&snapshot(&later), None).findings;
+    add_missing_queues(&mut findings, &host, &owners);
+    assert!(findings.iter().any(|finding| finding.id != "missing-queue"));
+    let (first, others) = findings.split_first().unwrap();
+    assert!(first.id == "missing-queue" && others.iter().all(|other| other.id != first.id), "{findings:#?}");
+    findings.truncate(1);
+    let in_words = |one: Finding| (one.severity, one.observed, one.fix.iter().map(ToString::to_string).collect());
+    findings.into_iter().map(in_words).collect()
+}
+
+#[test]
+fn a_missing_queue_of_an_owner_comes_first_with_the_commands_that_repair_it() {
+    let up = "ip link set eth0 up";
+    let suspending = || attached("suspend20", queue(&[(SUSPEND, 20_000_000)], 5));
+    let [(severity, observed, fix)] = &missing(suspending(), MissingCause::LinkDown, Some(up))[..] else { panic!() };
+    assert_eq!((*severity, &**observed), (Severity::Serious, "the link eth0 is down: rx 0-1 of attach suspend20"));
+    let again = "then set the mode again: `quell detach 4242 && quell attach suspend20 4242`";
+    assert_eq!(*fix, [up, again]);
+    let mut followed = suspending();
+    let keeper = followed.begin.owner;
+    followed.append(Record::MaintainedByFollower(keeper)).unwrap();
+    assert_eq!(missing(followed, MissingCause::LinkDown, Some(up))[0].2, [up], "the follower sets it again");
+    let fewer = MissingCause::FewerQueues { queues: 1 };
+    let more = "ethtool -L eth0 combined 2";
+    let (severity, _, fix) = missing(profile(vec![queue(&[(SUSPEND, 20_000_000)], 5)]), fewer, Some(more)).remove(0);
+    assert_eq!((severity, fix), (Severity::Warning, vec![more.to_owned(), "quell apply --reassert".to_owned()]));
+    assert_eq!(missing(suspending(), MissingCause::Unknown, None)[0].2, [again]);
+}
+
+#[test]
+fn lost_settings_are_set_again_before_what_follows_from_their_loss_and_after_a_missing_queue() {
+    let mut host = healthy();
+    set(&mut host, "/sockets/1/napi", json!(8194));
+    let with = |drifted| Facts {
+        attached: vec![(4242, crate::servers::attached("suspend20", false))],
+        drifted,
+        ..Facts::default()
+    };
+    assert_eq!(only(&host, &with(false)).next, NextStep::Fix { finding: "epoll-mixes-napis" });
+    let lost = only(&host, &with(true));
+    assert_eq!((lost.next, lost.payoff.map(|it| it.pays)), (NextStep::Check, Some(DoesItPay::Drifted)), "no polls");
+    set(&mut host, "/devices/0/is-up", json!(false));
+    for facts in [with(true), with(false), Facts::default()] {
+        let down = only(&host, &facts);
+        assert_eq!(down.next, NextStep::Fix { finding: "missing-queue" });
+        assert_eq!(down.fix, Some(FixText::Command("ip link set eth0 up".to_owned())));
+    }
+}
 
 #[test]
 fn a_value_of_a_profile_is_changed_in_the_profile_and_not_beside_it() {

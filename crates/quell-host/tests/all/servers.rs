@@ -1,6 +1,6 @@
 //! The servers of recorded snapshots, and the next step of each.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::snapshots::{before, healthy, set, snapshot, udp};
 use quell_change::journal::StallRecord;
@@ -27,6 +27,8 @@ pub(crate) struct Facts {
     /// Mode of the settings below an attachment.
     pub(crate) below: Option<&'static str>,
     pub(crate) stalls: Vec<StallRecord>,
+    /// Whether the settings of its mode have changed.
+    pub(crate) drifted: bool,
     /// The earlier snapshot, if it differs.
     pub(crate) before: Option<Value>,
 }
@@ -82,7 +84,7 @@ fn of(host: &Value, facts: &Facts) -> Vec<HostServer> {
     let origin = |&(child, parent): &(i32, i32)| (pid(child), ProcessOrigin { parent: Some(pid(parent)), place: None });
     let name = host["processes"][0]["name"].as_str().unwrap().to_owned();
     let known = Known {
-        drifted: &BTreeSet::new(),
+        drifted: &facts.drifted.then(|| pid(4242)).into_iter().collect(),
         owners: &[],
         findings: &examine(&now, Some(&earlier)).findings,
         origins: &facts.parents.iter().map(origin).collect(),

@@ -9,7 +9,7 @@ use clap::{Args, value_parser};
 use quell_change::journal::{EndRecord, StallRecord, TargetProgram};
 use quell_host::attach::AttachedMode;
 use quell_host::attach::attached::{
-    Attached, Unfinished, adapt, attached_modes, drifted, experiments, in_use, unfinished,
+    Attached, Unfinished, adapt, attached_modes, conditions, drifted, experiments, in_use, unfinished,
 };
 use quell_host::attach::measured::settings_below;
 use quell_host::attach::placement::mark_attached_filters;
@@ -43,6 +43,9 @@ const OVERVIEW_S: u64 = 1;
 /// Number of stored results that are searched for answers about the servers.
 const RESULTS_READ: usize = 20;
 
+/// Arguments about the examination of this host.
+const OF_THIS_HOST: [&str; 6] = ["pids", "ProgramsArgs", "device", "netns", "all", "seconds"];
+
 /// Answers of measurements for processes, the newest first.
 type EarlierAnswers = BTreeMap<NamedProcess, Vec<EarlierAnswer>>;
 
@@ -56,13 +59,13 @@ pub(crate) struct DoctorArgs {
     #[arg(long, value_name = "S", default_value_t = 2, value_parser = value_parser!(u64).range(..=3_600))]
     seconds: u64,
     /// Examine one snapshot written by `quell show --json`, or two (earlier first), instead of this host.
-    #[arg(long, value_name = "FILE", num_args = 1..=2, conflicts_with_all = ["pids", "ProgramsArgs", "device", "netns", "all", "seconds"])]
+    #[arg(long, value_name = "FILE", num_args = 1..=2, conflicts_with_all = OF_THIS_HOST)]
     read: Vec<PathBuf>,
     /// Explain one kind of finding.
-    #[arg(long, value_name = "ID", exclusive = true)]
+    #[arg(long, value_name = "ID", conflicts_with_all = OF_THIS_HOST, conflicts_with_all = ["read", "list"])]
     explain: Option<String>,
     /// List all kinds of findings.
-    #[arg(long, exclusive = true)]
+    #[arg(long, conflicts_with_all = OF_THIS_HOST, conflicts_with = "read")]
     list: bool,
     /// Print JSON.
     #[arg(short, long)]
@@ -83,6 +86,22 @@ pub(super) struct DoctorReport<'a> {
     servers: &'a [HostServer],
 }
 
+/// What `quell doctor --list` and `--explain` print.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct RulesReport {
+    schema: &'static str,
+    /// Kinds of findings.
+    rules: Vec<&'static Rule>,
+}
+
+impl RulesReport {
+    pub(super) const SCHEMA: &str = "quell-rules/1";
+
+    fn print(rules: Vec<&'static Rule>) -> Result<(), Failure> {
+        output::json(&Self { schema: Self::SCHEMA, rules })
+    }
+}
+
 /// Runs the command.
 ///
 /// # Errors
@@ -90,10 +109,16 @@ pub(super) struct DoctorReport<'a> {
 pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     let terminal = Terminal::of_stdout();
     if args.list {
-        return output::data(&render::list(findings::rules(), terminal));
+        return match args.json {
+            true => RulesReport::print(findings::rules().collect()),
+            false => output::data(&render::list(findings::rules(), terminal)),
+        };
     }
     if let Some(id) = &args.explain {
-        return output::data(&render::explanation(rule(id)?, terminal));
+        return match args.json {
+            true => RulesReport::print(vec![rule(id)?]),
+            false => output::data(&render::explanation(rule(id)?, terminal)),
+        };
     }
     let diagnosis = match &args.read[..] {
         [] => Diagnosis::of_this_host(&args.scope.with_attachments()?, args.seconds)?,
@@ -171,12 +196,14 @@ impl Diagnosis {
         let origins = servers::origins(now);
         let attached = &servers::with_started_since(attached_modes(owners), now, &origins);
         adapt(&mut report.findings, now, owners, attached);
+        let conditions = conditions(owners);
+        findings::add_missing_queues(&mut report.findings, now, &conditions);
         let known = Known {
             findings: &report.findings,
             origins: &origins,
             attached,
             experiments: &experiments(owners),
-            drifted: &drifted(owners),
+            drifted: &drifted(&conditions),
             owners,
             below,
             measured,

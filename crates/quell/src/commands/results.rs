@@ -16,7 +16,7 @@ use quell_sim::sweep::in_parallel;
 use schemars::{JsonSchema, schema_for};
 
 use super::conformance::ScenariosReport;
-use super::doctor::DoctorReport;
+use super::doctor::{DoctorReport, RulesReport};
 use super::lab::LabsReport;
 use super::respond::RespondReport;
 use super::sim::{self, HostsReport};
@@ -34,8 +34,9 @@ use crate::render::terminal::Terminal;
 use crate::render::{attach, document};
 
 /// Documents that commands print and no command reads.
-const REPORTS: [DocumentKind; 16] = [
+const REPORTS: [DocumentKind; 17] = [
     report::<DoctorReport<'_>>(findings::SCHEMA),
+    report::<RulesReport>(RulesReport::SCHEMA),
     report::<attach::Report<'_>>(attach::Report::SCHEMA),
     report::<DetachReport>(DetachReport::SCHEMA),
     report::<PlanReport<'_>>(PlanReport::SCHEMA),

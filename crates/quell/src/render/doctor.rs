@@ -65,7 +65,7 @@ fn of_kind(kind: &[&Finding], terminal: Terminal) -> String {
 fn fixes(fixes: &[Fix], terminal: Terminal) -> String {
     let text = |fix: &Fix| match fix.text() {
         // Commands are not wrapped, so that they can be copied. All of them need root.
-        FixText::Command(command) => format!("{INDENT}fix: # {}\n", on_one_line(&command)),
+        FixText::Command(command) => format!("{INDENT}run: {}\n", on_one_line(&command)),
         FixText::Advice(advice) => set(&advice, "fix: ", terminal),
     };
     fixes.iter().map(text).collect()

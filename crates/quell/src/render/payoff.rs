@@ -154,7 +154,7 @@ pub(crate) fn figures(payoff: &ModePayoff, are_shared: bool) -> String {
 #[must_use]
 pub(crate) fn in_short(payoff: &ModePayoff) -> &'static str {
     match payoff.pays {
-        DoesItPay::Drifted => "changed by another program, set it again",
+        DoesItPay::Drifted => "settings changed or lost, set it again",
         DoesItPay::NotInEffect { on_unset_epolls: true } => "not set on new epolls, set it again",
         DoesItPay::NotInEffect { .. } => "not in effect",
         DoesItPay::LeavesQueuesUnpolled { .. } => "leaves queues unpolled",
@@ -326,7 +326,7 @@ pub(crate) fn whole_cpus(mode: &DeliveryMode, queues: usize) -> Option<String> {
 #[must_use]
 pub(crate) fn drifted(mode: &DeliveryMode) -> String {
     format!(
-        "another program, or a reset of the device, has changed settings of {mode}, whose figures do not hold: set it again"
+        "another program, or a reset of the device as by link down and up, has changed settings of {mode}: set it again"
     )
 }
 

@@ -385,6 +385,17 @@ mod tests {
     }
 
     #[test]
+    fn the_command_that_brings_a_missing_queue_back_is_the_next_one_without_doctor() {
+        let next = NextStep::Fix { finding: "missing-queue" };
+        let fix = Some(FixText::Command("ip link set eth0 up".to_owned()));
+        let servers = [HostServer { fix, ..server("nginx", next) }];
+        let said = conclusion(&servers, true, Fixes::ByDoctor, &Examined::Host);
+        assert!(said.contains("(missing-queue)") && said.ends_with("  ip link set eth0 up\n"), "{said}");
+        let row = table(&servers, PLAIN, Fixes::ByDoctor);
+        assert!(row.ends_with("fix missing-queue: ip link set eth0 up\n"), "{row}");
+    }
+
+    #[test]
     fn what_no_process_undoes_is_undone_first() {
         let left = |waited| {
             let purpose = Purpose::Attachment { mode: "suspend200".parse().unwrap() };

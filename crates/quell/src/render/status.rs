@@ -239,7 +239,10 @@ impl AppliedReport {
     fn steps_to_reapply(&self) -> String {
         let missing: BTreeSet<String> = self.missing().map(ToString::to_string).collect();
         let set_again = self.attached.filter(|_| !self.is_followed || self.has_changed());
-        let set_again = set_again.map(|attached| format!("`{}`", self.arguments().replace(&attached.mode)));
+        let set_again = set_again.map(|attached| match attached.launched {
+            true => "restart the program with `quell run`".to_owned(),
+            false => format!("`{}`", self.arguments().replace(&attached.mode)),
+        });
         missing.into_iter().chain(set_again).collect::<Vec<_>>().join(", then ")
     }
 
@@ -351,7 +354,13 @@ impl StatusReport {
         });
         let drifted = self.applied.iter().filter(|one| !one.drifted.is_empty());
         let (attached, others): (Vec<_>, Vec<_>) = drifted.partition(|one| one.attached.is_some());
-        let again = attached.into_iter().map(AppliedReport::steps_to_reapply).collect::<Vec<_>>().join(", ");
+        let (launched, attached): (Vec<_>, Vec<_>) =
+            attached.into_iter().partition(|one| matches!(one.state, AppliedState::Launched));
+        let steps = |of: Vec<&AppliedReport>| {
+            let mut steps: Vec<String> = of.into_iter().map(AppliedReport::steps_to_reapply).collect();
+            steps.dedup();
+            steps.join(", ")
+        };
         let missing: BTreeSet<String> =
             others.into_iter().flat_map(AppliedReport::missing).map(ToString::to_string).collect();
         let reassert = missing.into_iter().chain(["`quell apply --reassert`".to_owned()]);
@@ -361,8 +370,8 @@ impl StatusReport {
             reverted,
             advice(of_profiles, "profiles", &reassert),
             unset,
-            advice(of_attached, "attachments", &again),
-            advice(of_launched, "launched programs", "restart the program with `quell run`"),
+            advice(of_attached, "attachments", &steps(attached)),
+            advice(of_launched, "launched programs", &steps(launched)),
             gone,
         ];
         let advice: Vec<String> = advice.into_iter().flatten().collect();
@@ -513,6 +522,7 @@ fn span(seconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use quell_change::missing_queue::MissingCause;
     use quell_result::Document as _;
     use quell_result::top::{ObservedProgram, SkipReason};
 
@@ -572,11 +582,8 @@ mod tests {
         assert!(line(Err("process 42 does not exist".to_owned())).ends_with(": unknown: process 42 does not exist"));
     }
 
-    #[test]
-    fn programs_that_have_exited_are_left_out_unless_all_have() {
-        let program =
-            |pid, name: &str| TargetProgram { pid: Pid::new(pid).unwrap(), start_time_ticks: 7, name: name.to_owned() };
-        let mut applied = AppliedReport {
+    fn applied(programs: Vec<TargetProgram>) -> AppliedReport {
+        AppliedReport {
             purpose: Purpose::Attachment { mode: "suspend20".parse().unwrap() },
             journal: "j".to_owned(),
             journal_name: "attach-42".to_owned(),
@@ -589,7 +596,7 @@ mod tests {
             gone: 0,
             drifted: Vec::new(),
             being_set_again: Vec::new(),
-            programs: vec![program(42, "nginx"), program(43, "nginx")],
+            programs,
             started_since: Vec::new(),
             parents: Vec::new(),
             attached: None,
@@ -598,7 +605,39 @@ mod tests {
             mixes: false,
             sharing: None,
             effects: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_launched_program_whose_link_is_down_needs_the_link_and_no_restart() {
+        let (cause, device) = (MissingCause::LinkDown, "eth0".to_owned());
+        let missing = MissingQueue { cause, device, command: Some("ip link set eth0 up".to_owned()) };
+        let drift = |missing: Option<MissingQueue>| Drift {
+            device: Some("eth0".to_owned()),
+            queue: Some(0),
+            setting: "napi".to_owned(),
+            made: "defer-hard-irqs 100".to_owned(),
+            now: missing.is_none().then(|| "defer-hard-irqs 0".to_owned()),
+            missing,
         };
+        let advice = |drifted| {
+            let mode = "suspend20".parse().unwrap();
+            let attached = Some(AttachedMode { mode, launched: true, ..AttachedMode::default() });
+            let (state, is_followed) = (AppliedState::Launched, true);
+            let launched = AppliedReport { state, attached, is_followed, drifted, ..applied(Vec::new()) };
+            StatusReport::new(vec![launched], Vec::new(), &[], Vec::new(), Vec::new()).advice().unwrap()
+        };
+        let down = advice(vec![drift(Some(missing))]);
+        assert!(down.ends_with("to reapply: the link eth0 is down: `ip link set eth0 up`"), "{down}");
+        let changed = advice(vec![drift(None)]);
+        assert!(changed.ends_with("to reapply: restart the program with `quell run`"), "{changed}");
+    }
+
+    #[test]
+    fn programs_that_have_exited_are_left_out_unless_all_have() {
+        let program =
+            |pid, name: &str| TargetProgram { pid: Pid::new(pid).unwrap(), start_time_ticks: 7, name: name.to_owned() };
+        let mut applied = applied(vec![program(42, "nginx"), program(43, "nginx")]);
         applied.update_programs(|_| None);
         assert_eq!(applied.programs.len(), 2);
         applied.update_programs(|one| {

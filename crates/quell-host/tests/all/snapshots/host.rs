@@ -2,6 +2,26 @@
 
 use super::*;
 
+/// Links that are down, and are no problem.
+pub(super) fn harmless_links() -> Vec<HarmlessEdit> {
+    let down = |reason, more: Vec<(&'static str, Value)>| {
+        harmless("missing-queue", reason, [("/devices/0/is-up", json!(false))].into_iter().chain(more).collect())
+    };
+    vec![
+        down("another device receives", vec![("/devices/-", second_device())]),
+        down("the device was never used", vec![("/devices/0/counters/rx-packets", json!(0))]),
+        down("nobody else can send to the program", vec![("/sockets/0/local", json!("127.0.0.1:11211"))]),
+        down("the program is bound to another device", vec![("/sockets/0/bound-to", json!(3))]),
+    ]
+}
+
+/// A device that receives, without queues.
+fn second_device() -> Value {
+    let mut second = healthy()["devices"][0].clone();
+    (second["ifindex"], second["name"], second["napis"]) = (json!(3), json!("eth1"), json!([]));
+    second
+}
+
 pub(super) fn of_devices_and_host() -> Vec<Edit> {
     use Severity::{CannotTell, Note, Serious, Warning};
     let unknown = |why: Value| json!({"unknown": {"reason": why, "message": "read it: no"}});
@@ -48,6 +68,16 @@ pub(super) fn of_devices_and_host() -> Vec<Edit> {
         edit("settings-not-kept", CannotTell, vec![("/kernel/release", json!("6.12.9"))]),
         edit("adaptive-moderation", Note, vec![("/devices/0/coalescing", json!({"use-adaptive-rx": 1}))]),
         edit("adaptive-moderation", Note, vec![("/devices/0/rx-queues/0/coalescing", json!({"use-adaptive-rx": 1}))]),
+        edit("missing-queue", Serious, vec![("/devices/0/is-up", json!(false))]),
+        edit(
+            "missing-queue",
+            Serious,
+            vec![
+                ("/devices/0/is-up", json!(false)),
+                ("/sockets/0/bound-to", json!(2)),
+                ("/devices/-", second_device()),
+            ],
+        ),
         edit("gro-off", Warning, vec![("/devices/0/features/rx-gro/active", json!(false))]),
         edit(
             "tso-bypasses-napi",

@@ -581,6 +581,7 @@ pub(crate) fn harmless_edits() -> Vec<HarmlessEdit> {
         ),
         harmless("settings-not-kept", "no queue has a mode", with(vec![("/devices/0/driver/driver", json!("veth"))])),
     ];
+    edits.extend(host::harmless_links());
     edits.extend(xdp::harmless_of_xdp());
     edits
 }

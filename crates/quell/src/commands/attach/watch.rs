@@ -88,13 +88,13 @@ impl MissingQueues {
         }
         // A failure hides only the reasons, which `quell status` prints, too.
         let condition = attachment.condition().unwrap_or_default();
-        missing(condition.drifted.iter().chain(&condition.being_set_again))
+        missing(&condition.drifted)
     }
 }
 
-fn missing<'a>(drifts: impl Iterator<Item = &'a Drift>) -> Vec<String> {
+fn missing(drifts: &[Drift]) -> Vec<String> {
     let mut queues: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
-    for (drift, missing) in drifts.filter_map(|drift| Some((drift, drift.missing.as_ref()?))) {
+    for (drift, missing) in drifts.iter().filter_map(|drift| Some((drift, drift.missing.as_ref()?))) {
         queues.entry(missing.to_string()).or_default().extend(drift.queue);
     }
     let line = |(why, rx): (String, BTreeSet<u32>)| {

@@ -2,7 +2,7 @@
 
 use quell_host::attach::mode_command::placement_options;
 use quell_host::attach::{AttachedMode, ModeCommand};
-use quell_host::findings::{EPOLL_MIXES_NAPIS, FixText, QueuePerEpoll};
+use quell_host::findings::{EPOLL_MIXES_NAPIS, FixText, MISSING_QUEUE_ID, QueuePerEpoll};
 use quell_host::servers::{EarlierMeasurement, HostServer, NextStep};
 use quell_linux::visible;
 use quell_mode::DeliveryMode;
@@ -35,7 +35,9 @@ pub(super) fn pays(server: &HostServer) -> Option<(String, Option<String>)> {
 pub(super) fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
     let pid = server.pid;
     match &server.next {
-        NextStep::Fix { .. } if fixes == Fixes::ByDoctor => Some(format!("quell doctor {pid}")),
+        NextStep::Fix { finding } if fixes == Fixes::ByDoctor && *finding != MISSING_QUEUE_ID => {
+            Some(format!("quell doctor {pid}"))
+        }
         // The plan of the mode has the finding and its fix.
         NextStep::FindStall { mode, cause: Some(_) } => {
             Some(ModeCommand::of_pids(Some(*mode), [&pid]).to_string() + " --dry-run")

@@ -383,7 +383,7 @@ fn a_program_that_exits_before_the_mode_is_applied_is_an_error_and_everything_is
 }
 
 #[test]
-fn queues_that_a_follower_sets_again_after_a_flap_of_the_link_are_no_drift() {
+fn queues_that_a_follower_sets_again_are_no_drift_but_a_link_that_stays_down_is() {
     let Some(mut stage) = Stage::enter("cli-flap") else { return };
     let mut follower = stage.follow();
     let of_follower = PidFd::open(Pid::from_kernel(follower.id()).unwrap()).unwrap();
@@ -392,10 +392,14 @@ fn queues_that_a_follower_sets_again_after_a_flap_of_the_link_are_no_drift() {
     // The follower must not set the queues before they are looked at.
     of_follower.signal(Signal::STOP).unwrap();
     links.set_down(index).unwrap();
-    let set_again = "being set again by the follower: server0 queue 0";
-    let status = stage.says(0, &["status"]);
-    assert!(status.contains(set_again) && !status.contains("drifted"), "{status}");
+    let status = stage.says(3, &["status"]);
+    assert!(status.contains("drifted: server0 queue 0") && status.contains("the link server0 is down"), "{status}");
+    let doctor = stage.says(3, &["doctor", &stage.pid()]);
+    assert!(doctor.starts_with("serious: ") && doctor.contains("the link server0 is down: rx 0-1 of"), "{doctor}");
+    let up = format!("ip netns exec {} ip link set server0 up", stage.lab.server_name);
+    assert!(doctor.contains(&format!("  run: {up}\n")) && doctor.contains("(missing-queue)"), "{doctor}");
     links.set_up(index).unwrap();
+    let set_again = "being set again by the follower: server0 queue 0";
     let status = stage.says(0, &["status"]);
     assert!(status.contains(set_again) && !status.contains("has changed"), "{status}");
     of_follower.signal(Signal::CONT).unwrap();
@@ -407,7 +411,12 @@ fn queues_that_a_follower_sets_again_after_a_flap_of_the_link_are_no_drift() {
     follower.wait().unwrap();
     links.set_down(index).unwrap();
     links.set_up(index).unwrap();
-    assert!(stage.says(3, &["status"]).contains("drifted: server0 queue 0"));
+    let again = format!("quell attach {MODE} {}", stage.pid());
+    let status = stage.says(3, &["status"]);
+    assert!(status.contains("drifted: server0 queue 0") && status.contains(&again), "{status}");
+    let doctor = String::from_utf8(stage.quell(&["doctor", &stage.pid()]).output().unwrap().stdout).unwrap();
+    let conclusion = doctor.split_once("conclusion: ").unwrap().1.to_owned();
+    assert!(conclusion.contains("set it again") && conclusion.contains(&again), "{doctor}");
     stage.says(0, &["detach", &stage.pid()]);
     assert!(crate::command::journals_in(&stage.journals()).is_empty());
 }
