@@ -645,7 +645,7 @@ mod tests {
         assert_eq!(kept(Vec::new(), true), "keep base: suspend20 costs cpu ×6.04");
         let modes = ["suspend20", "fullbusy"].map(worse_by_cpu).to_vec();
         assert_eq!(
-            why_keep(&WhyKeep::OthersAreWorse { modes, latency_withheld: true }),
+            why_keep(&WhyKeep::OthersAreWorse { modes, latency_withheld: true }, true),
             ", because every other mode is worse by cpu; latency was not compared, because other programs used most of \
              the server's CPUs: measure latency when the CPUs are free"
         );
