@@ -7,7 +7,7 @@ use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, Goal, SliceFl
 use quell_host::findings::EPOLL_MIXES_NAPIS;
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
-use quell_tune::{ArmReport, ArmState, Confirmation, TuneAnswer, TuneEnd, TuneMetric, TuneResult, WhyNotChosen};
+use quell_tune::{ArmReport, ArmState, Confirmation, TuneAnswer, TuneEnd, TuneMetric, TuneResult};
 
 use crate::experiment::{ExperimentResult, LoadExperiment, SubjectFacts, is_mostly};
 use crate::facts::SteeredFacts;
@@ -532,6 +532,14 @@ impl TuneFile {
         self.search.answer.mode().filter(|_| self.why_withheld().is_none())
     }
 
+    /// Whether the search has decided what to use: a mode, or the present setting, because no other one may be better.
+    #[must_use]
+    pub fn is_decided(&self) -> bool {
+        let TuneResult { answer, rivals, end, .. } = &self.search;
+        let is_answered = *end == TuneEnd::Answered && self.why_withheld().is_none();
+        is_answered && (answer.mode().is_some() || rivals.iter().all(|rival| rival.open_budget_ms().is_none()))
+    }
+
     /// Why the answer of the search does not count, if so.
     #[must_use]
     pub fn why_withheld(&self) -> Option<WhyLonger> {
@@ -569,15 +577,14 @@ impl TuneFile {
     /// The conclusion to keep the present mode, with the rival that looks best and that more time can decide.
     fn not_beaten(&self, present: DeliveryMode) -> Conclusion {
         let quantity = Quantity::Metric(self.search.plan.goal.objective.clone());
-        let open = self.search.rivals.iter().find_map(|rival| match rival.why {
-            WhyNotChosen::Undecided { budget_ms: Some(ms) } | WhyNotChosen::NotCompared { budget_ms: Some(ms) } => {
-                let ratio = rival.interval.map_or(rival.looks, |interval| interval.ratio);
-                Some((EstimatedGain { mode: rival.mode.to_string(), ratio, load: None }, ms))
-            }
-            _ => None,
+        let open = || self.search.rivals.iter().filter_map(|rival| Some((rival, rival.open_budget_ms()?)));
+        let decidable = open().find(|(_, budget_ms)| budget_ms.is_some());
+        let (best, budget_ms) = decidable.or_else(|| open().next()).unzip();
+        let best = best.map(|rival| {
+            let ratio = rival.interval.map_or(rival.looks, |interval| interval.ratio);
+            EstimatedGain { mode: rival.mode.to_string(), ratio, load: None }
         });
-        let (best, budget_ms) = open.unzip();
-        let budget_ms = budget_ms.filter(|_| longer_ms(self.search.plan.budget_ms).is_some());
+        let budget_ms = budget_ms.flatten().filter(|_| longer_ms(self.search.plan.budget_ms).is_some());
         let open = best.map(|best| OpenGain { quantity, best: Some(best) }).into_iter().collect();
         let has_failed = |arm: &&ArmReport| matches!(arm.state, ArmState::NotSettable { .. });
         let because = WhyKeep::NotBeaten { failed: self.search.arms.iter().filter(has_failed).count() };

@@ -94,6 +94,9 @@ fn ksoftirqd(cpus: &CpuList) -> Vec<Pid> {
     proc.pids().unwrap_or_default().into_iter().filter(is_one).collect()
 }
 
+/// Standard deviation of the idle time of a CPU between two readings: the kernel rounds each down to a tick of 10 ms.
+const TICKS_ERROR_MS: f64 = 4.1;
+
 /// Time accounting of a set of CPUs over the measured time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
@@ -124,6 +127,16 @@ impl CpuUse {
     #[must_use]
     pub fn foreign_share_of_busy(&self) -> Option<f64> {
         share(self.tasks_ns.saturating_sub(self.lab_ns), self.capacity_ns.saturating_sub(self.idle_ns + self.steal_ns))
+    }
+
+    /// Time in ms after which the ticks of the idle time are an error of `share` of the busy time, if that goes on. Infinite
+    /// if nothing was busy.
+    #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a trial are far below 2^53")]
+    pub(crate) fn resolved_after_ms(&self, cpus: &CpuList, share: f64) -> f64 {
+        let cpus = cpus.iter().count() as f64;
+        let busy_ns = self.capacity_ns.saturating_sub(self.idle_ns + self.steal_ns);
+        let busy_cpus = cpus * busy_ns as f64 / self.capacity_ns as f64;
+        TICKS_ERROR_MS * cpus.sqrt() / (share * busy_cpus)
     }
 
     /// Share of time in which the CPUs were not idle, 0 to 1.

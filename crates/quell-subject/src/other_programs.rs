@@ -9,7 +9,7 @@ use quell_linux::proc::{PidStat, ProcRoot};
 use quell_linux::{CpuList, Pid, clock, sched};
 use quell_result::facts::OtherProgramFacts;
 
-use crate::counters::{Instruments, Watched};
+use crate::counters::{CpuUse, Instruments, Watched};
 use crate::experiment::server_side;
 
 /// Time for which other programs are observed before the first slice.
@@ -29,19 +29,20 @@ pub struct Contention {
 }
 
 impl Contention {
-    /// Observes for a short time. Returns no contention if `stopped` returned true before its end.
-    pub(crate) fn observe(watched: &Watched, stopped: &dyn Fn() -> bool) -> Self {
+    /// Observes for a short time. Returns the use of the server's CPUs, too. Returns no contention if `stopped` returned true
+    /// before its end.
+    pub(crate) fn observe(watched: &Watched, stopped: &dyn Fn() -> bool) -> (Self, Option<CpuUse>) {
         let (proc, mut none) = (ProcRoot::default(), Instruments::default());
         let processes = ProcessTimes::read(&proc);
         let first = watched.snapshot(&proc, &mut none);
         if !server_side::sleep(OBSERVED, stopped) {
-            return Self::default();
+            return (Self::default(), None);
         }
         let counters = watched.between(&first, &watched.snapshot(&proc, &mut none));
         let flags = server_side::flags_of_other_programs(watched, &counters);
         let programs = processes
             .and_then(|processes| processes.others_since(&proc, watched.server_threads(), &watched.server_cpus));
-        Self { flags, programs: programs.unwrap_or_default() }
+        (Self { flags, programs: programs.unwrap_or_default() }, counters.server_cpus)
     }
 }
 

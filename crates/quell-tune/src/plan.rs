@@ -145,11 +145,23 @@ impl TunePlan {
         }
     }
 
+    /// Time for a confirmation at all loads if `left_ms` is left after `done` others: all of it, if the rest would be too
+    /// short for another one. The first one always leaves time to compare its answer with others.
+    pub(crate) fn confirm_ms(&self, left_ms: f64, done: usize) -> f64 {
+        let share_ms = left_ms * self.confirm_share(done);
+        let another_ms = CONFIRM_BLOCKS_MIN as f64 * self.confirm_block_ms() / CONFIRM_SHARE;
+        if done > 0 && left_ms - share_ms < another_ms { left_ms } else { share_ms }
+    }
+
     /// Number of slices of each arm in a confirmation if `left_ms` is left after `done` others.
     pub(crate) fn confirm_slices(&self, left_ms: f64, done: usize) -> f64 {
+        self.confirm_ms(left_ms, done) / self.confirm_block_ms()
+    }
+
+    /// Time of a block of a confirmation, at each load.
+    fn confirm_block_ms(&self) -> f64 {
         let arms = if self.present == DeliveryMode::default() { 3 } else { 4 };
-        let block_ms = (arms * self.loads.len() as u64 * self.slice_and_settle_ms()) as f64;
-        left_ms * self.confirm_share(done) / block_ms
+        (arms * self.loads.len() as u64 * self.slice_and_settle_ms()) as f64
     }
 
     pub fn check(&self) -> Result<(), TunePlanError> {

@@ -108,6 +108,18 @@ pub struct Rival {
     pub why: WhyNotChosen,
 }
 
+impl Rival {
+    /// Budget that probably decides whether the mode is better, in ms, which is absent if it is too long. `None` if that is
+    /// decided.
+    #[must_use]
+    pub fn open_budget_ms(&self) -> Option<Option<u64>> {
+        match self.why {
+            WhyNotChosen::Undecided { budget_ms } | WhyNotChosen::NotCompared { budget_ms } => Some(budget_ms),
+            _ => None,
+        }
+    }
+}
+
 /// Why a mode that looks better is not the answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case", rename_all_fields = "kebab-case", deny_unknown_fields)]

@@ -249,7 +249,7 @@ impl Tuner {
         let is_possible = tried.len() < CONFIRMATIONS_MAX;
         let finalist = if is_possible { self.race.finalist(&self.plan, &tried) } else { None };
         // Time is left for other candidates, which are needed if this one does not certainly hold a limit.
-        let budget_ms = self.left_ms() * self.plan.confirm_share(tried.len()) / self.plan.loads.len() as f64;
+        let budget_ms = self.plan.confirm_ms(self.left_ms(), tried.len()) / self.plan.loads.len() as f64;
         self.confirming = finalist.map(|arm| Confirming {
             mode: self.race.arms[arm].0,
             against: None,

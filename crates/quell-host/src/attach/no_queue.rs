@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::plan::{AttachObstacle, AttachPlan, AttachRequest, AttachStep, EpollsSetBy, first_of};
 use crate::findings::{FixText, fix_of_bypass, gro_on, lacks_napi};
 use crate::snapshot::query::{SnapshotQuery, bypasses_napi, is_loopback};
-use crate::snapshot::{Device, Files, OtherSocket, Process, SnapshotSocket};
+use crate::snapshot::{Device, Files, OtherSocket, Process, Snapshot, SnapshotSocket};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "cause", rename_all = "kebab-case")]
@@ -36,6 +36,12 @@ pub enum NoQueueCause {
     },
     #[default]
     NoPacket,
+}
+
+/// The cause for which no packet of these programs can pass a queue, as long as they have the sockets of this snapshot.
+#[must_use]
+pub fn final_cause(snapshot: &Snapshot, programs: &BTreeSet<Pid>) -> Option<NoQueueCause> {
+    Some(no_queue_cause(&SnapshotQuery::new(snapshot, None), programs)).filter(NoQueueCause::is_final)
 }
 
 /// The cause for programs that have no known queue.

@@ -183,10 +183,12 @@ pub fn conclusion(conclusion: &Conclusion, left_alone: &[String]) -> String {
             };
             let longer = match budget_ms {
                 Some(_) => format!(": {condition}measure longer"),
+                None if matches!(because, WhyKeep::NotBeaten { .. }) => " and takes too long to decide".to_owned(),
                 None => " after a long measurement".to_owned(),
             };
+            let why = why_keep(because, open.is_empty());
             let open = open_gains(open).map(|open| format!("; {open}{longer}"));
-            format!("keep {mode}{}{unmeasured}{}", why_keep(because), open.unwrap_or_default())
+            format!("keep {mode}{why}{unmeasured}{}", open.unwrap_or_default())
         }
         Conclusion::MeasureLonger { because, worse, open, .. } => why_longer(because, left_alone) + &known(worse, open),
         Conclusion::NotDecidable { mode, within_ms, because, worse, open } => {
@@ -289,10 +291,11 @@ fn is_latency(quantity: &Quantity) -> bool {
 }
 
 const LATENCY_UNMEASURED: &str = "; latency was not measured (--latency)";
-const LATENCY_NOT_IN_GOAL: &str = "; latency is not in the goal and can be worse (a limit: p99<=1.1x)";
+const LATENCY_NOT_IN_GOAL: &str =
+    "; latency is not in the goal and can be worse (a limit: p99<=1.1x, of programs and commands with --latency)";
 
-/// Follows the name of the mode that is kept.
-fn why_keep(because: &WhyKeep) -> String {
+/// Follows the name of the mode that is kept. `is_decided`: no other one may be better.
+fn why_keep(because: &WhyKeep, is_decided: bool) -> String {
     match because {
         WhyKeep::NothingToGain { margin, busy } => {
             let busy =
@@ -322,6 +325,7 @@ fn why_keep(because: &WhyKeep) -> String {
             let (saved, cost) = (changes(saves, ALL_LOADS), changes(costs, ALL_LOADS));
             format!(", unless {saved} under {} is worth {cost}", visible::name(mode))
         }
+        WhyKeep::NotBeaten { failed: 0 } if is_decided => ", because no other mode is better".to_owned(),
         WhyKeep::NotBeaten { failed: 0 } => ", because the search found no better mode".to_owned(),
         WhyKeep::NotBeaten { failed } => format!(
             ", because the search found no better mode among those that it could measure; {} failed, as shown above",
@@ -475,9 +479,10 @@ pub fn search_end(end: &TuneEnd, left_alone: &[String]) -> String {
                 (Some(0), _) => {
                     "no request was answered in a slice: send at a higher rate, or measure for longer".to_owned()
                 }
-                _ => "a slice had no value of it: let the command of --latency print it in every run, or use another \
-                      guard"
-                    .to_owned(),
+                _ => {
+                    "a slice had no value of it: use another guard; a figure of --latency must be printed in every run"
+                        .to_owned()
+                }
             };
             format!(
                 "the guard {} cannot be read, so nothing protects the server: {why}; {restored}",
@@ -491,7 +496,7 @@ pub fn search_end(end: &TuneEnd, left_alone: &[String]) -> String {
         },
         TuneEnd::LoadChanged { from_per_s, to_per_s } => format!(
             "the load has changed from {} to {} requests or packets per second under the present setting, so modes cannot \
-             be compared: send a steady load (--load), or search again when it is steady; {restored}",
+             be compared: send a steady load, or search again when it is steady; {restored}",
             from_per_s.map_or_else(|| ABSENT.to_owned(), short),
             short(*to_per_s)
         ),
@@ -574,6 +579,23 @@ mod tests {
     }
 
     #[test]
+    fn a_search_that_decided_to_keep_the_present_mode_differs_from_one_that_decided_nothing() {
+        let said = |open: &[f64], budget_ms| {
+            let gain = |ratio: &f64| OpenGain {
+                quantity: Quantity::Metric(quell_tune::TuneMetric::Cpu),
+                best: Some(EstimatedGain { mode: "suspend40".to_owned(), ratio: *ratio, load: None }),
+            };
+            let open = open.iter().map(gain).collect();
+            let (mode, because) = (quell_mode::DeliveryMode::default(), WhyKeep::NotBeaten { failed: 0 });
+            conclusion(&Conclusion::Keep { mode, because, open, budget_ms, without_clients: false }, &[])
+        };
+        assert_eq!(said(&[], None), "keep base, because no other mode is better");
+        let undecided = "keep base, because the search found no better mode; cpu (suspend40 −12 %) is undecided";
+        assert_eq!(said(&[0.88], Some(100_000)), format!("{undecided}: measure longer"));
+        assert_eq!(said(&[0.88], None), format!("{undecided} and takes too long to decide"));
+    }
+
+    #[test]
     fn a_conclusion_without_latency_says_so_and_names_what_was_compared() {
         let mode: quell_mode::DeliveryMode = "base".parse().unwrap();
         let kept = |because, without_clients| {
@@ -590,10 +612,7 @@ mod tests {
         let (saves, costs, undecided) = (vec![cpu(0.7, OfferedLoad::Max)], Vec::new(), Vec::new());
         let (instead_of, holds_limits, split, without_clients) = (mode, false, None, true);
         let used = Conclusion::Use { mode, instead_of, saves, costs, undecided, holds_limits, split, without_clients };
-        assert!(
-            conclusion(&used, &[])
-                .ends_with("cpu −30 %; latency is not in the goal and can be worse (a limit: p99<=1.1x)")
-        );
+        assert!(conclusion(&used, &[]).ends_with(&format!("cpu −30 %{LATENCY_NOT_IN_GOAL}")));
     }
 
     fn worse_by_cpu(mode: &str) -> WorseMode {
@@ -626,7 +645,7 @@ mod tests {
         assert_eq!(kept(Vec::new(), true), "keep base: suspend20 costs cpu ×6.04");
         let modes = ["suspend20", "fullbusy"].map(worse_by_cpu).to_vec();
         assert_eq!(
-            why_keep(&WhyKeep::OthersAreWorse { modes, latency_withheld: true }),
+            why_keep(&WhyKeep::OthersAreWorse { modes, latency_withheld: true }, true),
             ", because every other mode is worse by cpu; latency was not compared, because other programs used most of \
              the server's CPUs: measure latency when the CPUs are free"
         );

@@ -14,7 +14,7 @@ use crate::conclusions::{mode, programs, split, unknown, used};
 #[test]
 fn a_search_concludes_its_answer() {
     let mut file = TuneFile::from_json(include_str!("../../../quell/tests/fixtures/tune.json")).unwrap();
-    assert!(used(&file.conclusion()).is_some());
+    assert!(used(&file.conclusion()).is_some() && file.is_decided());
     file.search.answer = TuneAnswer::NoSettingBetter;
     assert!(matches!(
         file.conclusion(),
@@ -25,8 +25,17 @@ fn a_search_concludes_its_answer() {
     assert!(matches!(file.conclusion(), Conclusion::Keep { because: WhyKeep::NotBeaten { failed: 1 }, .. }));
     file.search.arms = arms;
     let rivals = file.search.rivals.clone();
-    let why = WhyNotChosen::Undecided { budget_ms: Some(100_000) };
-    file.search.rivals = vec![Rival { mode: mode("suspend40"), looks: 0.88, interval: None, why }];
+    let rival = |name: &str, why: WhyNotChosen| Rival { mode: mode(name), looks: 0.88, interval: None, why };
+    let longer_than_an_hour = rival("defer40", WhyNotChosen::NotCompared { budget_ms: None });
+    file.search.rivals = vec![rival("defer20", WhyNotChosen::NotBetter)];
+    assert!(file.is_decided(), "no mode may be better");
+    file.search.rivals = vec![longer_than_an_hour.clone()];
+    let conclusion = file.conclusion();
+    let Conclusion::Keep { open, budget_ms: None, .. } = &conclusion else { panic!("{conclusion:?}") };
+    assert!(open[0].best.as_ref().is_some_and(|best| best.mode == "defer40") && !file.is_decided(), "{open:?}");
+    let decidable = rival("suspend40", WhyNotChosen::Undecided { budget_ms: Some(100_000) });
+    file.search.rivals = vec![longer_than_an_hour, decidable];
+    assert!(!file.is_decided());
     let conclusion = file.conclusion();
     let Conclusion::Keep { open, budget_ms: Some(100_000), .. } = &conclusion else { panic!("{conclusion:?}") };
     assert!(open[0].best.as_ref().is_some_and(|best| best.mode == "suspend40"), "{open:?}");

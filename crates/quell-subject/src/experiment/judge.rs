@@ -130,19 +130,23 @@ pub enum JudgeError {
     },
 }
 
-fn how_to_limit(command: &str, limit: Duration) -> &'static str {
-    match limit < RUN_MAX {
+fn how_to_limit(command: &str, limit: Duration) -> String {
+    let advice = match limit < RUN_MAX {
         true if duration_of_load(command).is_some_and(|duration| duration < limit) => {
-            "with --never, a mode that violates a guard is left within 1 s; it measures for less, so the rest is the time \
-             to start and to connect: let `ssh` keep a connection (ControlMaster), connect fewer clients, or search \
-             without --never"
+            let is_by_ssh = command.split_ascii_whitespace().any(|word| word == "ssh" || word.ends_with("/ssh"));
+            let keep = if is_by_ssh { "let `ssh` keep a connection (ControlMaster), " } else { "" };
+            return format!(
+                "with --never, a mode that violates a guard is left within 1 s; it measures for less, so the rest is the \
+                 time to start and to connect: {keep}connect fewer clients, or search without --never"
+            );
         }
         true => {
             "with --never, a mode that violates a guard is left within 1 s: let it measure for less, as in \
              `quell load … --warm-up 0.1 --seconds 0.3`"
         }
         false => "limit its duration, as in `wrk --latency -d 1 …`",
-    }
+    };
+    advice.to_owned()
 }
 
 /// Time for which a command that is `quell load`, or starts it, warms up and measures. `None` for other commands.
@@ -493,7 +497,9 @@ mod tests {
     fn a_load_that_measures_for_less_than_its_limit_is_not_told_to_measure_for_less() {
         let advice = |command: &str| how_to_limit(command, Duration::from_millis(890));
         let short = "ssh client /usr/bin/quell load 10.0.0.1:80 --rate 2K --warm-up 0.1 --seconds=0.3 --figures";
-        assert!(advice(short).contains("the time to start and to connect"), "{}", advice(short));
+        assert!(advice(short).contains("the time to start and to connect: let `ssh` keep"), "{}", advice(short));
+        let local = advice(short.strip_prefix("ssh client ").unwrap());
+        assert!(local.contains("the time to start and to connect: connect fewer") && !local.contains("ssh"), "{local}");
         for long in ["wrk -d 1", "quell load 10.0.0.1:80", "quell load 10.0.0.1:80 --warm-up 0.5 -s 1"] {
             assert!(advice(long).contains("let it measure for less"), "{long}");
         }

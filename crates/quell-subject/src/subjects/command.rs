@@ -76,7 +76,7 @@ pub fn answer(
         plan.check().map_err(|error| Unanswered::Plan { error, plan: plan.clone() })?;
         // The figures that a command of --latency prints are known after its first run.
         if spec.judges.latency.is_none() {
-            metrics::of_server().check(plan)?;
+            metrics::of_started_command().check(plan)?;
         }
     }
     let facts = spec.facts();

@@ -32,6 +32,12 @@ pub struct Available {
 /// Server whose load Quell does not control: only the server is measured.
 pub fn of_server() -> Available {
     let remedy = "p50, p99, errors and other figures need --latency (p50, p99, errors also --clients)";
+    Available { remedy, ..of_started_command() }
+}
+
+/// Command that is started for each slice, under a load that Quell does not control.
+pub fn of_started_command() -> Available {
+    let remedy = "p50, p99, errors and other figures need --latency";
     Available { recorded: figures::names(Work::Packet), has_latencies: false, remedy }
 }
 

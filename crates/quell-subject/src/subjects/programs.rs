@@ -18,6 +18,7 @@ use quell_host::snapshot::Snapshot;
 use quell_host::steer::{SteerRequest, can_pin};
 use quell_host::switching::{BegunSwitching, SwitchError, refuse_queues_of_others};
 use quell_linux::Pid;
+use quell_linux::proc::ProcRoot;
 use quell_mode::{DeliveryMode, ModeKind, Threaded};
 use quell_result::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
 use quell_result::facts::{PRESENT, ProblemFacts, ProgramsFacts};
@@ -30,8 +31,9 @@ use super::preview::{self, Judging, Look};
 use super::refused::{
     by_problem, hides_napi_threads, lacking_cpus, leave_out_stalls, present_as_base, refused_here, under_arms,
 };
-use super::search::search;
+use super::search::{lengthen_slices, search};
 use super::{Answer, HelperError, LoadSource, Operator, Planned, PlannedSubject, Tools, Unanswered, metrics, placed};
+use crate::counters::{CpuUse, Instruments, Watched};
 use crate::experiment::clients::RemoteClients;
 use crate::experiment::figures;
 use crate::experiment::judge::{JudgeOutcome, Judges, PrintedFigures};
@@ -56,6 +58,8 @@ pub struct ProgramsSpec {
     pub accepts_stalls: bool,
     /// Whether only the plan is wanted: no load is started.
     pub is_dry_run: bool,
+    /// Whether slices of a search can be longer than planned.
+    pub slices_can_grow: bool,
 }
 
 /// Answers a question on programs.
@@ -137,6 +141,8 @@ impl Prepared {
 struct FirstRun {
     outcome: JudgeOutcome,
     took_ms: f64,
+    /// Use of the CPUs of the programs.
+    used: Option<CpuUse>,
 }
 
 impl Measurement<'_> {
@@ -150,6 +156,7 @@ impl Measurement<'_> {
             Question::Compare(comparison) => self.add_present(&mut comparison.modes),
             Question::Search(_) => None,
         };
+        operator.follow(SubjectStep::Doing("observing the programs"));
         let (mut preview, is_idle) = self.preview(&question, load.has_load)?;
         refuse_queues_of_others(self.tools.journal, &self.attached, &preview.plan)?;
         let mut stalling = Vec::new();
@@ -173,7 +180,17 @@ impl Measurement<'_> {
         };
         self.tools.journal.check_writable()?;
         let groups = self.decide_groups(&mut preview.snapshot)?;
-        let first = self.run_judges(question.slice_ms(), operator)?;
+        let watched = server_side::watched(&preview.snapshot, &self.spec.targets.pids(), &preview.plan.napis());
+        let first = self.run_judges(&watched, question.slice_ms(), operator)?;
+        let (contention, mut used) = Contention::observe(&watched, self.stopped);
+        if !self.spec.judges.is_empty() {
+            used = first.as_ref().and_then(|first| first.used);
+        }
+        // The run time of NAPI threads is not counted in ticks.
+        used = used.filter(|_| self.spec.slices_can_grow && watched.server_napi.is_empty());
+        if let (Question::Search(plan), Some(used)) = (&mut question, used) {
+            lengthen_slices(plan, &used, &watched.server_cpus);
+        }
         let mut judges_took_ms = first.as_ref().map(|first| first.took_ms as u64);
         let printed = first.map(|first| first.outcome.figures).unwrap_or_default();
         // These connections are not those of the slices, which are steered.
@@ -183,7 +200,7 @@ impl Measurement<'_> {
         let prepared = Prepared { modes, present, preview, groups, problems, has_load, is_idle, printed };
         if self.fit_to_judges(&mut question, &prepared, judges_took_ms, load.clients.as_ref()).is_err() {
             // One slow run is no reason to refuse.
-            let again = self.run_judges(question.slice_ms(), operator)?;
+            let again = self.run_judges(&watched, question.slice_ms(), operator)?;
             judges_took_ms = judges_took_ms.min(again.map(|again| again.took_ms as u64));
             self.fit_to_judges(&mut question, &prepared, judges_took_ms, load.clients.as_ref())?;
         }
@@ -192,7 +209,6 @@ impl Measurement<'_> {
         let facts = self.facts(&prepared, load.clients.as_ref());
         let has_poller = prepared.modes.iter().any(|mode| mode.poller().is_some());
         let lacking_cpus = lacking_cpus(&prepared.preview.plan).filter(|_| has_poller && is_comparison);
-        let contention = self.contention(&prepared.preview);
         let impossible = prepared.modes.iter().zip(&prepared.preview.plan.impossible);
         let left_out = |(mode, why): (&DeliveryMode, &Vec<AttachObstacle>)| Some((*mode, why.first()?.to_string()));
         let subject = PlannedSubject::Programs {
@@ -211,16 +227,25 @@ impl Measurement<'_> {
     }
 
     /// Runs the judges, except for a dry run.
-    fn run_judges(&self, slice_ms: u32, operator: &mut dyn Operator) -> Result<Option<FirstRun>, Unanswered> {
+    fn run_judges(
+        &self,
+        watched: &Watched,
+        slice_ms: u32,
+        operator: &mut dyn Operator,
+    ) -> Result<Option<FirstRun>, Unanswered> {
         let ProgramsSpec { judges, is_dry_run, .. } = self.spec;
         if judges.is_empty() || *is_dry_run {
             return Ok(None);
         }
         operator.follow(SubjectStep::Doing("running the command that measures"));
+        let (proc, mut none) = (ProcRoot::default(), Instruments::default());
+        let before = watched.snapshot(&proc, &mut none);
         let began = Instant::now();
         let outcome = judges.run(slice_ms, self.stopped)?.ok_or(Unanswered::Interrupted)?;
         outcome.without_latency.iter().for_each(|why| operator.follow(SubjectStep::Note(why)));
-        Ok(Some(FirstRun { outcome, took_ms: began.elapsed().as_secs_f64() * 1e3 }))
+        let took_ms = began.elapsed().as_secs_f64() * 1e3;
+        let used = watched.between(&before, &watched.snapshot(&proc, &mut none)).server_cpus;
+        Ok(Some(FirstRun { outcome, took_ms, used }))
     }
 
     /// Gives a question the time that slices take with these judges.
@@ -294,12 +319,6 @@ impl Measurement<'_> {
     fn decide_groups(&self, snapshot: &mut Snapshot) -> Result<Groups, Unanswered> {
         let wanted = placed::requested(&self.spec.placement, &self.attached);
         placed::decide_groups(&wanted, &self.attached, self.tools.journal, &self.spec.targets, snapshot)
-    }
-
-    /// Observes for a short time whether other programs keep the CPUs of the programs busy.
-    fn contention(&self, preview: &Preview) -> Contention {
-        let watched = server_side::watched(&preview.snapshot, &self.spec.targets.pids(), &preview.plan.napis());
-        Contention::observe(&watched, self.stopped)
     }
 
     fn helpful_placement(&self, prepared: &Prepared) -> Vec<String> {

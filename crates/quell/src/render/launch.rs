@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use quell_host::attach::describe_step;
+use quell_host::attach::no_queue::{NoQueueCause, SEND_REQUESTS};
 use quell_host::attach::plan::QueueStep;
 use quell_host::attach::{AttachPlan, AttachStep, Pass};
 use quell_host::steer::SteerRequest;
@@ -62,6 +63,11 @@ pub(crate) fn set_on<'a>(mode: &DeliveryMode, queues: impl Iterator<Item = &'a Q
     };
     let on: Vec<String> = devices.into_iter().map(on).collect();
     (!on.is_empty()).then(|| format!("{mode} is set on {}: waiting for the first packets", on.join(", ")))
+}
+
+/// Why a mode has no effect on a command whose data passes no queue, and what to do.
+pub(crate) fn queueless(mode: &DeliveryMode, cause: &NoQueueCause) -> String {
+    format!("{mode} has no effect on the command: {cause}, and {SEND_REQUESTS}")
 }
 
 fn in_words(settings: &PreloadSettings) -> Vec<String> {

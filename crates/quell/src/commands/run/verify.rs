@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::time::{Duration, Instant};
 
+use quell_host::attach::no_queue::{NoQueueCause, final_cause};
 use quell_host::attach::{Selection, Targets};
 use quell_host::snapshot::{Process, Snapshot, SnapshotScope, take};
 use quell_launch::library_report::Library;
@@ -12,7 +14,7 @@ use quell_launch::program::{LaunchProgram, NotPreloaded, Reach};
 use quell_launch::reached::{Needs, ReachTracker, Reached};
 use quell_linux::Pid;
 use quell_linux::proc::ProcRoot;
-use quell_mode::DeliveryMode;
+use quell_mode::{DeliveryMode, Requirement};
 
 use crate::output;
 use crate::render::launch as render;
@@ -42,6 +44,30 @@ pub(crate) fn why_without_effect(
     looked.first().map(|reached| render::reached(mode, &settings, reached, None))
 }
 
+/// Time after which the sockets of a command are taken for those that it serves.
+const SETTLED: Duration = Duration::from_secs(1);
+
+/// Whether the data of a command passes no queue, for longer than its start takes.
+#[derive(Debug, Default)]
+struct QueuelessWatch {
+    since: Option<Instant>,
+    is_reported: bool,
+}
+
+impl QueuelessWatch {
+    /// Returns the cause once.
+    fn look(&mut self, cause: Option<NoQueueCause>, now: Instant) -> Option<NoQueueCause> {
+        let Some(cause) = cause else {
+            self.since = None;
+            return None;
+        };
+        let since = *self.since.get_or_insert(now);
+        let is_new = !self.is_reported && now.duration_since(since) >= SETTLED;
+        self.is_reported |= is_new;
+        is_new.then_some(cause)
+    }
+}
+
 pub(super) struct Verifier {
     mode: DeliveryMode,
     settings: PreloadSettings,
@@ -50,6 +76,7 @@ pub(super) struct Verifier {
     /// The command and its descendants; absent if the attachment finds them.
     targets: Option<Targets>,
     tracker: ReachTracker,
+    queueless: QueuelessWatch,
 }
 
 impl Verifier {
@@ -63,6 +90,7 @@ impl Verifier {
             proc: ProcRoot::default(),
             targets: None,
             tracker: ReachTracker::default(),
+            queueless: QueuelessWatch::default(),
         }
     }
 
@@ -92,6 +120,7 @@ impl Verifier {
     /// Judges processes of a snapshot. Reads the reports of their libraries after the snapshot, so that a report covers
     /// every call in it.
     pub(super) fn look(&mut self, snapshot: &Snapshot, pids: &BTreeSet<Pid>) {
+        self.look_for_queueless(snapshot, pids);
         if !self.is_needed() {
             return;
         }
@@ -108,9 +137,18 @@ impl Verifier {
         }
     }
 
+    fn look_for_queueless(&mut self, snapshot: &Snapshot, pids: &BTreeSet<Pid>) {
+        // A program that spins before it sleeps does so for events of every kind.
+        let needs_queue =
+            self.mode != DeliveryMode::default() && !self.mode.requirements().contains(&Requirement::SpinBeforeSleep);
+        if needs_queue && let Some(cause) = self.queueless.look(final_cause(snapshot, pids), Instant::now()) {
+            output::say(&format!("quell: {}", render::queueless(&self.mode, &cause)));
+        }
+    }
+
     /// Reports processes without a result after the command has exited.
     pub(super) fn end(&self) {
-        if self.is_needed() && self.tracker.is_empty() {
+        if self.is_needed() && self.tracker.is_empty() && !self.queueless.is_reported {
             let mode = &self.mode;
             output::say(&format!(
                 "quell: whether {mode} reached the command is unknown: no sockets of it were observed"
@@ -124,5 +162,21 @@ impl Verifier {
             Reach::FromOutside(why) => Some(why),
             Reach::Preload => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_whose_data_passes_no_queue_is_reported_once_and_not_while_it_starts() {
+        let (mut watch, began) = (QueuelessWatch::default(), Instant::now());
+        let local = || Some(NoQueueCause::Loopback);
+        let mut at = |ms, cause| watch.look(cause, began + Duration::from_millis(ms));
+        assert_eq!((at(0, local()), at(900, local())), (None, None), "it may open other sockets");
+        assert_eq!((at(950, None), at(1_000, local()), at(1_950, local())), (None, None, None), "it had others");
+        assert_eq!((at(2_000, local()), at(4_000, local())), (local(), None));
+        assert_eq!((at(4_100, None), at(5_000, local()), at(7_000, local())), (None, None, None), "once");
     }
 }

@@ -195,6 +195,10 @@ impl SubjectArgs {
         let refused = self.applies().into_iter().chain(others.iter().copied());
         let mut refused = refused.filter(|(given, _, places)| *given && !places.contains(&place));
         match refused.next() {
+            // `--on lab` can be given beside it, and is one of the places of most options.
+            Some((_, option, _)) if place.is_published() => {
+                Err(Failure::usage(format!("{option} cannot be used with {}", place.words())))
+            }
             Some((_, option, places)) => {
                 // Its options are those of a guest and of a published experiment.
                 let named = places.iter().filter(|place| **place != Place::PublishedGuest);

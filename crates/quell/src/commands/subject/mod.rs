@@ -49,6 +49,10 @@ impl Place {
             Self::PublishedGuest => "--experiment c --on vm",
         }
     }
+
+    fn is_published(self) -> bool {
+        matches!(self, Self::Published | Self::PublishedGuest)
+    }
 }
 
 /// Parses the command of a judge.
@@ -99,7 +103,8 @@ impl SubjectArgs {
             (None, None) => LoadSource::Live,
         };
         let (placement, accepts_stalls) = (self.placement.wanted(), self.accept_stalls);
-        Ok(ProgramsSpec { targets, load, judges, placement, accepts_stalls, is_dry_run })
+        let slices_can_grow = self.slice.is_none();
+        Ok(ProgramsSpec { targets, load, judges, placement, accepts_stalls, is_dry_run, slices_can_grow })
     }
 
     pub(super) fn of_command(&self, judges: Judges) -> Result<CommandSpec, Failure> {

@@ -196,10 +196,17 @@ fn finish(
     match &result.end {
         TuneEnd::Answered => match profile_file.filter(|_| found.is_none()) {
             None => Ok(()),
-            Some(file) => {
-                let text =
-                    format!("no profile was written to {}: no better mode was found", visible::path(file.path()));
-                Err(Failure::new(Exit::VerifyFailed, text))
+            Some(profile) => {
+                let unwritten = format!("no profile was written to {}", visible::path(profile.path()));
+                let present = result.plan.name(result.plan.present);
+                match file.is_decided() {
+                    true => output::say(&format!("{unwritten}: keep {present}, because no other mode is better")),
+                    false => {
+                        let text = format!("{unwritten}: whether a mode is better than {present} was not decided");
+                        return Err(Failure::new(Exit::VerifyFailed, text));
+                    }
+                }
+                Ok(())
             }
         },
         TuneEnd::Interrupted => {

@@ -242,6 +242,26 @@ fn nothing_is_claimed_about_a_command_without_observed_sockets() {
     );
 }
 
+#[test]
+fn a_command_whose_data_passes_no_queue_is_reported() {
+    let Some(lab) = RunLab::raise("queueless") else { return };
+    let path = lab.file("memcached.sock");
+    for (mode, command, why) in [
+        (
+            "suspend200",
+            ["memcached", "-u", "root", "-s", path.to_str().unwrap()].as_slice(),
+            "the programs listen on Unix or vsock sockets only",
+        ),
+        ("defer200", &[lab::QUELL, "respond", "127.0.0.1:7003"], "all sockets of the programs have loopback addresses"),
+    ] {
+        let quell = lab.run(&[mode], command);
+        let said = format!("quell: {mode} has no effect on the command: {why}");
+        wait_until(|| if quell.err().contains(&said) { Ok(()) } else { Err(quell.err()) });
+        quell.signal(Signal::TERM);
+        assert_eq!(quell.end().err.matches("no effect on the command").count(), 1, "printed once");
+    }
+}
+
 /// Quell's own responder is a program like any other.
 #[test]
 fn the_sockets_of_quell_respond_busy_poll() {
