@@ -2,6 +2,8 @@
 //! present mode of each and its next step. Pure, except [`origins`].
 
 mod earlier;
+mod local;
+mod measured;
 mod next_step;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,14 +12,17 @@ use std::net::SocketAddr;
 use quell_change::journal::{StallRecord, TargetProgram};
 use quell_linux::proc::{ProcRoot, ProgramPlace};
 use quell_linux::{NapiId, Pid};
-use quell_mode::{DeliveryMode, NapiSettings, PartialNapiSettings};
+use quell_mode::DeliveryMode;
 use quell_sampler::QueueSample;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use next_step::{Answered, by_answers, of_attached, of_unattached};
+use measured::{MeasuredSetting, ServerSetting, sorting};
+use next_step::{of_attached, of_unattached};
 
 pub use earlier::{EarlierAnswer, EarlierMeasurement, EarlierVerdict, OpenQuestion, OwnLoad};
+pub use local::{LocalServer, local_servers};
+pub use measured::{JudgedMode, MeasuredStep, measured_step};
 pub use next_step::NextStep;
 
 use crate::attach::effect::{EffectOnQueue, judge};
@@ -28,8 +33,8 @@ use crate::attach::payoff::{DoesItPay, ModePayoff};
 use crate::attach::receivers::{OutsideWait, accepts_for_others, wait_outside_epolls};
 use crate::attach::{Attached, AttachedMode};
 use crate::findings::{
-    Finding, FixText, GRO_OFF_ID, MISSING_QUEUE_ID, Node, QueuePerEpoll, Severity, can_be_pinned, can_come_to_mix,
-    expected_device, kinds_of, lacking, modes_without_epolls,
+    Finding, FixText, GRO_OFF_ID, MISSING_QUEUE_ID, Node, QueuePerEpoll, Severity, can_be_pinned, expected_device,
+    kinds_of, lacking, modes_without_epolls,
 };
 use crate::snapshot::arrival::receiving_napis;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
@@ -117,6 +122,9 @@ pub enum ServerWait {
 /// A process by its PID and name.
 pub type NamedProcess = (Pid, String);
 
+/// Answers of measurements for processes, the newest first.
+pub type EarlierAnswers = BTreeMap<NamedProcess, Vec<EarlierAnswer>>;
+
 /// Data of `/proc` that snapshots do not have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProcessOrigin {
@@ -174,7 +182,7 @@ pub struct Known<'a> {
     /// Settings of attached processes without their attachments, as far as they are known.
     pub below: &'a BTreeMap<Pid, DeliveryMode>,
     /// Answers of measurements for a process with this PID and name, the newest first.
-    pub measured: &'a BTreeMap<NamedProcess, Vec<EarlierAnswer>>,
+    pub measured: &'a EarlierAnswers,
     /// Records of modes whose queues stalled.
     pub stalls: &'a [StallRecord],
     /// Polls of each queue. Empty if they cannot be sampled.
@@ -188,17 +196,9 @@ pub struct Known<'a> {
 #[must_use]
 pub fn servers(now: &Snapshot, before: Option<&Snapshot>, known: &Known<'_>) -> Vec<HostServer> {
     let query = SnapshotQuery::new(now, before);
-    let managed: BTreeSet<u64> = now.management_sockets.known_elements().copied().collect();
     let by_root = by_root(now, known.origins);
-    let is_managed = |processes: &[&Process]| {
-        let mut held = processes.iter().flat_map(|process| query.sockets_of(process));
-        held.any(|socket| managed.contains(&socket.inode))
-    };
     let of_root = |processes: Vec<&Process>| {
-        let receives = |process: &&Process| query.serves(process) || receives_frames(&query, process);
-        let is_server = processes.iter().any(receives);
-        let is_own = processes.iter().all(|process| process.is_own());
-        (is_server && !is_own && !is_managed(&processes)).then(|| {
+        (receives(&query, &processes) && !is_left_out(&query, &processes)).then(|| {
             let inodes = processes.iter().filter_map(|process| process.namespace.known());
             let netns = inodes.copied().find_map(|inode| now.other_netns(inode));
             HostServer { netns, ..server(&query, &processes, known) }
@@ -229,6 +229,18 @@ fn by_root<'a>(now: &'a Snapshot, origins: &BTreeMap<Pid, ProcessOrigin>) -> BTr
     programs
 }
 
+/// Whether clients on other hosts can send first to a program, or a queue delivers frames to it.
+fn receives(query: &SnapshotQuery<'_>, processes: &[&Process]) -> bool {
+    processes.iter().any(|process| query.serves(process) || receives_frames(query, process))
+}
+
+/// Whether a program is Quell's own, or has connections of the present SSH session.
+fn is_left_out(query: &SnapshotQuery<'_>, processes: &[&Process]) -> bool {
+    let managed: BTreeSet<u64> = query.now.management_sockets.known_elements().copied().collect();
+    let mut held = processes.iter().flat_map(|process| query.sockets_of(process));
+    processes.iter().all(|process| process.is_own()) || held.any(|socket| managed.contains(&socket.inode))
+}
+
 /// Whether an AF_XDP socket of the process receives from a queue.
 fn receives_frames(query: &SnapshotQuery<'_>, process: &Process) -> bool {
     let mut sockets = process.files.known().into_iter().flat_map(|files| &files.xdp_details);
@@ -256,12 +268,7 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let count = |severity| kinds_of(severity, about.iter().copied());
     let answers = processes.iter().find_map(|process| known.measured.get(&(process.pid, process.name.clone())));
     let is_steered = attached.is_some_and(|it| it.steers);
-    let mixing = QueuePerEpoll::of_epolls(query, &receiving).filter(|_| !is_steered);
-    let can_steer = !is_steered
-        && match &mixing {
-            Some(by) => *by == QueuePerEpoll::Steered,
-            None => processes.iter().any(|process| can_come_to_mix(query, process)),
-        };
+    let (mixing, can_steer) = sorting(query, processes, &receiving, is_steered);
     let modes = match waits {
         ServerWait::Epoll if mixing.is_none() || can_steer => Vec::new(),
         _ => modes_without_epolls(query, &pids, queues.len()),
@@ -306,33 +313,15 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         _ => worst.severity < Severity::Serious,
     };
     let to_fix = worst.filter(|worst| !payoff.as_ref().is_some_and(|payoff| says_more(worst, payoff)));
-    let setting = ServerSetting::of(query, &queues, &receiving);
-    let present = setting.mode();
-    let below = match attached {
-        Some(_) => pids
-            .iter()
-            .find_map(|pid| known.below.get(pid))
-            .map_or(ServerSetting::Unknown, |mode| ServerSetting::OfMode(*mode)),
-        None => setting,
+    let setting = MeasuredSetting {
+        below: attached.map(|_| pids.iter().find_map(|pid| known.below.get(pid)).copied().into()),
+        present: ServerSetting::of(query, &queues, &receiving),
+        is_steered,
+        can_steer,
+        mixing: mixing.as_ref(),
     };
-    let measured = || {
-        let answers = answers.into_iter().flatten().filter(|answer| !(is_steered && answer.is_unsteered()));
-        let (current, old): (Vec<_>, Vec<_>) = answers.partition(|answer| {
-            let is_set = attached.is_none() && answer.mode().is_some_and(|mode| present == Some(mode));
-            is_set || below.is_one_of(&answer.settings)
-        });
-        match (current.is_empty(), old.first()) {
-            (true, Some(EarlierAnswer { measured, settings, .. })) => {
-                Answered::Missing(Box::new(NextStep::SettingsChanged {
-                    steered: can_steer,
-                    measured: measured.clone(),
-                    then: settings.first().copied().unwrap_or_default(),
-                    now: below.mode(),
-                }))
-            }
-            _ => by_answers(current.into_iter(), load, mixing.as_ref(), can_steer),
-        }
-    };
+    let present = setting.present.mode();
+    let measured = || setting.answered(answers.map_or(&[], Vec::as_slice), load);
     let no_queue = is_idle.then(|| no_queue_cause(query, &pids));
     let experiment = pids.iter().find_map(|pid| known.experiments.get(pid));
     let is_one_of = |program: &TargetProgram| {
@@ -465,46 +454,5 @@ fn concerns(query: &SnapshotQuery<'_>, finding: &Finding, processes: &[&Process]
         // A finding about another program on the same queue is not about this one.
         false => named.contains(&true),
         true => finding.nodes.iter().any(is_its_queue),
-    }
-}
-
-/// Setting of all queues and epolls of a server.
-#[derive(Debug, Clone, Copy)]
-enum ServerSetting {
-    Unknown,
-    /// It differs between them, or no mode has it.
-    OfNoMode,
-    OfMode(DeliveryMode),
-}
-
-impl ServerSetting {
-    fn of(query: &SnapshotQuery<'_>, queues: &BTreeSet<NapiId>, epolls: &[&EpollContext<'_>]) -> Self {
-        let of_queues: Option<Vec<_>> = queues.iter().map(|&id| Some(query.napi(id)?.1.settings())).collect();
-        let params: Option<Vec<_>> = epolls.iter().map(|epoll| epoll.params).collect();
-        let (Some(of_queues), Some(params)) = (of_queues, params) else { return Self::Unknown };
-        let Some(&napi) = of_queues.first() else { return Self::Unknown };
-        let epoll = params.first().copied().unwrap_or_default();
-        let is_equal = of_queues.iter().all(|other| *other == napi) && params.iter().all(|other| *other == epoll);
-        let Some(napi) = PartialNapiSettings::from(NapiSettings::default()).changed_by(&napi).complete() else {
-            return Self::Unknown;
-        };
-        let mode = if is_equal { DeliveryMode::recognised(napi, epoll) } else { None };
-        mode.map_or(Self::OfNoMode, Self::OfMode)
-    }
-
-    fn mode(self) -> Option<DeliveryMode> {
-        match self {
-            Self::OfMode(mode) => Some(mode),
-            Self::Unknown | Self::OfNoMode => None,
-        }
-    }
-
-    /// Whether it is one of these, as far as it is known.
-    fn is_one_of(self, modes: &[DeliveryMode]) -> bool {
-        match self {
-            Self::Unknown => true,
-            Self::OfNoMode => false,
-            Self::OfMode(mode) => modes.contains(&mode),
-        }
     }
 }

@@ -1,6 +1,8 @@
 //! Reports of `quell top`: what happened on the queues and in the programs during an interval; and a recording, which
 //! is many of them.
 
+use std::collections::BTreeSet;
+
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::payoff::ModePayoff;
 use quell_linux::proc::ProcRoot;
@@ -37,6 +39,18 @@ pub struct IntervalReport {
     pub idle_states: Vec<ObservedIdleState>,
     /// Number of processes whose files the reader may not access, so that it is unknown whether they have sockets.
     pub hidden_processes: usize,
+}
+
+impl IntervalReport {
+    /// Packets per second from the queues of these programs; absent if one of the queues was not sampled.
+    #[must_use]
+    pub fn packets_per_s(&self, pids: &[Pid]) -> Option<u64> {
+        let programs = self.programs.iter().filter(|program| pids.contains(&program.pid));
+        let napis: BTreeSet<NapiId> = programs.flat_map(|program| program.napis.iter().copied()).collect();
+        let packets = |napi| Some(self.queues.iter().find(|queue| queue.napi == napi)?.sample?.packets);
+        let packets = napis.into_iter().map(packets).sum::<Option<u64>>()?;
+        (self.interval_ns > 0).then(|| (packets as f64 * 1e9 / self.interval_ns as f64).round() as u64)
+    }
 }
 
 impl Document for IntervalReport {

@@ -2,6 +2,7 @@
 //! computed from snapshots.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 
 use quell_linux::{NapiId, Pid};
 use schemars::JsonSchema;
@@ -9,6 +10,7 @@ use serde::Serialize;
 
 use super::plan::{AttachPlan, QueueStep};
 use crate::snapshot::query::{EpollBatch, EpollContext, SnapshotQuery};
+use crate::snapshot::{Process, SnapshotSocket};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -16,6 +18,8 @@ pub struct AffectedProcess {
     pub pid: Pid,
     pub name: String,
     pub sockets: usize,
+    /// Whether each of these sockets is the other end of a connection of the programs.
+    pub is_client: bool,
     pub napis: Vec<NapiId>,
     /// Longest delay of one of its packets; absent if the mode delays no packets.
     pub longest_wait: Option<LongestWait>,
@@ -51,21 +55,37 @@ pub(super) fn affected_processes(
 ) -> Vec<AffectedProcess> {
     let waits: BTreeMap<NapiId, Option<LongestWait>> =
         plan.queues().map(|step| (step.napi, longest_wait(query, targets, step))).collect();
-    let others = query.now.processes.iter().filter(|process| !targets.contains(&process.pid));
-    let affected = |process: &crate::snapshot::Process| {
+    let (theirs, others): (Vec<&Process>, Vec<_>) =
+        query.now.processes.iter().partition(|process| targets.contains(&process.pid));
+    let ends = |socket: &SnapshotSocket| {
+        let end = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
+        Some((end(socket.local?), end(socket.remote?)))
+    };
+    let accepted: BTreeSet<_> =
+        theirs.into_iter().flat_map(|process| query.sockets_of(process)).filter_map(ends).collect();
+    let is_theirs =
+        |socket: &SnapshotSocket| ends(socket).is_some_and(|(local, remote)| accepted.contains(&(remote, local)));
+    let is_set = |napis: &BTreeSet<NapiId>| napis.iter().any(|napi| waits.contains_key(napi));
+    let affected = |process: &Process| {
         let files = process.files.known()?;
-        let sockets = files.sockets.iter().filter_map(|held| query.socket(held.inode));
+        let sockets = query.sockets_of(process).map(|socket| (query.queues_of(socket), is_theirs(socket)));
         let by_xdp = files.xdp_details.iter().filter_map(|socket| query.napi_of_xdp(socket).ok()?);
-        let arrive_by = sockets.map(|socket| query.queues_of(socket)).chain(by_xdp.map(|napi| BTreeSet::from([napi])));
-        let arrive_by = arrive_by.filter(|napis| napis.iter().any(|napi| waits.contains_key(napi)));
-        let by: Vec<BTreeSet<NapiId>> = arrive_by.collect();
+        let arrive_by = sockets.chain(by_xdp.map(|napi| (BTreeSet::from([napi]), false)));
+        let (by, are_theirs): (Vec<BTreeSet<NapiId>>, Vec<bool>) = arrive_by.filter(|(napis, _)| is_set(napis)).unzip();
         let napis: BTreeSet<NapiId> = by.iter().flatten().copied().filter(|napi| waits.contains_key(napi)).collect();
         let longest_wait = napis.iter().filter_map(|napi| waits[napi]).max();
         let (pid, name) = (process.pid, process.name.clone());
         let napis: Vec<NapiId> = napis.into_iter().collect();
-        (!napis.is_empty()).then_some(AffectedProcess { pid, name, sockets: by.len(), napis, longest_wait })
+        (!napis.is_empty()).then_some(AffectedProcess {
+            pid,
+            name,
+            sockets: by.len(),
+            is_client: are_theirs.iter().all(|is_theirs| *is_theirs),
+            napis,
+            longest_wait,
+        })
     };
-    others.filter_map(affected).collect()
+    others.into_iter().filter_map(affected).collect()
 }
 
 /// Nothing polls the queue while the program handles events (`ep_poll` in `fs/eventpoll.c`). With a deferred interrupt,

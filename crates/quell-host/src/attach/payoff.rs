@@ -25,6 +25,9 @@ pub struct ModePayoff {
     pub mode: DeliveryMode,
     /// Number of its queues that were observed.
     pub queues: usize,
+    /// Packets per second from these queues; null if none was observed, and in recordings of older versions.
+    #[serde(default)]
+    pub packets_per_s: Option<u64>,
     /// Polls of the queues per packet; null without packets.
     pub polls_per_packet: Option<f64>,
     /// Share of the polls by programs, 0 to 1; null without polls.
@@ -167,6 +170,7 @@ impl ModePayoff {
         Self {
             mode,
             queues: queues.len(),
+            packets_per_s: packets_per_s(queues.iter().map(|(seen, _)| seen)),
             polls_per_packet: ratio(polls, packets),
             program_share: ratio(sum(EffectOnQueue::by_programs), polls),
             wait_p99_ns: queues.iter().filter_map(|(seen, _)| seen.wait_p99_ns).max(),
@@ -197,6 +201,12 @@ impl ModePayoff {
         }
         self
     }
+}
+
+/// Packets per second of all these queues; absent without one.
+pub fn packets_per_s<'a>(queues: impl Iterator<Item = &'a EffectOnQueue>) -> Option<u64> {
+    let rates = queues.filter(|seen| seen.for_ns > 0).map(|seen| seen.packets as f64 * 1e9 / seen.for_ns as f64);
+    rates.reduce(|one, other| one + other).map(|rate| rate.round() as u64)
 }
 
 /// Polls by the kernel under a mode, where they are not clearly fewer than interrupts would be.

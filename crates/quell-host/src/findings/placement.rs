@@ -10,7 +10,7 @@ use super::sorting::{can_come_to_mix, has_reuseport_group, to_steer};
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Device, SnapshotNapi, Thread};
-use crate::steer::Spread;
+use crate::steer::{Spread, can_pin};
 
 pub(super) const RULES: &[&Rule] = &[&FLOATING, &APART, &OTHER_NODE, &BUSY_THREAD];
 
@@ -57,11 +57,14 @@ fn floating(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             command: to_steer(query, epoll.process),
             otherwise: None,
         };
-        let has_cpus = |&id: &NapiId| query.napi(id).is_some_and(|(_, napi)| query.packet_cpus(napi).is_some());
+        let queues: BTreeSet<NapiId> = epoll.by_napi.keys().copied().collect();
+        let has_its_cpus = |&id: &NapiId| {
+            query.napi(id).and_then(|(_, napi)| query.packet_cpus(napi)).is_some_and(|of_queue| of_queue == *cpus)
+        };
         let by_hand = || Fix::advice(format!("pin it to one CPU: taskset -cp CPU {}", thread.tid));
         let fix = match at {
-            // `--pin` finds no CPU.
-            None if !epoll.by_napi.keys().any(has_cpus) => by_hand(),
+            // `--pin` finds no CPU, or would change nothing.
+            _ if !can_pin(query.now, &queues) || queues.iter().all(has_its_cpus) => by_hand(),
             _ if epoll.by_napi.len() > 1 => match has_reuseport_group(query, epoll.process) {
                 true => steered("pin it when it polls one queue:"),
                 false => Fix::advice("pin it when it polls one queue (epoll-mixes-napis)"),

@@ -175,11 +175,13 @@ fn pin(
     })
 }
 
-/// Whether workers can be pinned to the CPUs of one of these queues: it has a NAPI kthread or an interrupt.
+/// Whether workers can be pinned to the CPUs of one of these queues: it has a NAPI kthread or an interrupt that does not run
+/// on all CPUs.
 #[must_use]
 pub fn can_pin(snapshot: &Snapshot, queues: &BTreeSet<NapiId>) -> bool {
     let napis = snapshot.devices.iter().flat_map(|device| device.napis.known_elements());
-    napis.filter(|napi| queues.contains(&napi.id)).any(|napi| unbound(napi) != UnboundPoller::SendingCpu)
+    let index = snapshot.index();
+    napis.filter(|napi| queues.contains(&napi.id)).any(|napi| cpus_of(napi, &index).is_some())
 }
 
 /// CPUs that process a queue's packets: those of its NAPI kthread, or of its interrupt if it has none.

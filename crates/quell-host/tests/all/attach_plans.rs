@@ -458,6 +458,17 @@ fn another_process_waits_for_the_timer_the_batch_or_the_suspension() {
 }
 
 #[test]
+fn the_other_end_of_a_connection_of_the_programs_is_their_own_client() {
+    let is_client = |host: &Value| plan_of(host, "suspend20").affected_processes[0].is_client;
+    let mut host = with_neighbour(healthy());
+    assert!(!is_client(&host));
+    let (local, remote) = (host["sockets"][1]["local"].clone(), host["sockets"][1]["remote"].clone());
+    let its = host["sockets"].as_array_mut().unwrap().iter_mut().find(|socket| socket["inode"] == 102).unwrap();
+    (its["local"], its["remote"]) = (remote, local);
+    assert!(is_client(&host));
+}
+
+#[test]
 fn a_batch_has_one_event_per_file_at_most_and_the_finding_has_the_same_time() {
     let mut host = with_neighbour(healthy());
     for thread in 0..3 {

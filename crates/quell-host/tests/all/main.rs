@@ -17,6 +17,8 @@ mod causes_on_the_kernel;
 mod finding_texts;
 mod findings;
 mod findings_on_the_kernel;
+mod local_servers;
+mod measured_modes;
 mod owned_settings;
 mod owners_on_the_kernel;
 mod pins_on_the_kernel;

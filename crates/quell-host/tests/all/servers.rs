@@ -42,7 +42,7 @@ fn polls(packets: u64) -> BTreeMap<NapiId, QueueSample> {
 }
 
 /// An answer that was measured at 100,000 packets per second.
-fn answer(better: Option<&str>) -> EarlierAnswer {
+pub(crate) fn answer(better: Option<&str>) -> EarlierAnswer {
     let measured = EarlierMeasurement {
         result: "bench-1".to_owned(),
         started_unix_s: 7,
@@ -448,10 +448,16 @@ fn a_reuseport_group_on_several_queues_is_steered_although_no_epoll_mixes_queues
         floating.flat_map(|finding| finding.fix).map(|fix| fix.to_string()).collect()
     };
     assert_eq!(fixes(&floating), ["pin it to the CPU of its queue: `quell attach MODE 4242 --steer --pin --follow`"]);
+    let by_hand = |host: &Value| fixes(host).iter().all(|fix| fix.starts_with("pin it to one CPU: taskset -cp CPU "));
+    let mut unbound = floating.clone();
+    for irq in unbound["irqs"].as_array_mut().unwrap() {
+        irq["effective-affinity"] = json!("0-3");
+    }
+    assert!(by_hand(&unbound), "the interrupts arrive on all CPUs: {:?}", fixes(&unbound));
     for napi in floating["devices"][0]["napis"].as_array().map(Vec::len).into_iter().flat_map(|count| 0..count) {
         set(&mut floating, &format!("/devices/0/napis/{napi}/irq"), json!(null));
     }
-    assert!(fixes(&floating).iter().all(|fix| fix.starts_with("pin it to one CPU: taskset -cp CPU ")));
+    assert!(by_hand(&floating));
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! What a result advises: the conclusion in words, and the next command.
 
+use quell_mode::DeliveryMode;
 use quell_result::ResultDocument;
-use quell_result::conclusion::{Conclusion, WhyKeep, WhyLonger};
+use quell_result::conclusion::{Conclusion, WhyKeep, WhyLonger, WorseMode};
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
 use quell_result::facts::{PlacementFacts, ProgramsFacts};
 use quell_result::tune::TuneFile;
@@ -27,6 +28,27 @@ pub fn advice_of(document: &ResultDocument) -> Option<Advice> {
         ResultDocument::Tune(file) => Some(search_advice(file)),
         _ => None,
     }
+}
+
+/// By what the result found a mode worse than the one that it keeps: `suspend20 costs cpu ×6.04`. `None` if it does not.
+#[must_use]
+pub fn cost_of(document: &ResultDocument, mode: &DeliveryMode) -> Option<String> {
+    let conclusion = match document {
+        ResultDocument::Experiment(result) => result.conclusion()?,
+        ResultDocument::Tune(file) => file.conclusion(),
+        _ => return None,
+    };
+    let costs = match conclusion {
+        Conclusion::Keep { because: WhyKeep::OthersAreWorse { modes, .. }, .. } => {
+            modes.into_iter().find(|one| one.mode == mode.to_string())?
+        }
+        Conclusion::Keep { because: WhyKeep::TradeOff { mode: one, costs, .. }, .. } if one == mode.to_string() => {
+            WorseMode { mode: one, costs }
+        }
+        Conclusion::NotDecidable { worse, .. } => worse.into_iter().find(|one| one.mode == mode.to_string())?,
+        _ => return None,
+    };
+    Some(words::worse_mode(&costs))
 }
 
 /// What an experiment advises. `None` if it measures no times, or is empty.

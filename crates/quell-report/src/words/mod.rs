@@ -25,7 +25,7 @@ use quell_result::figures::{self, Work};
 use quell_sampler::QueuePoller;
 use quell_tune::{ArmState, TuneEnd, TuneMetric};
 
-pub use advice::{Advice, advice_of, budget, experiment_advice, placement_options, search_advice};
+pub use advice::{Advice, advice_of, budget, cost_of, experiment_advice, placement_options, search_advice};
 pub use command::{repeat_experiment, repeat_search};
 pub use published::{PublishedText, published};
 pub use published_xdp::published_xdp;
@@ -258,7 +258,7 @@ pub const NOT_STEERED: &str =
 const NAMED: usize = 3;
 
 /// `suspend20 costs CPU/packet ×6.04`.
-fn worse_mode(WorseMode { mode, costs }: &WorseMode) -> String {
+pub(crate) fn worse_mode(WorseMode { mode, costs }: &WorseMode) -> String {
     format!("{} costs {}", visible::name(mode), changes(costs, ALL_LOADS))
 }
 

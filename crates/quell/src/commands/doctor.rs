@@ -15,20 +15,20 @@ use quell_host::attach::measured::settings_below;
 use quell_host::attach::placement::mark_attached_filters;
 use quell_host::behavior::{self, Behavior, ReadQueues};
 use quell_host::findings::{self, FindingsReport, Rule, Severity};
-use quell_host::servers::{self, EarlierAnswer, HostServer, Known, NamedProcess};
+use quell_host::servers::{self, EarlierAnswers, HostServer, Known, LocalServer};
 use quell_host::snapshot::{self, Process, Snapshot, SnapshotScope};
 use quell_linux::proc::ProcRoot;
 use quell_linux::process::is_root;
 use quell_linux::visible::counted;
 use quell_linux::{NapiId, Pid, kernel, visible};
 use quell_mode::{DeliveryMode, did_you_mean};
-use quell_report::words;
-use quell_result::store::{self, ResultStore};
+use quell_result::store;
 use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
 use schemars::JsonSchema;
 use serde::Serialize;
 use tracing::info;
 
+use super::earlier::earlier_answers;
 use super::snapshot_scope::{ScopeArgs, not_taken};
 use crate::exit::{Exit, Failure};
 use crate::journals::{boot_id, journal};
@@ -40,14 +40,8 @@ use crate::render::terminal::Terminal;
 
 /// Time between the two snapshots of `quell` without arguments.
 const OVERVIEW_S: u64 = 1;
-/// Number of stored results that are searched for answers about the servers.
-const RESULTS_READ: usize = 20;
-
 /// Arguments about the examination of this host.
 const OF_THIS_HOST: [&str; 6] = ["pids", "ProgramsArgs", "device", "netns", "all", "seconds"];
-
-/// Answers of measurements for processes, the newest first.
-type EarlierAnswers = BTreeMap<NamedProcess, Vec<EarlierAnswer>>;
 
 /// Options of `quell doctor`.
 #[derive(Debug, Args)]
@@ -80,10 +74,13 @@ impl DoctorArgs {
 
 /// What `quell doctor` and `quell` print.
 #[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub(super) struct DoctorReport<'a> {
     #[serde(flatten)]
     findings: &'a FindingsReport,
     servers: &'a [HostServer],
+    /// Programs that listen for clients of this host only.
+    local_servers: &'a [LocalServer],
 }
 
 /// What `quell doctor --list` and `--explain` print.
@@ -129,7 +126,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
         }
     };
     if args.json {
-        output::json(&DoctorReport { findings: &diagnosis.report, servers: &diagnosis.servers })?;
+        output::json(&diagnosis.document())?;
     } else {
         let text = render::report(&diagnosis.report, terminal)
             + "\n"
@@ -148,7 +145,7 @@ pub(crate) fn overview(json: bool) -> Result<(), Failure> {
     let scope = SnapshotScope { whole_host: true, configured_files: true, ..SnapshotScope::default() };
     let diagnosis = Diagnosis::of_this_host(&scope, OVERVIEW_S)?;
     if json {
-        return output::json(&DoctorReport { findings: &diagnosis.report, servers: &diagnosis.servers });
+        return output::json(&diagnosis.document());
     }
     let text = diagnosis.servers_and_conclusion(terminal, Fixes::ByDoctor, &Examined::Host)
         + &render::overview(&diagnosis.report, terminal);
@@ -159,6 +156,7 @@ pub(crate) fn overview(json: bool) -> Result<(), Failure> {
 struct Diagnosis {
     report: FindingsReport,
     servers: Vec<HostServer>,
+    local_servers: Vec<LocalServer>,
     /// Modes that Quell reverted without being asked, the newest last.
     reverted: Vec<EndRecord>,
     /// Number of processes whose files are hidden.
@@ -169,7 +167,7 @@ struct Diagnosis {
 impl Diagnosis {
     fn of_this_host(scope: &SnapshotScope, seconds: u64) -> Result<Self, Failure> {
         // Results are read while the host is observed.
-        let reading = thread::spawn(|| earlier_answers(&ResultStore::of_user()));
+        let reading = thread::spawn(earlier_answers);
         let observing = format!("observing this host for {}", counted(seconds, "second"));
         let (examined, measured) =
             Progress::during(&observing, || (take(scope, seconds), reading.join().unwrap_or_default()));
@@ -212,7 +210,19 @@ impl Diagnosis {
             sampled_ns: u64::try_from(sampled.as_nanos()).unwrap_or(u64::MAX),
         };
         let servers = servers::servers(now, before.as_ref(), &known);
-        Self { servers, reverted: Vec::new(), hidden: now.hidden_processes.len(), unfinished: None, report }
+        let local_servers = servers::local_servers(now, &origins);
+        Self {
+            servers,
+            local_servers,
+            reverted: Vec::new(),
+            hidden: now.hidden_processes.len(),
+            unfinished: None,
+            report,
+        }
+    }
+
+    fn document(&self) -> DoctorReport<'_> {
+        DoctorReport { findings: &self.report, servers: &self.servers, local_servers: &self.local_servers }
     }
 
     fn servers_and_conclusion(&self, terminal: Terminal, fixes: Fixes, examined: &Examined) -> String {
@@ -229,6 +239,7 @@ impl Diagnosis {
             count => format!("not examined: {}: quell doctor --all\n", counted(count, "other network namespace")),
         };
         servers_render::table(&self.servers, terminal, fixes)
+            + &servers_render::not_listed(&self.local_servers, terminal)
             + &servers_render::reverted(&self.reverted, terminal)
             + &hidden
             + &elsewhere
@@ -260,21 +271,6 @@ fn reverted(ends: Vec<EndRecord>, now: &Snapshot, attached: &BTreeMap<Pid, Attac
         }
     }
     last.into_values().filter(EndRecord::is_unasked).collect()
-}
-
-/// Answers of the newest measurements on processes of this host.
-fn earlier_answers(store: &ResultStore) -> EarlierAnswers {
-    let mut stored = store.list().unwrap_or_default();
-    stored.sort_by_key(|one| std::cmp::Reverse(one.changed_unix_s()));
-    let mut answers = EarlierAnswers::new();
-    for (result, document) in stored.iter().take(RESULTS_READ).filter_map(|one| Some((one, one.read().ok()?))) {
-        let advice = words::advice_of(&document).and_then(|advice| Some((advice.text, advice.command?)));
-        let Some((processes, of_result)) = document.answers_for_programs(&result.id, advice) else { continue };
-        for process in processes {
-            answers.entry(process).or_default().extend(of_result.iter().cloned());
-        }
-    }
-    answers
 }
 
 fn verdict(report: &FindingsReport) -> Result<(), Failure> {

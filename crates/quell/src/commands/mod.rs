@@ -5,6 +5,7 @@ pub(crate) mod attach;
 pub(crate) mod bench;
 pub(crate) mod conformance;
 pub(crate) mod doctor;
+mod earlier;
 pub(crate) mod export;
 pub(crate) mod lab;
 pub(crate) mod load;

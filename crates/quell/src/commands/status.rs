@@ -19,6 +19,7 @@ use quell_linux::{NapiId, Pid};
 use quell_observer::Observer;
 use quell_result::top::{IntervalReport, ObservedProgram};
 
+use super::earlier::{below, earlier_answers};
 use super::lab::is_persistent_lab;
 use crate::exit::{Exit, Failure};
 use crate::journals::{boot_id, journal, name_of};
@@ -91,12 +92,16 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
     applied.iter_mut().for_each(|applied| applied.find_other_owners(&owners, parent_of));
     let pids: Vec<Pid> = applied.iter().flat_map(AppliedReport::observed_pids).collect();
     if !pids.is_empty() {
-        let observed = observed(pids);
-        if let Ok((_, snapshot)) = &observed {
-            applied.iter_mut().for_each(|applied| applied.look(snapshot));
-        }
-        let report = observed.map(|(report, _)| report);
+        let (report, snapshot) = match observed(pids) {
+            Ok((report, snapshot)) => (Ok(report), Some(snapshot)),
+            Err(why) => (Err(why), None),
+        };
         applied.iter_mut().for_each(|applied| applied.judge(&report));
+        if let Some(snapshot) = &snapshot {
+            let answers = earlier_answers();
+            let below = |pids: &BTreeSet<Pid>| below(snapshot, pids, &owners);
+            applied.iter_mut().for_each(|applied| applied.look(snapshot, &answers, below));
+        }
     }
     let listed = journal().list().map_err(Failure::refused)?;
     let still_there: BTreeSet<String> = listed.iter().filter_map(ListedJournal::path).map(name_of).collect();

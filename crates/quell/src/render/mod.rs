@@ -12,6 +12,7 @@ pub(crate) mod explanation;
 mod guest;
 pub(crate) mod launch;
 pub(crate) mod load_report;
+pub(crate) mod measured;
 pub(crate) mod payoff;
 pub(crate) mod plan_tree;
 pub(crate) mod published;

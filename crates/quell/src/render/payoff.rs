@@ -5,9 +5,12 @@ use quell_host::attach::owners::QueueSharers;
 use quell_host::attach::payoff::{DoesItPay, ModePayoff};
 use quell_host::attach::{AttachedMode, ModeCommand, Selection};
 use quell_host::findings::{LackingCpus, STEERED};
+use quell_host::servers::{MeasuredStep, NextStep};
 use quell_linux::Pid;
 use quell_linux::visible::{self, agree, counted};
 use quell_mode::{DeliveryMode, ModeKind, Threaded};
+
+use super::measured;
 
 /// Programs as arguments of commands.
 #[derive(Debug, Clone)]
@@ -24,6 +27,8 @@ pub(crate) struct ProgramArguments {
     sharing: Option<QueueSharers>,
     /// Whether one of their epolls has connections of several queues.
     pub(super) mixes: bool,
+    /// What a stored measurement says about the attached mode.
+    measured: Option<MeasuredStep>,
 }
 
 impl ProgramArguments {
@@ -33,7 +38,7 @@ impl ProgramArguments {
     }
 
     fn named(positional: String, by_option: String) -> Self {
-        Self { positional, by_option, attached: None, judge: None, sharing: None, mixes: false }
+        Self { positional, by_option, attached: None, judge: None, sharing: None, mixes: false, measured: None }
     }
 
     pub(crate) fn attached(self, attached: Option<AttachedMode>) -> Self {
@@ -46,6 +51,10 @@ impl ProgramArguments {
 
     pub(crate) fn mixing(self, mixes: bool) -> Self {
         Self { mixes, ..self }
+    }
+
+    pub(crate) fn answered_by(self, measured: Option<MeasuredStep>) -> Self {
+        Self { measured, ..self }
     }
 
     pub(crate) fn judged_by(self, judge: Option<String>) -> Self {
@@ -104,6 +113,26 @@ impl ProgramArguments {
         self.attached.is_some_and(|attached| attached.launched)
     }
 
+    pub(super) fn are_steered(&self) -> bool {
+        self.attached.is_some_and(|attached| attached.steers)
+    }
+
+    /// Command that replaces the attached mode as a measurement advises; absent if it advises no other one.
+    pub(super) fn replace_by(&self, next: &NextStep, can_pin: bool) -> Option<String> {
+        let (mode, is_steered) = match next {
+            NextStep::Return { beneath: true, .. } => return Some(self.replace(&DeliveryMode::default())),
+            NextStep::Return { mode, .. } => (mode, false),
+            NextStep::Attach { mode, steered, .. } => (mode, *steered),
+            _ => return None,
+        };
+        let placed = |old: AttachedMode| AttachedMode {
+            steers: old.steers || is_steered,
+            pins: old.pins || is_steered && can_pin,
+            ..old
+        };
+        Some(Self { attached: self.attached.map(placed), ..self.clone() }.replace(mode))
+    }
+
     /// Command that replaces the attached mode, with the same placement.
     pub(crate) fn replace(&self, mode: &DeliveryMode) -> String {
         let attached = self.attached.unwrap_or_default();
@@ -150,6 +179,12 @@ pub(crate) fn figures(payoff: &ModePayoff, are_shared: bool) -> String {
     [polls, share, wait, cpu].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
+/// `suspend20 polls more than interrupts would (1.2 polls per packet)`.
+#[must_use]
+pub(crate) fn polls_more(payoff: &ModePayoff, are_shared: bool) -> String {
+    format!("{} polls more than interrupts would{}", payoff.mode, in_parentheses([&figures(payoff, are_shared), ""]))
+}
+
 /// The answer in a few words, for a column.
 #[must_use]
 pub(crate) fn in_short(payoff: &ModePayoff) -> &'static str {
@@ -179,6 +214,10 @@ pub(crate) fn advice(payoff: &ModePayoff, programs: &ProgramArguments) -> (Strin
 pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figures: &str) -> (String, Option<String>) {
     let ModePayoff { mode, queues, pays, .. } = payoff;
     let (known, figures) = (figures, in_parentheses([figures, ""]));
+    let measured = programs.measured.as_ref().and_then(|step| measured::advice(step, mode, programs, &figures));
+    if let Some(measured) = measured {
+        return measured;
+    }
     // `quell detach` refuses programs that `quell run` started.
     let (undo, detach) = match programs.are_launched() {
         true => ("start the command again without it", None),
@@ -377,6 +416,7 @@ mod tests {
         let payoff = ModePayoff {
             mode: mode.parse().unwrap_or_else(|why| panic!("{why}")),
             queues: 2,
+            packets_per_s: Some(1_000),
             polls_per_packet: Some(12.1),
             program_share: Some(0.08),
             wait_p99_ns: Some(41_000),

@@ -6,12 +6,12 @@ mod conclusion;
 use quell_change::journal::EndRecord;
 use quell_cli::number::short;
 use quell_host::findings::{EPOLL_MIXES_NAPIS, QueuePerEpoll};
-use quell_host::servers::{EarlierMeasurement, HostServer, NextStep, OwnLoad, ServerWait};
+use quell_host::servers::{EarlierMeasurement, HostServer, LocalServer, NextStep, ServerWait};
 use quell_linux::proc::ProgramPlace;
-use quell_linux::visible::{self, counted};
+use quell_linux::visible::{self, agree, counted};
 use quell_mode::DeliveryMode;
-use quell_result::store::utc;
 
+use super::measured::{as_measured, when};
 use super::number::ABSENT;
 use super::payoff;
 use super::terminal::Terminal;
@@ -65,6 +65,29 @@ pub(crate) fn table(servers: &[HostServer], terminal: Terminal, fixes: Fixes) ->
         out.push_str(&(terminal.fill(&text, "", "  ") + "\n"));
     }
     out
+}
+
+/// Programs that are no servers here because no mode affects them.
+#[must_use]
+pub(crate) fn not_listed(local: &[LocalServer], terminal: Terminal) -> String {
+    let named = local.iter().take(NAMED).map(|server| format!("{} {}", visible::name(&server.name), server.pid));
+    let named = named.collect::<Vec<_>>().join(", ");
+    let more = local.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    match local.len() {
+        0 => String::new(),
+        count => {
+            let (is, it) = (
+                agree(&count, "is not listed: it listens", "are not listed: they listen"),
+                agree(&count, "its", "their"),
+            );
+            let servers = counted(count, "server");
+            let text = format!(
+                "{servers} {is} on loopback or Unix sockets only, and {it} data passes no queue: {named}{more}"
+            );
+            terminal.fill(&text, "", "  ") + "\n"
+        }
+    }
 }
 
 /// Modes that Quell reverted without being asked.
@@ -240,13 +263,6 @@ fn next(server: &HostServer, fixes: Fixes) -> String {
     command.map_or_else(|| step.clone(), |command| format!("{step}: {command}"))
 }
 
-/// `as measured at 200,000 packets/s on 2026-11-25 (bench-20261125-180405)`.
-fn as_measured(measured: &EarlierMeasurement) -> String {
-    let EarlierMeasurement { result, problem, .. } = measured;
-    let although = problem.as_ref().map(|id| format!(", although with the serious finding {}", visible::name(id)));
-    format!("as measured{} ({}){}", when(measured), visible::name(result), although.unwrap_or_default())
-}
-
 fn again(measured: &EarlierMeasurement, packets_per_s: u64) -> String {
     let now = if packets_per_s == 0 { "none".to_owned() } else { format!("{}/s", short(packets_per_s as f64)) };
     let again = if packets_per_s == 0 { "look again under load" } else { "measure again" };
@@ -260,18 +276,6 @@ fn settings_changed(measured: &EarlierMeasurement, then: &DeliveryMode, now: Opt
     format!("measured{when} ({result}) with other settings (base there was {then}, now {now}): measure again")
 }
 
-/// ` at 200,000 packets/s on 2026-11-25`.
-fn when(measured: &EarlierMeasurement) -> String {
-    let own = match measured.own_load {
-        Some(OwnLoad::Judge) => " with the judge",
-        Some(OwnLoad::Generator) => " with its own load",
-        None => "",
-    };
-    let rate = measured.packets_per_s.map(|rate| format!("{own} at {} packets/s", short(rate as f64)));
-    let day = utc(measured.started_unix_s).and_then(|time| Some(format!(" on {}", time.split(' ').next()?)));
-    rate.unwrap_or_default() + &day.unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::command::load;
@@ -281,6 +285,7 @@ mod tests {
     use quell_host::attach::attached::Unfinished;
     use quell_host::attach::payoff::{DoesItPay, ModePayoff};
     use quell_host::findings::FixText;
+    use quell_host::servers::OwnLoad;
     use quell_linux::Pid;
 
     const PLAIN: Terminal = Terminal { columns: None, colour: false };
@@ -314,6 +319,21 @@ mod tests {
             next,
             fix: None,
         }
+    }
+
+    #[test]
+    fn servers_that_are_not_listed_share_a_line_with_the_reason() {
+        let local = |name: &str| LocalServer { pid: Pid::new(12).unwrap(), name: name.to_owned(), loopback: true };
+        assert_eq!(not_listed(&[], PLAIN), "");
+        assert_eq!(
+            not_listed(&[local("redis-server")], Terminal { columns: Some(200), ..PLAIN }),
+            "1 server is not listed: it listens on loopback or Unix sockets only, and its data passes no queue: redis-server 12\n"
+        );
+        let many = not_listed(&["a"; 8].map(local), PLAIN);
+        assert!(
+            many.starts_with("8 servers are not listed: they listen") && many.ends_with(", a 12 and 2 more\n"),
+            "{many}"
+        );
     }
 
     #[test]

@@ -17,10 +17,13 @@ use quell_change::persistent::{self, Persistent};
 use quell_host::attach::attached::{Attached, AttachedMode, parents, started_since};
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::owners::{QueueSharers, covered_values};
+use quell_host::attach::payoff::ModePayoff;
 use quell_host::findings::mixes_queues;
+use quell_host::servers::{EarlierAnswers, JudgedMode, MeasuredStep, measured_step};
 use quell_host::snapshot::Snapshot;
 use quell_linux::Pid;
 use quell_linux::visible::{self, agree, counted};
+use quell_mode::DeliveryMode;
 use quell_result::store::utc;
 use quell_result::top::{IntervalReport, SkippedPart};
 use schemars::JsonSchema;
@@ -94,6 +97,12 @@ pub(crate) struct AppliedReport {
     /// Whether an epoll of the programs has connections of several queues.
     #[serde(skip)]
     mixes: bool,
+    /// Packets per second from the queues of its programs.
+    #[serde(skip)]
+    packets_per_s: Option<u64>,
+    /// What a stored measurement says about its mode.
+    #[serde(skip)]
+    measured: Option<MeasuredStep>,
     /// Other attachments that use its queues. Null without one.
     sharing: Option<QueueSharers>,
     /// Verdicts on its programs that are running. Empty for profiles.
@@ -160,6 +169,8 @@ impl AppliedReport {
             is_followed: history.is_followed(),
             load_command: None,
             mixes: false,
+            packets_per_s: None,
+            measured: None,
             sharing: None,
             effects: Vec::new(),
         }
@@ -208,13 +219,31 @@ impl AppliedReport {
             .judged_by(self.load_command.clone())
             .sharing(self.sharing.clone())
             .mixing(self.mixes)
+            .answered_by(self.measured.clone())
     }
 
-    /// Adds what a snapshot shows of its programs.
-    pub(crate) fn look(&mut self, now: &Snapshot) {
+    /// Adds what a snapshot shows of its programs, which are judged, and what stored measurements say about them. `below` has
+    /// the settings of programs without attachments.
+    pub(crate) fn look(
+        &mut self,
+        now: &Snapshot,
+        answers: &EarlierAnswers,
+        below: impl Fn(&BTreeSet<Pid>) -> Option<DeliveryMode>,
+    ) {
         let pids = self.observed_pids().collect();
         self.load_command = client_load::judge_in(now, &pids);
         self.mixes = mixes_queues(now, &pids);
+        self.measured = self.attached.zip(self.worst_payoff()).and_then(|(attached, payoff)| {
+            let (packets_per_s, payoff) = (self.packets_per_s, Some(payoff));
+            let judged = JudgedMode { attached, is_planned: false, below: below(&pids), payoff, packets_per_s };
+            measured_step(now, &pids, answers, &judged)
+        });
+    }
+
+    /// Whether the mode pays for the program for which it pays least.
+    fn worst_payoff(&self) -> Option<&ModePayoff> {
+        let payoffs = self.effects.iter().filter_map(|effect| effect.payoff.as_ref());
+        payoffs.min_by(|one, other| one.pays.cmp(&other.pays))
     }
 
     /// Names newer owners of its values, and other attachments that use its queues. `owners` are all journals in use.
@@ -263,8 +292,7 @@ impl AppliedReport {
         if let Some(attached) = self.attached.filter(|it| !it.launched && self.effects.iter().any(is_elsewhere)) {
             return Some((payoff::elsewhere(&attached.mode), Some(programs.replace(&attached.mode))));
         }
-        let payoffs = self.effects.iter().filter_map(|effect| effect.payoff.as_ref());
-        let worst = payoffs.min_by(|one, other| one.pays.cmp(&other.pays))?;
+        let worst = self.worst_payoff()?;
         // The lines of the programs have the figures.
         Some(payoff::advice_with(worst, &programs, ""))
     }
@@ -278,6 +306,7 @@ impl AppliedReport {
         let pids: Vec<Pid> = self.attached_pids().collect();
         let programs = self.programs.iter().filter(|program| pids.contains(&program.pid));
         self.effects = programs.map(|program| ProgramEffect::of(program, observed)).collect();
+        self.packets_per_s = observed.as_ref().ok().and_then(|report| report.packets_per_s(&pids));
         let is_received = self.effects.iter().any(|effect| matches!(effect.effect, LiveEffect::Judged(_)));
         for effect in self.effects.iter_mut().filter(|effect| is_received && self.parents.contains(&effect.pid)) {
             if let LiveEffect::ReceivesNothing(why) = &mut effect.effect {
@@ -603,6 +632,8 @@ mod tests {
             is_followed: false,
             load_command: None,
             mixes: false,
+            packets_per_s: None,
+            measured: None,
             sharing: None,
             effects: Vec::new(),
         }

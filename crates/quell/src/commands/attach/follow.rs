@@ -81,13 +81,9 @@ enum Over {
     RevertedAfterStall(String),
 }
 
-/// The signal that ends this command, with its usual senders.
+/// The signal that ends this command. Its sender is unknown.
 fn stopped_by(interruption: &Interruption) -> String {
-    match interruption.flag().get().map_or("a signal", InterruptionSignal::name) {
-        "SIGTERM" => "stopped by `quell detach`, `quell revert` or a service manager (SIGTERM)".to_owned(),
-        "SIGINT" => "stopped by Ctrl-C (SIGINT)".to_owned(),
-        name => format!("stopped by {name}"),
-    }
+    format!("stopped by {}", interruption.flag().get().map_or("a signal", InterruptionSignal::name))
 }
 
 fn keep_up(

@@ -26,6 +26,7 @@ use quell_host::attach::hand_over::{Earlier, HAND_OVER, find_earlier, recall_val
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause_now};
 use quell_host::attach::no_queue::NoQueueCause;
 use quell_host::attach::owners::refuse_under_owners;
+use quell_host::attach::payoff::packets_per_s;
 use quell_host::attach::placement::{Groups, Placement, PlacementResult, Wanted, decide};
 use quell_host::attach::plan::{QueueStep, polls_epolls};
 use quell_host::attach::poller::with_safe_timer;
@@ -35,6 +36,7 @@ use quell_host::attach::{
 };
 use quell_host::behavior;
 use quell_host::findings::{self, Finding, cpus_lacking_for_pollers};
+use quell_host::servers::{EarlierAnswers, JudgedMode};
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::steer::{NothingSteered, Steering, mark_steered};
 use quell_linux::pidfd::Signal;
@@ -47,6 +49,7 @@ use args::AttachProgramsArgs;
 
 use self::left::{leave, reverted_meanwhile};
 use self::watch::QueueWatch;
+use super::earlier::{cost_of, earlier_answers, measured};
 use super::placement_args::PlacementArgs;
 use super::stalls;
 use super::status::queue_sharers;
@@ -56,11 +59,14 @@ use crate::output;
 use crate::render::attach::placement::PlacementReport;
 use crate::render::attach::{self as render, finding_lines};
 use crate::render::client_load;
+use crate::render::measured as measured_render;
 use crate::render::payoff::ProgramArguments;
 use crate::render::progress::Progress;
 
 /// Time for which the queues of a mode that is kept are watched, to check that it is in effect.
 const EFFECT_WATCHED: Duration = Duration::from_secs(1);
+/// Time for which packets are counted to find the measurement of their rate.
+const LOAD_COUNTED: Duration = Duration::from_millis(200);
 /// Interval at which the check looks whether the attachment was ended.
 const ENDED_WITHIN: Duration = Duration::from_millis(100);
 /// Time limit for observing new connections after steering, and threads that wait in epoll before pinning.
@@ -139,6 +145,9 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     if args.placement.is_requested() {
         report.placement = Some(PlacementReport::new(&groups, None));
     }
+    let attached = AttachedMode { mode, launched: false, steers: is_steered, pins: args.placement.pins() };
+    let answers = earlier_answers();
+    report.measured = measured_before(&snapshot, &targets, &answers, &plan, attached);
     if args.dry_run {
         if args.json {
             output::json(&report)?;
@@ -193,7 +202,6 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         report.placement = Some(PlacementReport::new(&groups, Some(&placed)));
     }
     let time = Duration::from_secs(args.seconds);
-    let attached = AttachedMode { mode, launched: false, steers: is_steered, pins: args.placement.pins() };
     let cause = |napi| {
         let cause = no_poll_cause_now(Some(&snapshot), &targets.pids(), napi);
         cause.if_attached(&attached)
@@ -209,8 +217,14 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let printed = if args.json {
         output::json(&report)
     } else {
+        let judged = report.payoff.as_ref().map(|payoff| JudgedMode {
+            payoff: Some(payoff),
+            packets_per_s: payoff.packets_per_s,
+            ..JudgedMode::planned(attached)
+        });
         let programs = ProgramArguments::of_selection(targets.selection())
             .attached(Some(attached))
+            .answered_by(judged.and_then(|judged| measured(&snapshot, &targets.pids(), &answers, &judged)))
             .judged_by(client_load::judge_in(&snapshot, &targets.pids()))
             .mixing(findings::mixes_queues(&snapshot, &targets.pids()))
             .sharing(queue_sharers(&targets, &queues.iter().map(|step| step.napi).collect()));
@@ -474,6 +488,23 @@ fn attach(
         Ok(placed) => Ok((attachment, placed)),
         Err(error) => Err(restore(&error, &attachment.end())),
     }
+}
+
+/// What a stored measurement says about a mode that is about to be set. Counts the packets of its queues if there is one.
+fn measured_before(
+    snapshot: &Snapshot,
+    targets: &Targets,
+    answers: &EarlierAnswers,
+    plan: &AttachPlan,
+    attached: AttachedMode,
+) -> Option<String> {
+    let (programs, planned) = (targets.pids(), JudgedMode::planned(attached));
+    measured(snapshot, &programs, answers, &planned)?;
+    let queues: Vec<QueueStep> = plan.queues().cloned().collect();
+    let seen = poll_counting::watch(&queues, &programs, &mut || thread::sleep(LOAD_COUNTED)).ok();
+    let packets_per_s = seen.and_then(|seen| packets_per_s(seen.iter()));
+    let step = measured(snapshot, &programs, answers, &JudgedMode { packets_per_s, ..planned })?;
+    measured_render::before(&step, &attached.mode, cost_of(&attached.mode, &step.next).as_deref())
 }
 
 /// Checks whether the mode is in effect. `cause` finds out why no program polled a queue. `None` without queues, with

@@ -10,10 +10,12 @@ use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::stall::Stalled;
 use quell_host::attach::watch::{AttachmentWatch, EffectChange};
 use quell_host::attach::{AttachedMode, Attachment, Pass};
+use quell_host::servers::JudgedMode;
 use quell_host::snapshot::Snapshot;
 use quell_linux::CpuList;
 use quell_linux::visible::counted;
 
+use crate::commands::earlier::{earlier_answers, measured};
 use crate::commands::status::queue_sharers;
 use crate::render::client_load;
 use crate::render::payoff::{self, ProgramArguments};
@@ -133,7 +135,10 @@ fn conclusion(payoff: &ModePayoff, attachment: &Attachment, pins: bool, seen: Op
     let programs = programs.sharing(queue_sharers(attachment.targets(), &napis));
     let judge = seen.and_then(|seen| client_load::judge_in(seen, &attachment.targets().pids()));
     let programs = programs.judged_by(judge);
-    let (text, command) = payoff::advice(payoff, &programs);
+    let (packets_per_s, payoff_seen) = (payoff.packets_per_s, Some(payoff));
+    let judged = JudgedMode { attached, is_planned: false, below: None, payoff: payoff_seen, packets_per_s };
+    let step = seen.and_then(|seen| measured(seen, &attachment.targets().pids(), &earlier_answers(), &judged));
+    let (text, command) = payoff::advice(payoff, &programs.answered_by(step));
     let command = command.map(|command| format!(": {command}")).unwrap_or_default();
     format!("conclusion: {text}{command}")
 }

@@ -322,7 +322,7 @@ fn programs(programs: &[ObservedProgram]) -> [Metric; 8] {
         ),
         gauge(
             "program_mode_in_effect",
-            "Whether that mode is in effect; absent if it cannot be judged",
+            "Whether that mode is in effect; absent if it cannot be judged, as without packets from a queue",
             samples(&in_effect),
         ),
         pays(programs),

@@ -37,6 +37,9 @@ pub(crate) struct Report<'a> {
     follows: Option<String>,
     #[serde(skip)]
     pub(crate) lacking_cpus: Option<LackingCpus>,
+    /// What a stored measurement says about the mode; absent if none decides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) measured: Option<String>,
     /// Reuseport filters and their verification; absent if placement was not requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) placement: Option<placement::PlacementReport>,
@@ -69,6 +72,7 @@ impl<'a> Report<'a> {
             programs: targets.living().cloned().collect(),
             follows,
             lacking_cpus: None,
+            measured: None,
             plan,
             placement: None,
             rings_left_alone: Vec::new(),
@@ -102,6 +106,7 @@ impl fmt::Display for Report<'_> {
         affected_processes(f, self.plan)?;
         finding_lines(&self.findings).iter().try_for_each(|line| writeln!(f, "{line}"))?;
         self.will_mix.iter().try_for_each(|by| f.write_str(&will_mix(by)))?;
+        self.measured.iter().try_for_each(|measured| writeln!(f, "{measured}"))?;
         let is_serious = |finding: &&Finding| finding.severity == Severity::Serious;
         let mut serious = self.findings.iter().filter(is_serious).peekable();
         if serious.peek().is_some() && !serious.any(Finding::predicts_stall) {
@@ -365,8 +370,9 @@ fn affected_processes(f: &mut fmt::Formatter<'_>, plan: &AttachPlan) -> fmt::Res
 }
 
 pub(crate) fn affected_process_line(affected: &AffectedProcess) -> String {
-    let AffectedProcess { pid, name, sockets, longest_wait, .. } = affected;
-    let mut line = format!("{name} {pid}: {} on these queues", counted(*sockets, "socket"));
+    let AffectedProcess { pid, name, sockets, is_client, longest_wait, .. } = affected;
+    let client = if *is_client { " (their own client)" } else { "" };
+    let mut line = format!("{name} {pid}{client}: {} on these queues", counted(*sockets, "socket"));
     if let Some(wait) = longest_wait {
         let time = time_text(wait.ns);
         let _ = match wait.until {
@@ -403,6 +409,7 @@ mod tests {
             programs: Vec::new(),
             follows: Some(follows.to_owned()),
             lacking_cpus: None,
+            measured: None,
             placement: None,
             rings_left_alone: Vec::new(),
             plan,

@@ -5,7 +5,6 @@ use quell_host::attach::{AttachedMode, ModeCommand};
 use quell_host::findings::{EPOLL_MIXES_NAPIS, FixText, MISSING_QUEUE_ID, QueuePerEpoll};
 use quell_host::servers::{EarlierMeasurement, HostServer, NextStep};
 use quell_linux::visible;
-use quell_mode::DeliveryMode;
 
 use super::{Fixes, to_change};
 use crate::output::on_one_line;
@@ -58,19 +57,10 @@ pub(super) fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
             Some(arguments(server).measure(&server.modes, placement(server, *steered)))
         }
         NextStep::Decide { command, .. } => Some(visible::name(command).into_owned()),
+        NextStep::Attach { .. } | NextStep::Return { .. } if server.attached.is_some() => {
+            arguments(server).replace_by(&server.next, server.can_pin)
+        }
         // Its plan shows whether the problem still exists.
-        NextStep::Return { beneath: true, .. } if server.attached.is_some() => {
-            Some(arguments(server).replace(&DeliveryMode::default()))
-        }
-        NextStep::Attach { mode, .. } | NextStep::Return { mode, .. } if server.attached.is_some() => {
-            let is_steered = matches!(server.next, NextStep::Attach { steered: true, .. });
-            let placed = |old: AttachedMode| AttachedMode {
-                steers: old.steers || is_steered,
-                pins: old.pins || is_steered && server.can_pin,
-                ..old
-            };
-            Some(ProgramArguments::of_pids(&[pid]).attached(attached(server).map(placed)).replace(mode))
-        }
         NextStep::Attach { mode, steered, measured } => Some(match measured.problem {
             Some(_) => format!("quell attach {mode} {pid}{} --dry-run", placement(server, *steered)),
             None => ModeCommand::of_pids(Some(*mode), [&pid]).placed(*steered, *steered && server.can_pin).to_string(),

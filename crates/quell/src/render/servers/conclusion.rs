@@ -10,10 +10,11 @@ use quell_linux::visible;
 use quell_mode::DeliveryMode;
 
 use super::command::{arguments, command, pays};
-use super::{Examined, Fixes, NAMED, again, as_measured, limited, settings_changed, to_change};
+use super::{Examined, Fixes, NAMED, again, limited, settings_changed, to_change};
 use crate::journals::name_of;
 use crate::output::on_one_line;
 use crate::render::conclusion;
+use crate::render::measured::as_measured;
 use crate::render::payoff::RECONNECT_TO_ATTACHED;
 
 /// The conclusion while changes are left that no process undoes.

@@ -232,6 +232,10 @@ fn why(program: &ObservedProgram) -> Option<String> {
     let (_, why) = verdict(program.effect.as_ref()?);
     let payoff = program.payoff.as_ref().filter(|it| is_against(&it.pays));
     let Some(payoff) = payoff else { return Some(why.to_owned()) };
+    if let DoesItPay::CostsCpuTime { .. } = payoff.pays {
+        // What follows depends on stored measurements, which a report does not have.
+        return Some(format!("{why}; {}; next step: `quell status`", payoff::polls_more(payoff, false)));
+    }
     let (text, command) = payoff::advice(payoff, &ProgramArguments::of_pids(&[program.pid]));
     // How it was attached is not in the report, only how its connections can be sorted.
     let command = command.filter(|_| matches!(payoff.pays, DoesItPay::LeavesQueuesUnpolled { .. }));
@@ -293,6 +297,7 @@ fn percent(part: u64, whole: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use quell_host::attach::payoff::ModePayoff;
     use quell_linux::{NapiId, Pid};
     use quell_result::Document as _;
     use quell_result::top::ObservedXdp;
@@ -393,6 +398,16 @@ mod tests {
         assert!(shown[1].starts_with("me") && shown[1].ends_with("mcached"), "{text}");
         assert_eq!(shown[2..6], ["8193-8194,8196", "0.50", "12.3", "suspend20"]);
         assert!(text.contains("\n42: only 7 packets\n"), "{text}");
+    }
+
+    #[test]
+    fn a_mode_that_polls_more_has_no_advice_that_a_stored_measurement_could_contradict() {
+        let mut report = report(None, None);
+        let mode = "suspend20".parse().unwrap();
+        let pays = DoesItPay::CostsCpuTime { instead: mode, break_even_packets_per_s: None };
+        report.programs[0].payoff = Some(ModePayoff { pays, ..ModePayoff::of(mode, &[], None, None) });
+        let why = why(&report.programs[0]).unwrap();
+        assert!(why.ends_with("polls more than interrupts would; next step: `quell status`"), "{why}");
     }
 
     #[test]

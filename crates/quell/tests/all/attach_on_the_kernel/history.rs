@@ -25,7 +25,7 @@ fn a_mode_that_ended_is_in_the_history_with_the_time_and_the_reason() {
     stage.assert_back();
     let said = stage.says(0, &["status"]);
     assert!(said.starts_with("nothing is applied\nhistory:\n  attach suspend200 to memcached"), "{said}");
-    assert!(said.contains(": rolled back at 20") && said.contains(" UTC, by `quell detach`"), "{said}");
+    assert!(said.contains(": rolled back at 20") && said.contains(" UTC, by SIGTERM to its keeper"), "{said}");
 
     stage.says(0, &["attach", "base", &pid, "--yes", "--seconds", "0"]);
     stage.server.terminate(ARRIVES_WITHIN).unwrap();
@@ -41,7 +41,7 @@ fn a_mode_that_was_followed_is_in_the_history_too() {
     assert!(follower.wait().unwrap().success());
     let history = history(&stage);
     assert_eq!(history.len(), 1, "{history:?}");
-    assert_eq!(history[0]["by"], "`quell attach --follow`: stopped by Ctrl-C (SIGINT)");
+    assert_eq!(history[0]["by"], "`quell attach --follow`: stopped by SIGINT");
 }
 
 #[test]
@@ -60,5 +60,5 @@ fn a_detach_of_a_followed_mode_is_in_the_history_and_leaves_the_value_of_another
         "{text}"
     );
     let by = history(&stage)[0]["by"].as_str().unwrap().to_owned();
-    assert!(by.starts_with("`quell attach --follow`: stopped by `quell detach`"), "{by}");
+    assert!(by.starts_with("`quell attach --follow`: stopped by SIGTERM to its keeper"), "{by}");
 }

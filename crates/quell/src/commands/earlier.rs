@@ -1,0 +1,57 @@
+//! Answers of stored measurements about running programs.
+
+use std::collections::BTreeSet;
+
+use quell_host::attach::Attached;
+use quell_host::attach::attached::in_use;
+use quell_host::attach::measured::settings_below;
+use quell_host::servers::{EarlierAnswers, JudgedMode, MeasuredStep, NextStep, measured_step};
+use quell_host::snapshot::Snapshot;
+use quell_linux::Pid;
+use quell_mode::DeliveryMode;
+use quell_report::words;
+use quell_result::store::ResultStore;
+
+use crate::journals::journal;
+
+/// Number of stored results that are searched for answers.
+const RESULTS_READ: usize = 20;
+
+/// Answers of the newest measurements on processes of this host.
+pub(super) fn earlier_answers() -> EarlierAnswers {
+    let mut stored = ResultStore::of_user().list().unwrap_or_default();
+    stored.sort_by_key(|one| std::cmp::Reverse(one.changed_unix_s()));
+    let mut answers = EarlierAnswers::new();
+    for (result, document) in stored.iter().take(RESULTS_READ).filter_map(|one| Some((one, one.read().ok()?))) {
+        let advice = words::advice_of(&document).and_then(|advice| Some((advice.text, advice.command?)));
+        let Some((processes, of_result)) = document.answers_for_programs(&result.id, advice) else { continue };
+        for process in processes {
+            answers.entry(process).or_default().extend(of_result.iter().cloned());
+        }
+    }
+    answers
+}
+
+/// What they say about a mode of these programs. Attachments are those in force.
+pub(super) fn measured(
+    now: &Snapshot,
+    programs: &BTreeSet<Pid>,
+    answers: &EarlierAnswers,
+    judged: &JudgedMode<'_>,
+) -> Option<MeasuredStep> {
+    let below = below(now, programs, &in_use(&journal()).unwrap_or_default());
+    measured_step(now, programs, answers, &JudgedMode { below, ..*judged })
+}
+
+/// Settings of programs without their attachments; absent if they are unknown, or not attached.
+pub(super) fn below(now: &Snapshot, programs: &BTreeSet<Pid>, owners: &[Attached]) -> Option<DeliveryMode> {
+    let below = settings_below(&journal(), owners, now);
+    programs.iter().find_map(|pid| below.get(pid)).copied()
+}
+
+/// By what the measurement of this step found a mode worse; absent if it does not say.
+pub(super) fn cost_of(mode: &DeliveryMode, step: &NextStep) -> Option<String> {
+    let (NextStep::Attach { measured, .. } | NextStep::Return { measured, .. }) = step else { return None };
+    let document = ResultStore::of_user().find(&measured.result).ok()?.read().ok()?;
+    words::cost_of(&document, mode)
+}
