@@ -7,3 +7,4 @@ mod model_table;
 mod regret;
 mod rivals;
 mod searches;
+mod ticks;
