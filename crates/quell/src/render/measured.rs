@@ -151,6 +151,6 @@ mod tests {
         assert_eq!(said(step(returned, true)).1.as_deref(), Some("quell detach 812"));
         let (text, command) = said(step(better, true));
         assert!(text.contains("use suspend200 instead of suspend20") && text.contains("restart the clients"), "{text}");
-        assert_eq!(command.as_deref(), Some("quell detach 812 && quell attach suspend200 812 --steer --pin"));
+        assert_eq!(command.as_deref(), Some("quell attach suspend200 812 --steer --pin --follow --take-over --yes"));
     }
 }

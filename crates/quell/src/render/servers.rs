@@ -326,8 +326,9 @@ mod tests {
         let local = |name: &str| LocalServer { pid: Pid::new(12).unwrap(), name: name.to_owned(), loopback: true };
         assert_eq!(not_listed(&[], PLAIN), "");
         assert_eq!(
-            not_listed(&[local("redis-server")], Terminal { columns: Some(200), ..PLAIN }),
-            "1 server is not listed: it listens on loopback or Unix sockets only, and its data passes no queue: redis-server 12\n"
+            not_listed(&[local("redis-server")], PLAIN),
+            "1 server is not listed: it listens on loopback or Unix sockets only, and its data passes no queue:\n  \
+             redis-server 12\n"
         );
         let many = not_listed(&["a"; 8].map(local), PLAIN);
         assert!(
