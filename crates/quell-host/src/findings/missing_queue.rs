@@ -30,8 +30,8 @@ static MISSING_QUEUE: Rule = Rule {
     explanation: "Detected if a queue that quell attach, run or apply has set has no NAPI instance, because its link is \
                   down, GRO is off on a veth, or fewer channels are in use. Without settings of Quell: if a link is \
                   down, and a program that waits for connections is bound to it (SO_BINDTODEVICE), or no other device \
-                  of the network namespace has received packets. A warning for profiles. Fix: the command that brings the queue back; then the mode \
-                  again, unless `--follow` or quell run sets it.",
+                  of the network namespace has received packets. A warning for profiles. Fix: the command that \
+                  brings the queue back; then the mode again, unless `--follow` or quell run sets it.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
