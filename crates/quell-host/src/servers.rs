@@ -18,7 +18,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use measured::{MeasuredSetting, ServerSetting, sorting};
-use next_step::{of_attached, of_unattached};
+use next_step::{Answered, of_attached, of_unattached};
 
 pub use earlier::{EarlierAnswer, EarlierMeasurement, EarlierVerdict, OpenQuestion, OwnLoad};
 pub use local::{LocalServer, local_servers};
@@ -283,7 +283,7 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let has_drifted = !known.drifted.is_disjoint(&pids);
     let payoff = attached.filter(|_| !samples.is_empty() || has_drifted).map(|attached| {
         let mode = attached.mode;
-        let mut is_unset = false;
+        let mut is_unset = !has_drifted && are_unset(query, &queues, &mode);
         let judged = |(napi, sample): &(NapiId, &QueueSample)| {
             let seen = EffectOnQueue {
                 programs_cpu_ns,
@@ -338,9 +338,11 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         (None, Some(next), ..) => next,
         (None, None, Some(worst), _) => NextStep::Fix { finding: worst.id },
         (None, None, None, Some(attached)) => of_attached(attached, payoff.as_ref(), can_steer, measured()),
-        (None, None, None, None) if is_idle => match &no_queue {
-            Some(NoQueueCause::GroOff { .. }) => NextStep::Fix { finding: GRO_OFF_ID },
-            _ => NextStep::AwaitClients,
+        (None, None, None, None) if is_idle => match (&no_queue, measured()) {
+            (Some(NoQueueCause::GroOff { .. }), _) => NextStep::Fix { finding: GRO_OFF_ID },
+            // The judge of the measurement was its only client.
+            (_, Answered::By(answer)) => of_unattached(present, can_steer, Answered::By(answer)),
+            (_, Answered::Missing(_)) => NextStep::AwaitClients,
         },
         (None, None, None, None) => of_unattached(present, can_steer, measured()),
     };
@@ -407,6 +409,12 @@ fn address(query: &SnapshotQuery<'_>, processes: &[&Process]) -> Option<SocketAd
     let used = accepted.max_by_key(|(_, connections)| *connections).map(|(local, _)| local);
     let reachable = listening.iter().filter(|listener| !listener.ip().is_loopback());
     used.or_else(|| reachable.min_by_key(|listener| listener.ip().is_unspecified()).copied())
+}
+
+/// Whether none of the queues has a setting of the mode, as if the program received from them only after it was attached.
+fn are_unset(query: &SnapshotQuery<'_>, queues: &BTreeSet<NapiId>, mode: &DeliveryMode) -> bool {
+    let is_default = |id: &NapiId| query.napi(*id).is_some_and(|(_, napi)| !napi.defers() && !napi.suspends());
+    (mode.napi().defer_hard_irqs > 0 || mode.napi().irq_suspend_timeout_ns > 0) && queues.iter().all(is_default)
 }
 
 /// How a program waits none of whose epolls has received from a queue.

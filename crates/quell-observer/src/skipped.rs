@@ -74,6 +74,9 @@ impl ModeCondition {
                 "the driver has reset its queues, and the follower sets them again".to_owned(),
             )),
             (_, Some(ModeVerdict::NotInEffect(_))) => on_queues,
+            (_, None) if self.skipped.iter().any(|part| part.reason == SkipReason::QueueNotSet) => {
+                Some(ModeVerdict::NotInEffect("none of the queues from which it receives has the mode".to_owned()))
+            }
             _ if !self.lacks_mode() => on_queues,
             _ => Some(ModeVerdict::NotInEffect("started after the attachment, without the mode".to_owned())),
         }

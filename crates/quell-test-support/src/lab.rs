@@ -83,8 +83,9 @@ fn lacking_privileges() -> Option<String> {
 pub fn every_namespace_is_in_sight() -> bool {
     let proc = ProcRoot::default();
     let inode = |pid: &Pid| proc.process(*pid).net_dev_inode().ok();
-    let opens = |pid: &Pid| Namespace::open_pid(proc.path(), *pid).is_ok();
-    let (open, hidden): (Vec<Pid>, Vec<Pid>) = proc.pids().unwrap().into_iter().partition(opens);
+    // A zombie has no namespace any more.
+    let is_hidden = |pid: &Pid| Namespace::open_pid(proc.path(), *pid).is_err_and(|error| error.is_denied());
+    let (hidden, open): (Vec<Pid>, Vec<Pid>) = proc.pids().unwrap().into_iter().partition(is_hidden);
     let searched: BTreeSet<u64> = open.iter().filter_map(inode).collect();
     let is_there = |pid: &&Pid| proc.path().join(pid.to_string()).exists();
     hidden.iter().filter(is_there).all(|pid| inode(pid).is_some_and(|inode| searched.contains(&inode)))

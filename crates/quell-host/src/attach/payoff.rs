@@ -48,7 +48,8 @@ pub enum DoesItPay {
     Drifted,
     /// No: it is not in effect on a queue.
     NotInEffect {
-        /// Whether that is because epolls of the program do not have it, such as those of workers that it started since.
+        /// Whether that is because epolls or queues of the program do not have it, such as those of workers that it started
+        /// since.
         on_unset_epolls: bool,
     },
     /// No: an epoll polls one queue and has connections of several, so that packets of the others wait.
@@ -119,6 +120,12 @@ impl DoesItPay {
     #[must_use]
     pub fn is_unclear(&self) -> bool {
         matches!(self, Self::CannotTell | Self::TooFewPackets)
+    }
+
+    /// Whether counters show that the mode does not pay, or only by latency.
+    #[must_use]
+    pub fn costs(&self) -> bool {
+        self.is_no() || matches!(self, Self::CostsCpuTime { .. } | Self::NearBreakEven { .. })
     }
 
     /// Whether the mode does not pay, without a measurement.
@@ -193,7 +200,7 @@ impl ModePayoff {
         Self { pays, ..self }
     }
 
-    /// The same, if the mode is not in effect because epolls do not have it.
+    /// The same, if the mode is not in effect because epolls or queues do not have it.
     #[must_use]
     pub fn on_unset_epolls(mut self, is_so: bool) -> Self {
         if let DoesItPay::NotInEffect { on_unset_epolls } = &mut self.pays {

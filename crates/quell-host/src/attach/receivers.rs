@@ -169,7 +169,19 @@ pub(crate) fn wait_outside_epolls(query: &SnapshotQuery<'_>, processes: &[&Proce
     let connections = processes.iter().flat_map(|process| query.sockets_of(process)).filter(|socket| {
         socket.remote.is_some() && matches!(socket.napi.known(), Some(Some(_))) && is_of_client(socket)
     });
-    if reads_nothing(query, connections) { Some(OutsideWait::ReadsNothing) } else { wait.map(OutsideWait::In) }
+    match !works(query, processes) && reads_nothing(query, connections) {
+        true => Some(OutsideWait::ReadsNothing),
+        false => wait.map(OutsideWait::In),
+    }
+}
+
+/// Share of the time between two snapshots from which on a program works: its connections can have data in both because
+/// the next request is already there.
+const WORKS: f64 = 0.02;
+
+fn works(query: &SnapshotQuery<'_>, processes: &[&Process]) -> bool {
+    let ran_ns: u64 = processes.iter().filter_map(|process| query.cpu_ns(process)).sum();
+    query.interval_ns().is_some_and(|interval_ns| ran_ns as f64 > interval_ns as f64 * WORKS)
 }
 
 /// Whether all these connections have data now, and those of the earlier snapshot had no more then.

@@ -47,7 +47,7 @@ pub(crate) use sharing::queue_per_udp_socket;
 pub use sharing::{EPOLL_MIXES_NAPIS, mixes_queues, unpolled_queues};
 pub use sorting::{
     LackingCpus, QueuePerEpoll, STEERED, are_attached, are_placed, are_steered, cpus_lacking_for_pollers, name_mode,
-    one_queue_if_attached, will_mix,
+    one_queue_if_attached, will_mix, workers_can_be_pinned,
 };
 pub(crate) use sorting::{
     can_be_pinned, can_come_to_mix, expected_device, lacking, modes_without_epolls, receiving_devices,

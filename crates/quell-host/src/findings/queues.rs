@@ -179,7 +179,8 @@ fn drops(query: &SnapshotQuery<'_>) -> Vec<Observation> {
 }
 
 fn of_drops(query: &SnapshotQuery<'_>, device: &Device) -> Option<Observation> {
-    let before = query.device_before(device)?;
+    // While its link is down, the kernel drops what is sent to it.
+    let before = query.device_before(device).filter(|before| before.is_up && device.is_up)?;
     let interval = time_text(query.interval_ns()?);
     let by_queue = device.rx_queue_dropped.known().zip(before.rx_queue_dropped.known());
     let by_queue = by_queue.and_then(|(now, before)| now.checked_sub(*before));

@@ -1,13 +1,17 @@
 //! Settings that fixes change, and the fixes if Quell has set them: the journals know the owner. Pure.
 
+use std::collections::BTreeSet;
+
 use quell_change::change::{Change, NapiSettingsChange, PlannedChange};
 use quell_change::journal::{History, Purpose};
 use quell_linux::{Ifindex, NapiId, Pid};
 use quell_mode::{DeliveryMode, NapiAttribute, PartialNapiSettings};
 
 use super::fix::quoted;
+use super::sorting::server_of;
 use super::{Finding, Fix};
 use crate::attach::{AttachedMode, ModeCommand};
+use crate::snapshot::query::SnapshotQuery;
 use crate::snapshot::{Device, NetworkNamespace, Snapshot, SnapshotNapi};
 
 /// Setting that a fix changes, with its present and its wanted value.
@@ -195,9 +199,7 @@ fn fix_of_owner(owner: &History, settings: &[&Setting], now: &Snapshot) -> Optio
         }
         Purpose::Attachment { .. } | Purpose::Launch { .. } => {
             let attached = AttachedMode::recorded(owner)?;
-            let runs = |pid: Pid| now.processes.iter().any(|process| process.pid == pid);
-            let mut programs = owner.targets.iter().map(|target| target.pid);
-            let program = programs.clone().find(|pid| runs(*pid)).or_else(|| programs.next())?;
+            let programs = parents_of_targets(owner, now);
             let is_lost = |setting: &&Setting| owner.pending().any(|(_, entry)| setting.is_lost(&entry.change, now));
             let (first, mode) = match settings.iter().any(is_lost) {
                 true => ("set it, and the queue has lost values of the mode", Some(attached.mode)),
@@ -205,7 +207,7 @@ fn fix_of_owner(owner: &History, settings: &[&Setting], now: &Snapshot) -> Optio
             };
             let (steers, pins) = mode.map_or((false, false), |_| (attached.steers, attached.pins));
             let again = if attached.launched { "; start the program again" } else { "" };
-            let command = ModeCommand::of_pids(Some(mode.unwrap_or_default()), [&program]);
+            let command = ModeCommand::of_pids(Some(mode.unwrap_or_default()), &programs);
             Some(Fix::Mode {
                 first: format!("{purpose} {first}{again}:"),
                 command: command.placed(steers, pins).if_attached(&attached),
@@ -215,6 +217,19 @@ fn fix_of_owner(owner: &History, settings: &[&Setting], now: &Snapshot) -> Optio
         Purpose::Experiment => Some(Fix::advice("`quell bench` sets it, and restores it when it ends")),
         Purpose::Search => Some(Fix::advice("`quell tune` sets it, and restores it when it ends")),
         Purpose::Lab | Purpose::Command { .. } => None,
+    }
+}
+
+/// Running programs of an attachment that are not workers of others, or its first one if none runs.
+fn parents_of_targets(owner: &History, now: &Snapshot) -> BTreeSet<Pid> {
+    let query = SnapshotQuery::new(now, None);
+    let is_target = |pid: Pid| owner.targets.iter().any(|target| target.pid == pid);
+    let parent = |process| Some(server_of(&query, process).pid).filter(|pid| is_target(*pid));
+    let running = now.processes.iter().filter(|process| is_target(process.pid));
+    let parents: BTreeSet<Pid> = running.map(|process| parent(process).unwrap_or(process.pid)).collect();
+    match parents.is_empty() {
+        true => owner.targets.first().map(|target| target.pid).into_iter().collect(),
+        false => parents,
     }
 }
 

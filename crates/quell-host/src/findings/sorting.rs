@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 
 use quell_linux::Pid;
 use quell_linux::visible::counted;
-use quell_mode::{DeliveryMode, ModeKind};
+use quell_mode::{DeliveryMode, ModeKind, NapiThreading};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -140,6 +140,14 @@ pub(crate) fn can_be_pinned(query: &SnapshotQuery<'_>, process: &Process) -> boo
     can_pin(query.now, &devices_of(query, process).into_iter().flat_map(receiving_napis).collect())
 }
 
+/// Whether workers of these programs can be pinned to the CPUs of a queue of their devices.
+#[must_use]
+pub fn workers_can_be_pinned(now: &Snapshot, programs: &BTreeSet<Pid>) -> bool {
+    let query = SnapshotQuery::new(now, None);
+    let mut processes = now.processes.iter().filter(|process| programs.contains(&process.pid));
+    processes.any(|process| can_be_pinned(&query, process))
+}
+
 /// Number of epolls among which a program spreads its connections: those that have some, and those of its other processes
 /// that accept them.
 fn epolls_with_connections(query: &SnapshotQuery<'_>, process: &Process) -> usize {
@@ -202,9 +210,14 @@ pub(crate) fn modes_without_epolls(
     let defer =
         |us: u64| NonZeroU64::new(us * 1_000).map(|gro_flush_timeout_ns| ModeKind::Defer { gro_flush_timeout_ns });
     let its = query.now.processes.iter().filter(|process| programs.contains(&process.pid));
-    let threads = its.map(|process| process.threads.known_elements().count()).sum();
+    let threads = its.clone().map(|process| process.threads.known_elements().count()).sum();
+    let napis = its.filter_map(|process| process.files.known()).flat_map(|files| query.napis_of(files));
+    let mut napis = napis.filter_map(|id| query.napi(id)).peekable();
+    let is_threaded =
+        napis.peek().is_some() && napis.all(|(_, napi)| napi.settings().threaded == Some(NapiThreading::Enabled));
+    let threaded = (!is_threaded).then_some(ModeKind::Threaded);
     let userbusy = LackingCpus::of(query.now.cpus.each.len(), queues, threads).is_none().then_some(ModeKind::UserBusy);
-    let kinds = [Some(ModeKind::Base), defer(20), defer(200), Some(ModeKind::Threaded), userbusy];
+    let kinds = [Some(ModeKind::Base), defer(20), defer(200), threaded, userbusy];
     kinds.into_iter().flatten().map(DeliveryMode::from).collect()
 }
 

@@ -9,7 +9,7 @@ use super::next_step::{Answered, NextStep, by_answers, of_attached};
 use super::{EarlierAnswer, EarlierAnswers};
 use crate::attach::AttachedMode;
 use crate::attach::payoff::ModePayoff;
-use crate::findings::{QueuePerEpoll, can_be_pinned, can_come_to_mix};
+use crate::findings::{QueuePerEpoll, can_come_to_mix, workers_can_be_pinned};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Process, Snapshot};
 
@@ -73,7 +73,7 @@ pub fn measured_step(
     };
     let answered = setting.answered(answers, judged.packets_per_s);
     let was_compared = matches!(&answered, Answered::By(answer) if answer.compared.contains(&attached.mode));
-    let can_pin = processes.iter().any(|process| can_be_pinned(&query, process));
+    let can_pin = workers_can_be_pinned(now, programs);
     let next = of_attached(&attached, judged.payoff, can_steer, answered);
     (next != NextStep::Check).then_some(MeasuredStep { next, was_compared, can_pin })
 }

@@ -108,7 +108,7 @@ pub(super) fn of_attached(
     let is_ill = |payoff: &ModePayoff| {
         matches!(
             payoff.pays,
-            DoesItPay::Drifted | DoesItPay::NotInEffect { .. } | DoesItPay::LeavesQueuesUnpolled { .. }
+            DoesItPay::NotInEffect { on_unset_epolls: false } | DoesItPay::LeavesQueuesUnpolled { .. }
         )
     };
     let Answered::By(EarlierAnswer { measured, verdict, open, compared, settings, steered }) = answered else {
@@ -119,7 +119,7 @@ pub(super) fn of_attached(
         return NextStep::Check;
     }
     let (mode, measured, open) = (attached.mode, measured.clone(), open.clone());
-    match verdict {
+    let next = match verdict {
         EarlierVerdict::Better(better) if *better == mode => NextStep::Keep { measured, open },
         EarlierVerdict::Better(better) => {
             NextStep::Attach { mode: *better, measured, steered: *steered || attached.steers || can_steer }
@@ -128,14 +128,20 @@ pub(super) fn of_attached(
         EarlierVerdict::Keep(kept) if *kept == mode || mode == DeliveryMode::default() => {
             NextStep::Keep { measured, open }
         }
-        EarlierVerdict::Keep(_) if compared.contains(&mode) && open.is_some() => NextStep::Keep { measured, open },
-        EarlierVerdict::Keep(kept) if compared.contains(&mode) => {
+        EarlierVerdict::Keep(kept) if compared.contains(&mode) && open.is_none() => {
             NextStep::Return { mode: *kept, beneath: settings.contains(kept), measured }
         }
-        EarlierVerdict::Undecided { advice, command, .. } if !payoff.is_some_and(|payoff| payoff.pays.is_no()) => {
+        EarlierVerdict::Undecided { advice, command, .. } if payoff.is_none_or(|payoff| !payoff.pays.costs()) => {
             NextStep::Decide { measured, advice: advice.clone(), command: command.clone() }
         }
         EarlierVerdict::Keep(_) | EarlierVerdict::Undecided { .. } => NextStep::Check,
+    };
+    // Settings that are lost are set again, unless a measurement found the mode worse.
+    let is_lost =
+        payoff.is_some_and(|payoff| matches!(payoff.pays, DoesItPay::Drifted | DoesItPay::NotInEffect { .. }));
+    match next {
+        NextStep::Keep { .. } | NextStep::Decide { .. } if is_lost => NextStep::Check,
+        next => next,
     }
 }
 

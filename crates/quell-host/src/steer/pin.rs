@@ -73,11 +73,19 @@ pub fn pins(snapshot: &Snapshot, pids: &[Pid], baseline: &Baseline) -> Pins {
     let query = SnapshotQuery::new(snapshot, None);
     let mut of_queues: Vec<(SteerWorker, Pin)> = Vec::new();
     let mut leaving: BTreeSet<Pid> = BTreeSet::new();
-    for process in snapshot.processes.iter().filter(|process| pids.contains(&process.pid)) {
+    let processes = || snapshot.processes.iter().filter(|process| pids.contains(&process.pid));
+    let workers: Vec<_> = processes().map(|process| (process, napis_of_workers(process, &index, baseline))).collect();
+    let are_sorted = are_sorted(workers.iter().flat_map(|(_, workers)| workers.values()));
+    for (process, workers) in workers {
         if !query.serves(process) {
             leaving.insert(process.pid);
         }
-        for (worker, napis) in napis_of_workers(process, &index, baseline) {
+        for (worker, seen) in workers {
+            let napis = match seen {
+                SeenQueues::Older(napis) if are_sorted => Ok(napis.into_iter().collect()),
+                SeenQueues::Older(napis) => Err(WhyNotPinned::OlderThanFilter(napis.len())),
+                SeenQueues::Present(napis) => napis,
+            };
             match napis.and_then(|napis| pin(process, &worker, &napis, &index)) {
                 Ok(pin) => of_queues.push((worker, pin)),
                 Err(why) => pins.not_pinned.push(NotPinned { worker, why }),
@@ -100,13 +108,38 @@ pub fn pins(snapshot: &Snapshot, pids: &[Pid], baseline: &Baseline) -> Pins {
     pins
 }
 
+/// NAPI instances of the connections of a worker.
+enum SeenQueues {
+    Present(Result<BTreeSet<NapiId>, WhyNotPinned>),
+    /// Of each connection, all of which predate the filter.
+    Older(Vec<NapiId>),
+}
+
+/// Number of connections, beyond one for each worker, from which on it is no chance that those of each worker came from one
+/// queue, and from another one than those of the others.
+const SORTED_FROM: usize = 8;
+
+/// Whether the filter of an earlier attachment has sorted the connections of these workers. A filter selects the same worker
+/// for a queue as long as the sockets of the group remain, so that the next connections arrive there, too.
+fn are_sorted<'a>(workers: impl Iterator<Item = &'a SeenQueues>) -> bool {
+    let older = workers.filter_map(|seen| match seen {
+        SeenQueues::Older(napis) => Some(napis),
+        SeenQueues::Present(_) => None,
+    });
+    let (mut queues, mut beyond) = (BTreeSet::new(), 0);
+    for napis in older {
+        let Some(first) = napis.first().filter(|first| napis.iter().all(|napi| napi == *first)) else { return false };
+        if !queues.insert(*first) {
+            return false;
+        }
+        beyond += napis.len() - 1;
+    }
+    beyond >= SORTED_FROM
+}
+
 /// NAPI instances of the connections that each epoll of a process watches, or from which it has read if its connections
 /// close at once. Epolls without TCP or UDP sockets are not workers.
-fn napis_of_workers(
-    process: &Process,
-    index: &Index<'_>,
-    baseline: &Baseline,
-) -> BTreeMap<SteerWorker, Result<BTreeSet<NapiId>, WhyNotPinned>> {
+fn napis_of_workers(process: &Process, index: &Index<'_>, baseline: &Baseline) -> BTreeMap<SteerWorker, SeenQueues> {
     let is_on_one_of_several = |socket: &SnapshotSocket| {
         let device = (*socket.napi.known()?).and_then(|napi| index.napi(napi)).map(|(device, _)| device);
         Some(device.is_none_or(|device| device.napis.known().is_none_or(|napis| napis.len() > 1)))
@@ -125,11 +158,12 @@ fn napis_of_workers(
         let (old, new): (Vec<&SnapshotSocket>, Vec<_>) =
             sockets.filter(|socket| has_napi(socket).is_some()).partition(|socket| baseline.contains(socket));
         if new.is_empty() && !old.is_empty() {
-            workers.insert(SteerWorker::new(process, epoll), Err(WhyNotPinned::OlderThanFilter(old.len())));
+            let napis = old.into_iter().filter_map(has_napi).collect();
+            workers.insert(SteerWorker::new(process, epoll), SeenQueues::Older(napis));
             continue;
         }
         if new.is_empty() {
-            workers.insert(SteerWorker::new(process, epoll), Ok(epoll.read_queues.clone()));
+            workers.insert(SteerWorker::new(process, epoll), SeenQueues::Present(Ok(epoll.read_queues.clone())));
             continue;
         }
         let new = new.into_iter().filter_map(|socket| Some((socket, has_napi(socket)?)));
@@ -137,7 +171,7 @@ fn napis_of_workers(
             let is_unknown = socket.records_first_napi() && is_on_one_of_several(socket) == Some(true);
             if is_unknown { Err(WhyNotPinned::Datagrams) } else { Ok(napi) }
         };
-        workers.insert(SteerWorker::new(process, epoll), new.map(napi).collect());
+        workers.insert(SteerWorker::new(process, epoll), SeenQueues::Present(new.map(napi).collect()));
     }
     workers
 }

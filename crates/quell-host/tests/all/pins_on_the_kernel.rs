@@ -71,6 +71,9 @@ fn workers_are_bound_to_the_cpu_of_their_queue_and_restored_unless_another_progr
         assert!(!transaction.pin(pin).unwrap(), "the thread is already bound");
     }
     assert_eq!(decide(&steered, &baseline).in_place.len(), 4);
+    // As after `--take-over`: all connections predate the second filter, and the first one has sorted them.
+    let taken_over = Baseline::of(&connections(&steering.group.key).unwrap());
+    assert_eq!(decide(&steered, &taken_over).in_place.len(), 4);
 
     let by_somebody_else = decided.pins.iter().find(|pin| pin.new == CpuList::from_iter([0])).unwrap();
     sched::set_affinity(by_somebody_else.tid, &CpuList::from_iter([1])).unwrap();

@@ -84,13 +84,24 @@ fn no_mode_helps_a_program_that_does_not_read_its_connections() {
     for thread in [1, 2] {
         set(&mut accepts, &format!("/processes/0/threads/{thread}/file-wait"), json!(null));
     }
-    let of = |then: u32, now: u32| {
-        only(&unread(accepts.clone(), now), &Facts { before: Some(unread(before(), then)), ..Facts::default() })
+    let working = accepts.clone();
+    for thread in accepts["processes"][0]["threads"].as_array_mut().unwrap() {
+        thread["run-ns"] = json!(7);
+    }
+    let mut idle = before();
+    for thread in idle["processes"][0]["threads"].as_array_mut().unwrap() {
+        thread["run-ns"] = json!(7);
+    }
+    let between = |before: &Value, host: &Value, then: u32, now: u32| {
+        only(&unread(host.clone(), now), &Facts { before: Some(unread(before.clone(), then)), ..Facts::default() })
     };
+    let of = |then: u32, now: u32| between(&idle, &accepts, then, now);
     for (then, now) in [(5, 5), (5, 9)] {
         let server = of(then, now);
         assert_eq!((server.waits, server.next), (ServerWait::Nothing, NextStep::NoModeHelps));
     }
+    let next_requests = between(&before(), &working, 5, 5);
+    assert_eq!(next_requests.waits, ServerWait::Unknown, "a program that works reads, and the next requests are there");
     for (then, now) in [(0, 5), (9, 5), (5, 0)] {
         let server = of(then, now);
         assert_eq!((server.waits, server.next), (ServerWait::Unknown, NextStep::Measure { steered: false }));

@@ -190,7 +190,7 @@ pub(crate) fn polls_more(payoff: &ModePayoff, are_shared: bool) -> String {
 pub(crate) fn in_short(payoff: &ModePayoff) -> &'static str {
     match payoff.pays {
         DoesItPay::Drifted => "settings changed or lost, set it again",
-        DoesItPay::NotInEffect { on_unset_epolls: true } => "not set on new epolls, set it again",
+        DoesItPay::NotInEffect { on_unset_epolls: true } => "not set on new epolls or queues, set it again",
         DoesItPay::NotInEffect { .. } => "not in effect",
         DoesItPay::LeavesQueuesUnpolled { .. } => "leaves queues unpolled",
         DoesItPay::LacksCpus(_) => "lacks CPUs",
@@ -369,12 +369,13 @@ pub(crate) fn drifted(mode: &DeliveryMode) -> String {
     )
 }
 
-/// The mode is missing on epolls that were opened since it was attached.
+/// The mode is missing on epolls or queues that the program uses only since it was attached.
 #[must_use]
 pub(crate) fn unset(mode: &DeliveryMode, figures: &str) -> String {
     format!(
-        "{mode} is not set on epolls that had no connection when it was attached, or that the program has opened since, \
-         as the workers of a reload do{figures}: if `--follow` runs, it sets them within seconds; otherwise set it again"
+        "{mode} is not set on epolls and queues that had no connection when it was attached, or on epolls that the program \
+         has opened since, as the workers of a reload do{figures}: if `--follow` runs, it sets them within seconds; \
+         otherwise set it again"
     )
 }
 

@@ -18,7 +18,7 @@ use quell_host::attach::attached::{Attached, AttachedMode, parents, started_sinc
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::owners::{QueueSharers, covered_values};
 use quell_host::attach::payoff::ModePayoff;
-use quell_host::findings::mixes_queues;
+use quell_host::findings::{mixes_queues, workers_can_be_pinned};
 use quell_host::servers::{EarlierAnswers, JudgedMode, MeasuredStep, measured_step};
 use quell_host::snapshot::Snapshot;
 use quell_linux::Pid;
@@ -233,6 +233,10 @@ impl AppliedReport {
         let pids = self.observed_pids().collect();
         self.load_command = client_load::judge_in(now, &pids);
         self.mixes = mixes_queues(now, &pids);
+        if let Some(attached) = &mut self.attached {
+            // Workers that nobody could pin yet: commands keep the wish.
+            attached.pins |= attached.steers && workers_can_be_pinned(now, &pids);
+        }
         self.measured = self.attached.zip(self.worst_payoff()).and_then(|(attached, payoff)| {
             let (packets_per_s, payoff) = (self.packets_per_s, Some(payoff));
             let judged = JudgedMode { attached, is_planned: false, below: below(&pids), payoff, packets_per_s };
@@ -268,20 +272,29 @@ impl AppliedReport {
     fn steps_to_reapply(&self) -> String {
         let missing: BTreeSet<String> = self.missing().map(ToString::to_string).collect();
         let set_again = self.attached.filter(|_| !self.is_followed || self.has_changed());
-        let set_again = set_again.map(|attached| match attached.launched {
-            true => "restart the program with `quell run`".to_owned(),
-            false => format!("`{}`", self.arguments().replace(&attached.mode)),
+        let set_again = set_again.map(|attached| match (attached.launched, self.better()) {
+            (true, _) => "restart the program with `quell run`".to_owned(),
+            (false, Some(better)) => format!("`{better}`: a measurement found the mode worse"),
+            (false, None) => format!("`{}`", self.arguments().replace(&attached.mode)),
         });
         missing.into_iter().chain(set_again).collect::<Vec<_>>().join(", then ")
+    }
+
+    /// Command for the mode that a measurement found better.
+    fn better(&self) -> Option<String> {
+        let step = self.measured.as_ref()?;
+        self.arguments().replace_by(&step.next, step.can_pin)
     }
 
     /// Whether the mode pays for the program for which it pays least, and the command that follows.
     fn conclusion(&self) -> Option<(String, Option<String>)> {
         let programs = self.arguments();
-        if let Some(attached) = self.attached.filter(|_| self.has_changed() && !self.parents.is_empty()) {
+        // A mode that a measurement found worse is not set again.
+        let wanted = self.attached.filter(|_| self.better().is_none());
+        if let Some(attached) = wanted.filter(|_| self.has_changed() && !self.parents.is_empty()) {
             return Some((payoff::drifted(&attached.mode), Some(programs.replace(&attached.mode))));
         }
-        if let Some(attached) = self.attached.filter(|attached| !attached.launched && !self.started_since.is_empty()) {
+        if let Some(attached) = wanted.filter(|attached| !attached.launched && !self.started_since.is_empty()) {
             return Some((payoff::unset(&attached.mode, ""), Some(programs.replace(&attached.mode))));
         }
         let is_elsewhere = |effect: &ProgramEffect| {
@@ -289,7 +302,7 @@ impl AppliedReport {
                 && self.missing().next().is_none()
                 && matches!(effect.effect, LiveEffect::Judged(ModeVerdict::NotInEffect(_)))
         };
-        if let Some(attached) = self.attached.filter(|it| !it.launched && self.effects.iter().any(is_elsewhere)) {
+        if let Some(attached) = wanted.filter(|it| !it.launched && self.effects.iter().any(is_elsewhere)) {
             return Some((payoff::elsewhere(&attached.mode), Some(programs.replace(&attached.mode))));
         }
         let worst = self.worst_payoff()?;
