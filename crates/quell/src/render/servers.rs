@@ -290,8 +290,13 @@ mod tests {
 
     const PLAIN: Terminal = Terminal { columns: None, colour: false };
 
+    /// Line breaks depend on the length of a number.
+    fn pid_7481() -> Pid {
+        Pid::new(7_481).unwrap()
+    }
+
     fn server(name: &str, next: NextStep) -> HostServer {
-        let pid = Pid::of_this_process();
+        let pid = pid_7481();
         HostServer {
             sharing: None,
             pid,
@@ -354,7 +359,7 @@ mod tests {
     fn a_narrow_terminal_has_the_place_problems_and_mode_of_a_server_below_it() {
         let place = Some(ProgramPlace::Unit("memcached-of-the-shop.service".to_owned()));
         let (netns, attached) = (Some("frontend".to_owned()), "suspend200".parse().ok());
-        let of = |name: &str| server(name, NextStep::AwaitExperiment { pid: Pid::of_this_process() });
+        let of = |name: &str| server(name, NextStep::AwaitExperiment { pid: pid_7481() });
         let servers = [HostServer { place, netns, attached, ..of("memcached-of-us") }, of("nginx")];
         let at = |columns| table(&servers, Terminal { columns: Some(columns), colour: false }, Fixes::ByDoctor);
         for columns in [50, 60, 80, 100, 132] {
@@ -535,7 +540,7 @@ mod tests {
             "{open}"
         );
         let back = |kept, beneath| of(NextStep::Return { mode: mode(kept), beneath, measured: measured(None) });
-        let detach = format!("\n  quell detach {}\n", Pid::of_this_process());
+        let detach = format!("\n  quell detach {}\n", pid_7481());
         let base = back("base", true);
         assert!(base.contains("use base instead of suspend20") && base.ends_with(&detach), "{base}");
         let threaded = back("threaded", true);
@@ -588,7 +593,7 @@ mod tests {
 
     #[test]
     fn a_mode_that_quell_reverted_has_a_line_with_the_cause() {
-        let pid = Pid::of_this_process();
+        let pid = pid_7481();
         let end = EndRecord {
             purpose: Purpose::Attachment { mode: "userbusy".parse().unwrap_or_else(|why| panic!("{why}")) },
             programs: vec![TargetProgram { pid, start_time_ticks: 7, name: "redis".to_owned() }],
@@ -623,7 +628,7 @@ mod tests {
 
     #[test]
     fn after_a_stall_the_cause_is_the_next_step_and_a_program_that_reads_nothing_has_none() {
-        let (pid, mode) = (Pid::of_this_process(), DeliveryMode::default());
+        let (pid, mode) = (pid_7481(), DeliveryMode::default());
         let of = |cause: Option<&str>| {
             concluded(server("web", NextStep::FindStall { mode, cause: cause.map(str::to_owned) }))
         };
@@ -657,7 +662,7 @@ mod tests {
             modes: without_epolls(),
             ..server("dnsd", NextStep::Measure { steered: false })
         };
-        let command = "quell bench --pid ".to_owned() + &Pid::of_this_process().to_string() + " --modes base,defer20";
+        let command = "quell bench --pid ".to_owned() + &pid_7481().to_string() + " --modes base,defer20";
         let row = table(&[of(ServerWait::Poll)], PLAIN, Fixes::ByDoctor);
         assert!(row.contains("measure modes without epoll (poll or select): quell bench --pid"), "{row}");
         for (waits, reason) in [
