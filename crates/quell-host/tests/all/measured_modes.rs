@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use quell_host::attach::AttachedMode;
-use quell_host::servers::{EarlierAnswer, EarlierAnswers, JudgedMode, NextStep, measured_step};
+use quell_host::attach::payoff::{DoesItPay, ModePayoff};
+use quell_host::servers::{EarlierAnswer, EarlierAnswers, JudgedMode, NextStep, OpenQuestion, OwnLoad, measured_step};
+use serde_json::json;
 
-use crate::servers::{answer, pid, plain};
-use crate::snapshots::snapshot;
+use crate::servers::{Facts, answer, only, pid, plain};
+use crate::snapshots::{healthy, set, snapshot};
 
 #[test]
 fn a_mode_that_is_set_or_planned_has_the_answer_that_the_overview_has() {
@@ -32,4 +34,35 @@ fn a_mode_that_is_set_or_planned_has_the_answer_that_the_overview_has() {
     assert!(matches!(other.next, NextStep::Attach { .. }) && !other.was_compared, "{other:?}");
     let others = EarlierAnswer { settings: vec![mode("threaded")], ..answer(Some("suspend50")) };
     assert_eq!(step(&measured(others), "suspend200", Some(90_000)), None, "other settings");
+}
+
+#[test]
+fn lost_settings_are_set_again_unless_a_measurement_found_the_mode_worse() {
+    let now = snapshot(&plain());
+    let step = |answer: EarlierAnswer, payoff: &ModePayoff| {
+        let measured = BTreeMap::from([((pid(4242), now.processes[0].name.clone()), vec![answer])]);
+        let attached = AttachedMode { mode: payoff.mode, ..AttachedMode::default() };
+        let judged = JudgedMode { packets_per_s: Some(90_000), payoff: Some(payoff), ..JudgedMode::planned(attached) };
+        measured_step(&now, &BTreeSet::from([pid(4242)]), &measured, &judged).map(|step| step.next)
+    };
+    let lost = ModePayoff::of("suspend200".parse().unwrap(), &[], None, None).drifted(true);
+    assert!(matches!(step(answer(None), &lost), Some(NextStep::Return { .. })));
+    assert_eq!(step(answer(Some("suspend200")), &lost), None, "it is set again");
+    let in_force = ModePayoff { pays: DoesItPay::MeasureToKnow, ..lost };
+    assert!(matches!(step(answer(None), &in_force), Some(NextStep::Return { .. })));
+    let open = Some(OpenQuestion { advice: "measure longer".to_owned(), command: "quell bench".to_owned() });
+    assert_eq!(step(EarlierAnswer { open, ..answer(None) }, &in_force), None, "it decides nothing about the mode");
+}
+
+#[test]
+fn a_server_without_clients_keeps_the_answer_of_a_judge_that_was_its_only_client() {
+    let mut idle = healthy();
+    for socket in 1..5 {
+        set(&mut idle, &format!("/sockets/{socket}/napi"), json!(null));
+        set(&mut idle, &format!("/sockets/{socket}/remote"), json!("127.0.0.1:40000"));
+    }
+    let mut judged = answer(None);
+    judged.measured.own_load = Some(OwnLoad::Judge);
+    let server = only(&idle, &Facts { measured: vec![judged], ..Facts::default() });
+    assert!(matches!(server.next, NextStep::Keep { .. }), "{:?}", server.next);
 }
