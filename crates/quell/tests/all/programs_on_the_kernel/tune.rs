@@ -124,7 +124,7 @@ fn the_mode_with_the_lower_latency_is_found_written_to_a_profile_and_kept() {
     let Some(stage) = enter("tp-keep") else { return };
     let profile = stage.dir.path().join("found.toml");
     let latency = latency(&stage, "echo p99-us 100", "echo p99-us 5000");
-    let options = ["--goal=lowest p99", "--budget=60s", "--slice=20", "--yes", "--keep", "--profile"];
+    let options = ["--goal=lowest p99", "--budget=90s", "--slice=20", "--yes", "--keep", "--profile"];
     let (code, stdout, stderr) = run(&stage, &[&options[..], &[profile.to_str().unwrap(), &latency]].concat());
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stdout.starts_with("memcached") && stdout.contains("is better than base"), "{stdout}");
