@@ -61,9 +61,7 @@ impl MissingQueue {
             .and_then(|words| namespaces::command_in(&device.namespace, proc, &words));
         Self { cause, device: name.clone(), command }
     }
-}
 
-impl MissingQueue {
     /// The cause without the command.
     #[must_use]
     pub fn reason(&self) -> String {

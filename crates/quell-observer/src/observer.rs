@@ -86,7 +86,7 @@ impl Observer {
     pub fn begin(mut scope: SnapshotScope, mut programs: Option<Targets>, journal: Journal) -> Result<Self, TakeError> {
         let (mut snapshot, mut conditions, pause) =
             take(&mut scope, programs.as_mut(), &journal, &ReadQueues::default())?;
-        let wider = with_devices(scope.clone());
+        let wider = with_devices(scope.clone(), &snapshot);
         if wider != scope {
             scope = wider;
             (snapshot, conditions, _) = take(&mut scope, programs.as_mut(), &journal, &ReadQueues::default())?;

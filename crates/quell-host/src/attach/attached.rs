@@ -76,6 +76,12 @@ impl Attached {
 }
 
 impl AttachedMode {
+    /// The same for commands: workers that can be pinned, but had no connection of one queue yet, are pinned later.
+    #[must_use]
+    pub fn where_pinning(self, is_possible: bool) -> Self {
+        Self { pins: self.pins || self.steers && is_possible, ..self }
+    }
+
     /// Mode of a journal; absent if it is not that of an attachment.
     #[must_use]
     pub fn recorded(history: &History) -> Option<Self> {
@@ -107,23 +113,13 @@ pub fn experiments(attached: &[Attached]) -> BTreeMap<Pid, Pid> {
 pub struct OwnerCondition<'a> {
     pub owner: &'a Attached,
     pub condition: Condition,
-    /// Those of its programs that are not children of others, for commands.
-    pub roots: Vec<Pid>,
-}
-
-impl<'a> OwnerCondition<'a> {
-    fn read(owner: &'a Attached) -> Option<Self> {
-        let Attached { path, history, .. } = owner;
-        let pids: Vec<Pid> = history.targets.iter().map(|target| target.pid).collect();
-        let parent_of = |pid| ProcRoot::default().process(pid).stat().ok()?.ppid;
-        Some(Self { owner, condition: condition(path, history).ok()?, roots: parents(&pids, parent_of) })
-    }
 }
 
 /// Conditions of these owners, as far as they can be read.
 #[must_use]
 pub fn conditions(owners: &[Attached]) -> Vec<OwnerCondition<'_>> {
-    owners.iter().filter_map(OwnerCondition::read).collect()
+    let read = |owner| Some(OwnerCondition { owner, condition: condition(&owner.path, &owner.history).ok()? });
+    owners.iter().filter_map(read).collect()
 }
 
 /// Programs of attachments whose settings another program, or a driver, has changed since.

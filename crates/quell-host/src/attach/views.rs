@@ -12,7 +12,7 @@ use quell_linux::{NapiId, Pid};
 
 use super::attached::{Attached, attachments};
 use super::attachment::observe;
-use crate::snapshot::{Device, Snapshot, SnapshotScope, take};
+use crate::snapshot::{Device, Snapshot, SnapshotScope};
 
 /// Adds the network namespaces of attachments: of all, and of all applied profiles, to the default scope; otherwise of
 /// those that touch a namespace of the scope. A scope of one device, or of the whole host, stays as it is. Does nothing
@@ -33,15 +33,12 @@ pub fn with_attachments(scope: SnapshotScope, journal: &Journal) -> SnapshotScop
     SnapshotScope { other_namespaces: further.into_iter().collect(), ..scope }
 }
 
-/// Adds the network namespaces of the devices from which the sockets of the scope receive. A scope of one device, or of the
-/// whole host, stays as it is. Does nothing if no snapshot can be taken.
+/// Adds the network namespaces of the devices from which the sockets of `seen`, a snapshot of the scope, receive. A scope of
+/// one device, or of the whole host, stays as it is.
 #[must_use]
-pub fn with_devices(scope: SnapshotScope) -> SnapshotScope {
-    if scope.whole_host || scope.device.is_some() {
-        return scope;
-    }
-    let unknown = take(&scope).map(|(seen, _)| napis_elsewhere(&seen)).unwrap_or_default();
-    if unknown.is_empty() {
+pub fn with_devices(scope: SnapshotScope, seen: &Snapshot) -> SnapshotScope {
+    let unknown = napis_elsewhere(seen);
+    if scope.whole_host || scope.device.is_some() || unknown.is_empty() {
         return scope;
     }
     let Ok(host) = observe() else { return scope };

@@ -9,6 +9,7 @@ use quell_change::missing_queue::MissingQueue;
 use quell_linux::{CpuList, Ifindex};
 
 use super::fix::Fix;
+use super::setting::parents_of_targets;
 use super::{Finding, Node, Observation, Rule, Severity};
 use crate::attach::ModeCommand;
 use crate::attach::attached::OwnerCondition;
@@ -40,12 +41,12 @@ static MISSING_QUEUE: Rule = Rule {
 
 fn links_down(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let of = |device: &Device| {
-        let received = |device: &Device| device.counters.known().map(|counters| counters.rx_packets > 0);
-        let is_other = |other: &&Device| other.namespace == device.namespace && other.name != "lo" && other.is_up;
-        let has_other = query.now.devices.iter().filter(is_other).any(|other| received(other) != Some(false));
         if device.is_up || device.name == "lo" {
             return None;
         }
+        let received = |device: &Device| device.counters.known().map(|counters| counters.rx_packets > 0);
+        let is_other = |other: &&Device| other.namespace == device.namespace && other.name != "lo" && other.is_up;
+        let has_other = query.now.devices.iter().filter(is_other).any(|other| received(other) != Some(false));
         let programs = |can_reach: &dyn Fn(Option<Ifindex>) -> bool| -> Vec<Node> {
             let of_device =
                 |socket: &SnapshotSocket| socket.namespace == device.namespace && can_reach(socket.bound_to);
@@ -126,8 +127,7 @@ fn set_again(owner: &OwnerCondition<'_>, now: &Snapshot) -> Option<Fix> {
         return Some(Fix::Command("quell apply --reassert".to_owned()));
     }
     let attached = owner.owner.mode().filter(|_| !history.is_followed())?;
-    let runs = |pid: &&_| now.processes.iter().any(|process| process.pid == **pid);
-    let command = ModeCommand::of_pids(Some(attached.mode), owner.roots.iter().filter(runs));
+    let command = ModeCommand::of_pids(Some(attached.mode), &parents_of_targets(history, now));
     let command = command.placed(attached.steers, attached.pins).if_attached(&attached);
     Some(Fix::Mode { first: "then set the mode again:".to_owned(), command, otherwise: None })
 }

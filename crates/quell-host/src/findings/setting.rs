@@ -221,7 +221,7 @@ fn fix_of_owner(owner: &History, settings: &[&Setting], now: &Snapshot) -> Optio
 }
 
 /// Running programs of an attachment that are not workers of others, or its first one if none runs.
-fn parents_of_targets(owner: &History, now: &Snapshot) -> BTreeSet<Pid> {
+pub(super) fn parents_of_targets(owner: &History, now: &Snapshot) -> BTreeSet<Pid> {
     let query = SnapshotQuery::new(now, None);
     let is_target = |pid: Pid| owner.targets.iter().any(|target| target.pid == pid);
     let parent = |process| Some(server_of(&query, process).pid).filter(|pid| is_target(*pid));

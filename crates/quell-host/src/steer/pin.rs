@@ -144,7 +144,6 @@ fn napis_of_workers(process: &Process, index: &Index<'_>, baseline: &Baseline) -
         let device = (*socket.napi.known()?).and_then(|napi| index.napi(napi)).map(|(device, _)| device);
         Some(device.is_none_or(|device| device.napis.known().is_none_or(|napis| napis.len() > 1)))
     };
-    let has_napi = |socket: &SnapshotSocket| socket.napi.known().copied().flatten();
     let mut workers = BTreeMap::new();
     for epoll in process.files.known().map_or(&[][..], |files| &files.epolls) {
         let sockets = epoll.targets.known_elements().filter_map(|target| match target.file {
@@ -155,23 +154,18 @@ fn napis_of_workers(process: &Process, index: &Index<'_>, baseline: &Baseline) -
         if sockets.peek().is_none() {
             continue;
         }
-        let (old, new): (Vec<&SnapshotSocket>, Vec<_>) =
-            sockets.filter(|socket| has_napi(socket).is_some()).partition(|socket| baseline.contains(socket));
-        if new.is_empty() && !old.is_empty() {
-            let napis = old.into_iter().filter_map(has_napi).collect();
-            workers.insert(SteerWorker::new(process, epoll), SeenQueues::Older(napis));
-            continue;
-        }
-        if new.is_empty() {
-            workers.insert(SteerWorker::new(process, epoll), SeenQueues::Present(Ok(epoll.read_queues.clone())));
-            continue;
-        }
-        let new = new.into_iter().filter_map(|socket| Some((socket, has_napi(socket)?)));
+        let received = sockets.filter_map(|socket| Some((socket, socket.napi.known().copied().flatten()?)));
+        let (old, new): (Vec<_>, Vec<_>) = received.partition(|(socket, _)| baseline.contains(socket));
         let napi = |(socket, napi): (&SnapshotSocket, NapiId)| {
             let is_unknown = socket.records_first_napi() && is_on_one_of_several(socket) == Some(true);
             if is_unknown { Err(WhyNotPinned::Datagrams) } else { Ok(napi) }
         };
-        workers.insert(SteerWorker::new(process, epoll), SeenQueues::Present(new.map(napi).collect()));
+        let seen = match (new.is_empty(), old.is_empty()) {
+            (true, false) => SeenQueues::Older(old.into_iter().map(|(_, napi)| napi).collect()),
+            (true, true) => SeenQueues::Present(Ok(epoll.read_queues.clone())),
+            (false, _) => SeenQueues::Present(new.into_iter().map(napi).collect()),
+        };
+        workers.insert(SteerWorker::new(process, epoll), seen);
     }
     workers
 }

@@ -107,8 +107,7 @@ fn missing(history: History, cause: MissingCause, command: Option<&str>) -> Vec<
         missing: Some(why.clone()),
     };
     let condition = Condition { drifted: vec![of(0), of(1)], ..Condition::default() };
-    let roots = vec![Pid::from_kernel(4_242).unwrap()];
-    let owners = [OwnerCondition { owner: &owner, condition, roots }];
+    let owners = [OwnerCondition { owner: &owner, condition }];
     let Edit { now, .. } = edits().into_iter().find(|edit| edit.rule == "nested-epoll").unwrap();
     let mut later = healthy();
     now.into_iter().for_each(|(place, value)| set(&mut later, place, value));

@@ -292,7 +292,7 @@ fn is_latency(quantity: &Quantity) -> bool {
 
 const LATENCY_UNMEASURED: &str = "; latency was not measured (--latency)";
 const LATENCY_NOT_IN_GOAL: &str =
-    "; latency is not in the goal and can be worse (a limit: p99<=1.1x, of programs and commands with --latency)";
+    "; latency is not in the goal and can be worse (a limit: p99<=1.1x; programs and commands need --latency for it)";
 
 /// Follows the name of the mode that is kept. `is_decided`: no other one may be better.
 fn why_keep(because: &WhyKeep, is_decided: bool) -> String {

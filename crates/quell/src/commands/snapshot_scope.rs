@@ -3,7 +3,7 @@
 use clap::Args;
 use quell_host::attach::Targets;
 use quell_host::attach::views::{with_attachments, with_devices};
-use quell_host::snapshot::{SnapshotScope, TakeError};
+use quell_host::snapshot::{self, SnapshotScope, TakeError};
 
 use super::programs_args::{ProgramWord, ProgramsArgs};
 use crate::exit::{Exit, Failure};
@@ -35,7 +35,13 @@ impl ScopeArgs {
     pub(super) fn with_attachments(&self) -> Result<SnapshotScope, Failure> {
         let (mut scope, programs) = self.scope()?;
         scope.pids = programs.iter().flat_map(Targets::pids).collect();
-        Ok(with_attachments(with_devices(scope), &journal()))
+        if !scope.whole_host
+            && scope.device.is_none()
+            && let Ok((seen, _)) = snapshot::take(&scope)
+        {
+            scope = with_devices(scope, &seen);
+        }
+        Ok(with_attachments(scope, &journal()))
     }
 
     /// The scope in words.

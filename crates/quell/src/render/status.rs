@@ -233,10 +233,7 @@ impl AppliedReport {
         let pids = self.observed_pids().collect();
         self.load_command = client_load::judge_in(now, &pids);
         self.mixes = mixes_queues(now, &pids);
-        if let Some(attached) = &mut self.attached {
-            // Workers that nobody could pin yet: commands keep the wish.
-            attached.pins |= attached.steers && workers_can_be_pinned(now, &pids);
-        }
+        self.attached = self.attached.map(|attached| attached.where_pinning(workers_can_be_pinned(now, &pids)));
         self.measured = self.attached.zip(self.worst_payoff()).and_then(|(attached, payoff)| {
             let (packets_per_s, payoff) = (self.packets_per_s, Some(payoff));
             let judged = JudgedMode { attached, is_planned: false, below: below(&pids), payoff, packets_per_s };

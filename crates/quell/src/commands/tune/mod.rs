@@ -199,13 +199,11 @@ fn finish(
             Some(profile) => {
                 let unwritten = format!("no profile was written to {}", visible::path(profile.path()));
                 let present = result.plan.name(result.plan.present);
-                match file.is_decided() {
-                    true => output::say(&format!("{unwritten}: keep {present}, because no other mode is better")),
-                    false => {
-                        let text = format!("{unwritten}: whether a mode is better than {present} was not decided");
-                        return Err(Failure::new(Exit::VerifyFailed, text));
-                    }
+                if !file.is_decided() {
+                    let text = format!("{unwritten}: whether a mode is better than {present} was not decided");
+                    return Err(Failure::new(Exit::VerifyFailed, text));
                 }
+                output::say(&format!("{unwritten}: keep {present}, because no other mode is better"));
                 Ok(())
             }
         },

@@ -14,8 +14,7 @@ use crate::render::status::strace_of_waits;
 
 pub(super) fn attached(server: &HostServer) -> Option<AttachedMode> {
     let HostServer { attached, launched, steered, pinned, can_pin, .. } = *server;
-    // Workers that nobody could pin yet: commands keep the wish.
-    attached.map(|mode| AttachedMode { mode, launched, steers: steered, pins: pinned || steered && can_pin })
+    attached.map(|mode| AttachedMode { mode, launched, steers: steered, pins: pinned }.where_pinning(can_pin))
 }
 
 pub(super) fn arguments(server: &HostServer) -> ProgramArguments {
