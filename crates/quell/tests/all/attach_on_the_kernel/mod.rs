@@ -395,7 +395,8 @@ fn queues_that_a_follower_sets_again_are_no_drift_but_a_link_that_stays_down_is(
     let status = stage.says(3, &["status"]);
     assert!(status.contains("drifted: server0 queue 0") && status.contains("the link server0 is down"), "{status}");
     let doctor = stage.says(3, &["doctor", &stage.pid()]);
-    assert!(doctor.starts_with("serious: ") && doctor.contains("the link server0 is down: rx 0-1 of"), "{doctor}");
+    let observed = crate::command::in_one_line(&doctor);
+    assert!(doctor.starts_with("serious: ") && observed.contains("the link server0 is down: rx 0-1 of"), "{doctor}");
     let up = format!("ip netns exec {} ip link set server0 up", stage.lab.server_name);
     assert!(doctor.contains(&format!("  run: {up}\n")) && doctor.contains("(missing-queue)"), "{doctor}");
     links.set_up(index).unwrap();
@@ -415,7 +416,7 @@ fn queues_that_a_follower_sets_again_are_no_drift_but_a_link_that_stays_down_is(
     let status = stage.says(3, &["status"]);
     assert!(status.contains("drifted: server0 queue 0") && status.contains(&again), "{status}");
     let doctor = String::from_utf8(stage.quell(&["doctor", &stage.pid()]).output().unwrap().stdout).unwrap();
-    let conclusion = doctor.split_once("conclusion: ").unwrap().1.to_owned();
+    let conclusion = crate::command::in_one_line(doctor.split_once("conclusion: ").unwrap().1);
     assert!(conclusion.contains("set it again") && conclusion.contains(&again), "{doctor}");
     stage.says(0, &["detach", &stage.pid()]);
     assert!(crate::command::journals_in(&stage.journals()).is_empty());
