@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     fn terminal(columns: usize) -> Terminal {
-        Terminal { columns: Some(columns), colour: false }
+        Terminal::of_columns(columns)
     }
 
     #[test]
@@ -143,7 +143,7 @@ mod tests {
         let whole =
             "mode         p50     p99  state\nbase       1,234  56,789  alive\nsuspend20      9      10  dropped\n";
         assert_eq!(grid.render(terminal(80)), whole);
-        assert_eq!(grid.render(Terminal { columns: None, colour: false }), whole);
+        assert_eq!(grid.render(Terminal::PIPE), whole);
         let split = "mode         p50     p99\nbase       1,234  56,789\nsuspend20      9      10\n\nmode       state\nbase       alive\nsuspend20  dropped\n";
         assert_eq!(grid.render(terminal(30)), split);
         assert_eq!(grid.render(terminal(5)).matches("mode").count(), 3, "a column is never split");

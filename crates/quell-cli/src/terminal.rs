@@ -6,7 +6,7 @@ use terminal_size::{Height, Width, terminal_size_of};
 use textwrap::WordSplitter;
 use textwrap::core::display_width;
 
-/// Width of prose if the terminal's width is unknown; also its maximum.
+/// Width of prose in files and pipes if `COLUMNS` is not set; the maximum on a terminal.
 const PROSE_COLUMNS: usize = 100;
 const PROSE_COLUMNS_MIN: usize = 40;
 
@@ -16,9 +16,20 @@ pub struct Terminal {
     pub columns: Option<usize>,
     /// Whether to use colors: on a terminal without `NO_COLOR`.
     pub colour: bool,
+    /// Number of columns of prose in files and pipes.
+    pub prose: usize,
 }
 
 impl Terminal {
+    /// A pipe, without `COLUMNS` in the environment.
+    pub const PIPE: Self = Self { columns: None, colour: false, prose: PROSE_COLUMNS };
+
+    /// A terminal of `columns`, without colors.
+    #[must_use]
+    pub const fn of_columns(columns: usize) -> Self {
+        Self { columns: Some(columns), ..Self::PIPE }
+    }
+
     #[must_use]
     pub fn of_stdout() -> Self {
         let stdout = io::stdout();
@@ -31,12 +42,16 @@ impl Terminal {
         Self::of(stderr.is_terminal(), || terminal_size_of(&stderr))
     }
 
-    /// The width is that of `COLUMNS`, if it is set, or of the terminal.
+    /// The width is that of `COLUMNS`, if it is set, or of the terminal. In files and pipes `COLUMNS` is for prose only.
     fn of(is_terminal: bool, size: impl FnOnce() -> Option<(Width, Height)>) -> Self {
         let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        let set = || std::env::var("COLUMNS").ok()?.parse().ok().filter(|columns| *columns > 0);
+        let set = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).filter(|columns| *columns > 0);
         let seen = || size().map(|(Width(columns), _)| columns.into());
-        Self { columns: is_terminal.then(|| set().or_else(seen)).flatten(), colour: is_terminal && wanted }
+        Self {
+            columns: is_terminal.then(|| set.or_else(seen)).flatten(),
+            colour: is_terminal && wanted,
+            prose: set.unwrap_or(PROSE_COLUMNS),
+        }
     }
 
     #[must_use]
@@ -46,7 +61,8 @@ impl Terminal {
 
     #[must_use]
     pub fn prose_columns(self) -> usize {
-        self.columns.unwrap_or(PROSE_COLUMNS).clamp(PROSE_COLUMNS_MIN, PROSE_COLUMNS)
+        let columns = self.columns.map_or(self.prose, |columns| columns.min(PROSE_COLUMNS));
+        columns.max(PROSE_COLUMNS_MIN)
     }
 
     /// Fills lines of prose: the first one begins with `first`, the others with `rest`.
@@ -96,7 +112,7 @@ const JOIN: &str = "\u{a0}";
 mod tests {
     use super::*;
 
-    const NARROW: Terminal = Terminal { columns: Some(40), colour: false };
+    const NARROW: Terminal = Terminal::of_columns(40);
 
     #[test]
     fn long_lines_are_wrapped_between_words_and_commands_are_not() {

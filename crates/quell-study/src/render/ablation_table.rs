@@ -71,7 +71,7 @@ mod tests {
             cell(Ablation::BatchCost, &[(Column::Qps, 0.12)]),
         ];
         assert!(!changes_figures(Ablation::FinalPoll, &cells) && changes_figures(Ablation::BatchCost, &cells));
-        let shown = render("a host", &cells, Terminal { columns: None, colour: false });
+        let shown = render("a host", &cells, Terminal::PIPE);
         assert!(shown.contains("No effect in these cells: final poll, interference"), "{shown}");
     }
 

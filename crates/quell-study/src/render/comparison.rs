@@ -51,7 +51,7 @@ fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 /// Splits the columns into tables that fit the width.
 fn sections(cells: &[Cell], width: usize) -> Vec<Vec<&str>> {
     let columns = distinct(cells.iter().map(|cell| cell.column.as_str()));
-    let plain = Terminal { columns: None, colour: false };
+    let plain = Terminal::PIPE;
     let mut sections: Vec<Vec<&str>> = Vec::new();
     for column in columns {
         if let Some(section) = sections.last_mut() {
@@ -155,7 +155,6 @@ mod tests {
     use super::*;
     use quell_published::Experiment;
 
-    const PIPE: Terminal = Terminal { columns: None, colour: false };
 
     fn cell(row: &str, column: &str, modelled: f64, scored: bool) -> Cell {
         Cell {
@@ -193,7 +192,7 @@ mod tests {
 
     #[test]
     fn figures_are_shown_side_by_side_and_large_errors_are_marked() {
-        let shown = render(&comparison(), PIPE);
+        let shown = render(&comparison(), Terminal::PIPE);
         let line = |start: &str| {
             let line = shown.lines().find(|line| line.starts_with(start)).unwrap();
             line.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -208,7 +207,7 @@ mod tests {
 
     #[test]
     fn colors_are_for_terminals_and_do_not_shift_columns() {
-        let terminal = Terminal { columns: Some(120), colour: true };
+        let terminal = Terminal { colour: true, ..Terminal::of_columns(120) };
         let coloured = render(&comparison(), terminal);
         assert!(coloured.contains('\u{1b}'));
         let mut plain = String::new();
@@ -221,7 +220,7 @@ mod tests {
             }
         }
         let trimmed = |text: &str| text.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>();
-        assert_eq!(trimmed(&plain), trimmed(&render(&comparison(), PIPE)));
+        assert_eq!(trimmed(&plain), trimmed(&render(&comparison(), Terminal::PIPE)));
     }
 
     #[test]
@@ -230,7 +229,7 @@ mod tests {
         let cells: Vec<Cell> = columns.iter().map(|column| cell("suspend200 1000K", column, 123_456.0, true)).collect();
         for width in [80, 120, 160] {
             let tables = sections(&cells, width);
-            assert!(tables.iter().all(|columns| width_of(&grid(&cells, columns, PIPE)) <= width));
+            assert!(tables.iter().all(|columns| width_of(&grid(&cells, columns, Terminal::PIPE)) <= width));
             assert_eq!(tables.concat(), columns);
         }
         assert!(sections(&cells, 160).len() < sections(&cells, 80).len());

@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn constants_are_shown_before_and_after_with_their_unit() {
-        let shown = render(&report(), Terminal { columns: None, colour: false });
+        let shown = render(&report(), Terminal::PIPE);
         assert_eq!(line(&shown, "wake_ns"), "wake_ns 1,000 1,100 +10.0% ns");
         assert_eq!(line(&shown, "client_tail_share"), "client_tail_share 0.0000 0.0123 – ns");
     }
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn errors_without_cells_are_absent() {
-        let shown = render(&report(), Terminal { columns: None, colour: false });
+        let shown = render(&report(), Terminal::PIPE);
         assert_eq!(line(&shown, "p50 us"), "p50 us 7 cells 5.0 > 4.0 % 10.0 > 10.0 % – – – 4 / 12 %");
         assert_eq!(line(&shown, "irqs/s"), "irqs/s – – – – – –");
     }

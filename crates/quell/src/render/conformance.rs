@@ -171,7 +171,6 @@ mod tests {
 
     use super::*;
 
-    const PIPE: Terminal = Terminal { columns: None, colour: false };
 
     fn result(scenario: &Scenario, arm: Backend, outcome: ScenarioOutcome) -> ScenarioResult {
         let (name, statement) = (scenario.name.clone(), scenario.statement.clone());
@@ -191,7 +190,7 @@ mod tests {
         let misses = expect::judge(&scenario, &observations, Backend::Kernel);
         let misses = vec![misses.into_iter().filter(|finding| !finding.holds).collect()];
         let outcome = ScenarioOutcome::DidNotHold { runs: 1, misses, stretch: 8, observations: Box::new(observations) };
-        let text = render(&report(vec![result(&scenario, Backend::Kernel, outcome)]), &[scenario], PIPE);
+        let text = render(&report(vec![result(&scenario, Backend::Kernel, outcome)]), &[scenario], Terminal::PIPE);
         for part in [
             "deferral-counts-down  FAILED",
             "polls of queue 0: 7: not observed on this arm",
@@ -209,7 +208,7 @@ mod tests {
         let scenarios = ["deferral-counts-down", "maxevents-bounds-a-wait"].map(|name| suite::scenario(name).unwrap());
         let outcome = || ScenarioOutcome::NotPossible { reason: "no second CPU".to_owned() };
         let results = scenarios.iter().map(|scenario| result(scenario, Backend::Kernel, outcome())).collect();
-        let text = render(&report(results), &scenarios, PIPE);
+        let text = render(&report(results), &scenarios, Terminal::PIPE);
         assert_eq!(text.matches("not possible on the kernel: no second CPU").count(), 1, "{text}");
         assert!(text.ends_with("kernel: 0 of 0 passed\n"), "{text}");
     }

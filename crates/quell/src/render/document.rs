@@ -41,7 +41,7 @@ mod tests {
     use crate::render::results::summary;
     use serde_json::{Value, json};
 
-    const PLAIN: Terminal = Terminal { columns: Some(80), colour: false };
+    const PLAIN: Terminal = Terminal::of_columns(80);
 
     fn recorded() -> Vec<Value> {
         let fixtures = [

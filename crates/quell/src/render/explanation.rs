@@ -47,7 +47,7 @@ mod tests {
     #[test]
     fn a_long_sentence_is_wrapped_beside_its_time() {
         let text = "The packet reaches its socket, and the epoll hears of it.".to_owned();
-        let shown = set(&Sentence { at_us: 7.52, lasts_us: None, text }, Terminal { columns: Some(50), colour: false });
+        let shown = set(&Sentence { at_us: 7.52, lasts_us: None, text }, Terminal::of_columns(50));
         let lines: Vec<&str> = shown.lines().collect();
         assert!(lines.len() > 1 && lines.iter().all(|line| line.chars().count() <= 50), "{shown}");
         assert!(lines[0].starts_with("     7.52           The packet"), "{shown}");

@@ -68,7 +68,7 @@ pub(crate) fn summary(document: &ResultDocument) -> Summary {
         ResultDocument::Published(run) => of_published(run),
         ResultDocument::PublishedXdp(run) => of_published_xdp(run),
         _ => {
-            let text = document::render(document, false, Terminal { columns: None, colour: false });
+            let text = document::render(document, false, Terminal::PIPE);
             let first = text.as_ref().ok().and_then(|text| text.lines().find(|line| !line.is_empty()));
             Summary {
                 started_unix_s: None,

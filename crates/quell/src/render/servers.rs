@@ -288,7 +288,6 @@ mod tests {
     use quell_host::servers::OwnLoad;
     use quell_linux::Pid;
 
-    const PLAIN: Terminal = Terminal { columns: None, colour: false };
 
     /// Line breaks depend on the length of a number.
     fn pid_7481() -> Pid {
@@ -329,13 +328,13 @@ mod tests {
     #[test]
     fn servers_that_are_not_listed_share_a_line_with_the_reason() {
         let local = |name: &str| LocalServer { pid: Pid::new(12).unwrap(), name: name.to_owned(), loopback: true };
-        assert_eq!(not_listed(&[], PLAIN), "");
+        assert_eq!(not_listed(&[], Terminal::PIPE), "");
         assert_eq!(
-            not_listed(&[local("redis-server")], PLAIN),
+            not_listed(&[local("redis-server")], Terminal::PIPE),
             "1 server is not listed: it listens on loopback or Unix sockets only, and its data passes no queue:\n  \
              redis-server 12\n"
         );
-        let many = not_listed(&["a"; 8].map(local), PLAIN);
+        let many = not_listed(&["a"; 8].map(local), Terminal::PIPE);
         assert!(
             many.starts_with("8 servers are not listed: they listen") && many.ends_with(", a 12 and 2 more\n"),
             "{many}"
@@ -346,11 +345,11 @@ mod tests {
     fn a_server_has_one_line_and_its_next_command_below_it_on_a_narrow_terminal() {
         let servers = [server("nginx", NextStep::Measure { steered: false })];
         let pid = servers[0].pid;
-        let wide = table(&servers, PLAIN, Fixes::ByDoctor);
+        let wide = table(&servers, Terminal::PIPE, Fixes::ByDoctor);
         let line = wide.lines().nth(1).unwrap_or_default();
         assert!(line.contains("unit nginx.service  base") && line.contains("1 warning"), "{wide}");
         assert!(line.ends_with(&format!("measure: quell bench --pid {pid}")), "{wide}");
-        let narrow = table(&servers, Terminal { columns: Some(80), colour: false }, Fixes::ByDoctor);
+        let narrow = table(&servers, Terminal::of_columns(80), Fixes::ByDoctor);
         assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
         assert_eq!(narrow.lines().nth(2), Some(&*format!("    measure: quell bench --pid {pid}")), "{narrow}");
     }
@@ -361,7 +360,7 @@ mod tests {
         let (netns, attached) = (Some("frontend".to_owned()), "suspend200".parse().ok());
         let of = |name: &str| server(name, NextStep::AwaitExperiment { pid: pid_7481() });
         let servers = [HostServer { place, netns, attached, ..of("memcached-of-us") }, of("nginx")];
-        let at = |columns| table(&servers, Terminal { columns: Some(columns), colour: false }, Fixes::ByDoctor);
+        let at = |columns| table(&servers, Terminal::of_columns(columns), Fixes::ByDoctor);
         for columns in [50, 60, 80, 100, 132] {
             let text = at(columns);
             assert!(text.lines().all(|line| line.chars().count() <= columns), "{columns}: {text}");
@@ -417,7 +416,7 @@ mod tests {
         let servers = [HostServer { fix, ..server("nginx", next) }];
         let said = conclusion(&servers, true, Fixes::ByDoctor, &Examined::Host);
         assert!(said.contains("(missing-queue)") && said.ends_with("  ip link set eth0 up\n"), "{said}");
-        let row = table(&servers, PLAIN, Fixes::ByDoctor);
+        let row = table(&servers, Terminal::PIPE, Fixes::ByDoctor);
         assert!(row.ends_with("fix missing-queue: ip link set eth0 up\n"), "{row}");
     }
 
@@ -600,7 +599,7 @@ mod tests {
             ended_unix_s: 7,
             by: "its keeper: its polling process got 12 % of a CPU".to_owned(),
         };
-        let text = reverted(&[end], PLAIN);
+        let text = reverted(&[end], Terminal::PIPE);
         let wanted =
             format!("reverted: attach userbusy of redis {pid}, by its keeper: its polling process got 12 % of a CPU\n");
         assert_eq!(text, wanted);
@@ -663,7 +662,7 @@ mod tests {
             ..server("dnsd", NextStep::Measure { steered: false })
         };
         let command = "quell bench --pid ".to_owned() + &pid_7481().to_string() + " --modes base,defer20";
-        let row = table(&[of(ServerWait::Poll)], PLAIN, Fixes::ByDoctor);
+        let row = table(&[of(ServerWait::Poll)], Terminal::PIPE, Fixes::ByDoctor);
         assert!(row.contains("measure modes without epoll (poll or select): quell bench --pid"), "{row}");
         for (waits, reason) in [
             (ServerWait::Poll, " waits in poll or select, so modes in which epolls poll do not apply"),
@@ -720,7 +719,7 @@ mod tests {
     fn the_conclusion_of_doctor_has_the_fix() {
         let of = |fix| HostServer { fix: Some(fix), ..server("web", NextStep::Fix { finding: "gro-off" }) };
         let command = of(FixText::Command("ethtool -K eth0 gro on".to_owned()));
-        let row = table(std::slice::from_ref(&command), PLAIN, Fixes::Above);
+        let row = table(std::slice::from_ref(&command), Terminal::PIPE, Fixes::Above);
         assert!(row.trim_end().ends_with("fix gro-off"), "{row}");
         assert!(concluded(command).ends_with("(gro-off): ethtool -K eth0 gro on\n"));
         assert!(concluded(of(FixText::Advice("pin it".to_owned()))).ends_with("(gro-off): pin it\n"));
@@ -734,7 +733,7 @@ mod tests {
         };
         let change = "add `reuseport`".to_owned();
         let expected = of("nginx", Some(QueuePerEpoll::Configured { change, steered: true }));
-        let row = table(std::slice::from_ref(&expected), PLAIN, Fixes::ByDoctor);
+        let row = table(std::slice::from_ref(&expected), Terminal::PIPE, Fixes::ByDoctor);
         assert!(
             row.contains("(known now: epoll-mixes-napis): send requests, then again: ssh CLIENT quell load"),
             "{row}"
@@ -760,7 +759,7 @@ mod tests {
         let one = |name: &str, waits| HostServer { waits, queues: 0, ..server(name, NextStep::AwaitClients) };
         let text = table(
             &[one("dnsmasq", ServerWait::Poll), one("evil\n\u{1b}[2J", ServerWait::Receive)],
-            PLAIN,
+            Terminal::PIPE,
             Fixes::ByDoctor,
         );
         assert!(text.starts_with("no epoll, and no packet") && text.contains("dnsmasq"), "{text}");

@@ -221,8 +221,8 @@ mod tests {
     #[test]
     fn the_table_fits_120_columns_and_in_parts_60_and_80() {
         let rows = [row(Load::Max, 1_234_567.0, 1), row(Load::Qps(987_654.0), 987_654.0, 1)];
-        let unlimited = render(&setup(), &rows, Terminal { columns: None, colour: false });
-        let narrow = |columns| render(&setup(), &rows, Terminal { columns: Some(columns), colour: false });
+        let unlimited = render(&setup(), &rows, Terminal::PIPE);
+        let narrow = |columns| render(&setup(), &rows, Terminal::of_columns(columns));
         let table = |text: &str| text.lines().filter(|line| line.starts_with("suspend")).collect::<Vec<_>>().join("\n");
         assert!(widest(&table(&unlimited)) <= 120, "{unlimited}");
         for columns in [60, 80] {
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_polling_thread_on_the_cpu_of_a_worker_is_said_to_need_its_own() {
-        let terminal = Terminal { columns: None, colour: false };
+        let terminal = Terminal::PIPE;
         let said = |mode: &str, irqs_apart| {
             let row = SweepRow { mode: mode.parse().unwrap(), ..row(Load::Qps(50e3), 50e3, 1) };
             render(&SimulationSetup { irqs_apart, ..setup() }, &[row], terminal)
@@ -262,7 +262,7 @@ mod tests {
     fn several_seeds_get_a_column() {
         let (one, two) = (row(Load::Max, 1e6, 1), row(Load::Max, 1e6, 2));
         let rows = [one, two];
-        let terminal = Terminal { columns: None, colour: false };
+        let terminal = Terminal::PIPE;
         assert!(!grid(&setup(), &[&rows[..1]], terminal).contains("seed"));
         assert!(grid(&setup(), &[&rows[..1], &rows[1..]], terminal).contains("seed"));
     }
@@ -275,7 +275,7 @@ mod tests {
             row
         };
         let rows = [seeded(1, 100e3, 755.0), seeded(2, 101e3, 180.0), seeded(3, 99.9e3, 210.0)];
-        let text = summary(&setup(), &rows, Terminal { columns: None, colour: false });
+        let text = summary(&setup(), &rows, Terminal::PIPE);
         assert!(text.contains("; seeds 1–3: medians") && text.contains("  100,000  "), "{text}");
         assert!(text.contains("  180–755  "), "{text}");
         assert_eq!(text.lines().filter(|line| line.starts_with("suspend200")).count(), 1, "{text}");

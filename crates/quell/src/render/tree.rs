@@ -147,21 +147,21 @@ mod tests {
 
     #[test]
     fn a_wide_terminal_has_one_line_per_node() {
-        let wide = Terminal { columns: Some(80), colour: false };
+        let wide = Terminal::of_columns(80);
         let wanted = "eth0  up  threaded\n├─ rx 0-15  NAPI 1-16\n│  └─ irq 7\n└─ rss 0\n";
         assert_eq!(render(&[tree()], wide), wanted);
     }
 
     #[test]
     fn a_narrow_terminal_wraps_between_parts_and_keeps_the_branches() {
-        let narrow = Terminal { columns: Some(16), colour: false };
+        let narrow = Terminal::of_columns(16);
         let wanted = "eth0  up\n│   threaded\n├─ rx 0-15\n│  │   NAPI 1-16\n│  └─ irq 7\n└─ rss 0\n";
         assert_eq!(render(&[tree()], narrow), wanted);
     }
 
     #[test]
     fn terminals_get_colors() {
-        let colourful = render(&[tree()], Terminal { columns: Some(80), colour: true });
+        let colourful = render(&[tree()], Terminal { colour: true, ..Terminal::of_columns(80) });
         assert!(colourful.contains("\u{1b}[36mthreaded\u{1b}[0m"), "{colourful:?}");
     }
 }

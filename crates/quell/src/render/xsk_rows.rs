@@ -121,7 +121,7 @@ mod tests {
         let schema = String::new();
         let run = XskSimulationRun { schema, host: host.name, warm_up_ns: 0, measured_ns, rows: rows.to_vec() };
         for columns in [60, 80] {
-            let text = render(&run, Terminal { columns: Some(columns), colour: false });
+            let text = render(&run, Terminal::of_columns(columns));
             assert!(text.lines().all(|line| line.chars().count() <= columns), "{text}");
             assert!(text.matches("threaded-busy-poll").count() >= 2, "{text}");
             assert!(text.contains("could not keep up"), "{text}");

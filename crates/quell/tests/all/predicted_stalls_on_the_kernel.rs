@@ -42,7 +42,7 @@ impl Stage {
 
     /// Output of a command that exits with `code`, without line breaks.
     fn says(&self, code: i32, arguments: &[&str]) -> String {
-        command::in_one_line(&command::says(code, &mut self.quell(arguments)))
+        command::says(code, &mut self.quell(arguments))
     }
 
     fn is_suspended(&self) -> bool {

@@ -413,7 +413,7 @@ mod tests {
     #[test]
     fn on_a_narrow_terminal_the_pollers_are_in_a_table_of_their_own() {
         let report = report(Some(QueueSample { packets: 12_345, ..QueueSample::default() }), None);
-        let of = |columns| queue_tables(&report, 1.0, Terminal { columns, colour: false });
+        let of = |columns| queue_tables(&report, 1.0, Terminal { columns, ..Terminal::PIPE });
         assert_eq!(of(None).lines().count(), 2);
         let narrow = of(Some(80));
         assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");

@@ -24,8 +24,3 @@ pub(crate) fn says(code: i32, command: &mut Command) -> String {
     assert_eq!(status.code(), Some(code), "{command:?}\n{text}");
     text
 }
-
-/// Output without line breaks, whose places depend on the lengths of paths and numbers.
-pub(crate) fn in_one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}

@@ -10,7 +10,6 @@ use quell_linux::process::{Child, Spawn};
 use quell_test_support::small_disk::SmallDisk;
 
 use super::stage::{Stage, assert_reported_and_restored, end};
-use crate::command::in_one_line;
 
 const LONG: &[&str] = &["--modes=base,suspend200", "--budget=600s", "--yes"];
 
@@ -281,7 +280,7 @@ fn a_plan_names_the_programs_that_keep_the_cpus_busy() {
     let named: Vec<String> = spinning.iter().map(|one| format!("sh {}: ", one.id())).collect();
     spinning.iter_mut().for_each(|one| drop(one.wait()));
     assert_eq!(code, Some(0), "{stderr}");
-    let said = in_one_line(&format!("{stdout}{stderr}"));
+    let said = format!("{stdout}{stderr}");
     assert!(said.contains("of the server's CPUs now (") && named.iter().any(|name| said.contains(name)), "{said}");
 }
 

@@ -10,7 +10,6 @@ use quell_linux::{CpuList, Pid, sched};
 use quell_test_support::{Lacks, skip, wait_until};
 
 use super::stage::{Stage, WORKERS_ADDRESS, end};
-use crate::command::in_one_line;
 use crate::servers::steered::detach_filter;
 
 const FIXED: [&str; 5] = ["bench", "--modes=base,suspend200", "--slice=50", "--settle=5", "--yes"];
@@ -49,7 +48,7 @@ fn the_load_connects_again_through_the_filter_which_stays_for_all_modes() {
     let (code, stdout, stderr) = end(start(&stage, &["--steer", "--budget=4s", &load]));
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stderr.contains("existing connections stay with their workers"), "{stderr}");
-    assert!(in_one_line(&stdout).contains("arrived through the filter"), "{stdout}");
+    assert!(stdout.contains("arrived through the filter"), "{stdout}");
     let placement = &stage.result()["subject"]["placement"];
     assert_eq!(placement["options"], serde_json::json!(["--steer"]), "{placement}");
     let steered = &placement["steered"][0];
@@ -68,7 +67,7 @@ fn connections_of_a_judge_alone_are_steered_and_no_longer_a_problem() {
     let judge = stage.load_of_workers().replace("--seconds 600", "--warm-up 0 --seconds 0.5 --figures");
     let (code, stdout, stderr) = end(start(&stage, &["--steer", "--budget=20s", &format!("--latency={judge}")]));
     assert_eq!(code, Some(0), "{stderr}");
-    assert!(in_one_line(&stdout).contains("arrived through the filter"), "{stdout}");
+    assert!(stdout.contains("arrived through the filter"), "{stdout}");
     assert!(!stdout.contains("epoll-mixes-napis"), "{stdout}");
     stage.assert_as_before();
     stage.assert_no_filter_remains();
@@ -85,7 +84,6 @@ fn a_judge_with_new_connections_does_not_hide_that_the_load_has_not_reconnected(
     let judge = stage.load_of_workers().replace("--seconds 600", "--warm-up 0 --seconds 0.5 --figures");
     let (code, stdout, stderr) = end(start(&stage, &["--steer", "--budget=20s", &format!("--latency={judge}")]));
     assert_eq!(code, Some(0), "{stderr}");
-    let stdout = in_one_line(&stdout);
     assert!(stdout.contains("conclusion: no answer for steered connections"), "{stdout}");
     assert!(stdout.contains("from before stayed unsorted"), "{stdout}");
     stage.assert_as_before();
@@ -101,7 +99,7 @@ fn connections_that_do_not_reconnect_are_the_reason_that_workers_are_not_pinned(
     bench.pidfd().signal(Signal::INT).unwrap();
     let (code, stdout, stderr) = end(bench);
     assert_eq!(code, Some(130), "{stderr}");
-    assert!(in_one_line(&stdout).contains("no client has reconnected"), "{stdout}");
+    assert!(stdout.contains("no client has reconnected"), "{stdout}");
     let not_pinned = stage.result()["subject"]["placement"]["not-pinned"].to_string();
     assert!(not_pinned.contains("let the clients reconnect") && !not_pinned.contains("has arrived"), "{not_pinned}");
     stage.assert_as_before();

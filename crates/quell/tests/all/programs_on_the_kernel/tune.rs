@@ -12,7 +12,6 @@ use quell_linux::sched;
 use quell_mode::PartialNapiSettings;
 
 use super::stage::{Stage, assert_reported_and_restored, end};
-use crate::command::in_one_line;
 
 /// A server beside that of the stage.
 const SECOND_SERVER: &str = "memcached -u root -U 0 -t 1 -l 192.0.2.1 -p 11212";
@@ -294,7 +293,7 @@ fn polling_threads_are_tried_only_on_cpus_that_the_programs_leave() {
     let plan = || {
         let (code, stdout, stderr) = run(&stage, &["--goal=least cpu", "--dry-run"]);
         assert_eq!(code, Some(0), "{stderr}");
-        in_one_line(&stdout)
+        stdout
     };
     let is_tried = |plan: &str| plan.split("skips").next().unwrap().contains("userbusy");
     let free = plan();
