@@ -29,6 +29,8 @@ pub(crate) struct Facts {
     pub(crate) stalls: Vec<StallRecord>,
     /// Whether the settings of its mode have changed.
     pub(crate) drifted: bool,
+    /// CPU time of its work in one second.
+    pub(crate) worked_ms: Option<u64>,
     /// The earlier snapshot, if it differs.
     pub(crate) before: Option<Value>,
 }
@@ -95,6 +97,7 @@ fn of(host: &Value, facts: &Facts) -> Vec<HostServer> {
         stalls: &facts.stalls,
         polls: &facts.packets_per_s.map(polls).unwrap_or_default(),
         sampled_ns: 1_000_000_000,
+        worked_ns: &facts.worked_ms.iter().map(|ms| (pid(4242), ms * 1_000_000)).collect(),
     };
     servers(&now, Some(&earlier), &known)
 }

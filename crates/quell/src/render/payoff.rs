@@ -1,6 +1,7 @@
 //! Whether a mode pays here, in words: one text for `quell`, doctor, status, top and the end of attach.
 
 use quell_cli::number::{plain, short};
+use quell_host::attach::own_work::OwnWork;
 use quell_host::attach::owners::QueueSharers;
 use quell_host::attach::payoff::{DoesItPay, ModePayoff};
 use quell_host::attach::{AttachedMode, ModeCommand, Selection};
@@ -194,6 +195,7 @@ pub(crate) fn in_short(payoff: &ModePayoff) -> &'static str {
         DoesItPay::NotInEffect { .. } => "not in effect",
         DoesItPay::LeavesQueuesUnpolled { .. } => "leaves queues unpolled",
         DoesItPay::LacksCpus(_) => "lacks CPUs",
+        DoesItPay::NothingToGain(_) => "nothing to gain, undo it",
         _ if payoff.only_delays() => "costs more than it gives, undo it",
         DoesItPay::CostsCpuTime { .. } => "polls more than interrupts would, measure",
         DoesItPay::NearBreakEven { .. } => "near break-even, measure",
@@ -240,6 +242,7 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
             let workers = counted(*workers, "worker");
             (format!("{mode} costs more than it gives: {threads} and {workers} share {cpus}{figures}: {undo}"), detach)
         }
+        DoesItPay::NothingToGain(work) => (format!("{mode} gains nothing: {}; {undo}", own_work(*work)), detach),
         DoesItPay::CostsCpuTime { instead, break_even_packets_per_s } => {
             let above = break_even_packets_per_s.map(|rate| {
                 format!(
@@ -337,6 +340,13 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
             ),
         },
     }
+}
+
+/// `25 ms of CPU time per packet: no mode changes that by more than 0.08 %`.
+#[must_use]
+pub(crate) fn own_work(work: OwnWork) -> String {
+    let (ms, percent) = (short(work.cpu_ns_per_packet as f64 / 1e6), short(work.changeable() * 100.0));
+    format!("{ms} ms of CPU time per packet: no mode changes that by more than {percent} %")
 }
 
 /// ` (a; b)`, without empty parts. Empty if all are.
@@ -504,6 +514,13 @@ mod tests {
         assert!(not.contains("not in effect") && command.as_deref() == Some("quell detach 812 813"), "{not}");
         assert_eq!(said("suspend20", DoesItPay::CannotTell).1.as_deref(), Some("quell bench --pid 812,813"));
         assert_eq!(said("suspend20", DoesItPay::TooFewPackets).1.as_deref(), Some("quell top 812 813"));
+        let work = DoesItPay::NothingToGain(OwnWork { cpu_ns_per_packet: 25_000_000 });
+        let (work, command) = said("suspend20", work);
+        assert_eq!(
+            work,
+            "suspend20 gains nothing: 25 ms of CPU time per packet: no mode changes that by more than 0.08 %; undo it"
+        );
+        assert_eq!(command.as_deref(), Some("quell detach 812 813"));
         let (idle, command) = said("fullbusy", DoesItPay::TooFewPackets);
         assert!(idle.contains(", and each worker polls while it waits, and uses a whole CPU"), "{idle}");
         assert_eq!(command.as_deref(), Some("quell detach 812 813"));

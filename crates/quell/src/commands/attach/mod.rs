@@ -25,6 +25,7 @@ use quell_host::attach::consequences::consequences_observed;
 use quell_host::attach::hand_over::{Earlier, HAND_OVER, find_earlier, recall_values_before};
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause_now};
 use quell_host::attach::no_queue::NoQueueCause;
+use quell_host::attach::own_work::has_backlog;
 use quell_host::attach::owners::refuse_under_owners;
 use quell_host::attach::payoff::packets_per_s;
 use quell_host::attach::placement::{Groups, Placement, PlacementResult, Wanted, decide};
@@ -208,8 +209,10 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     };
     let mut is_over = || left.as_mut().is_some_and(|left| !left.is_kept());
     report.effect = effect(&request, &queues, &targets.pids(), time, cause, &mut is_over, &interruption);
-    let payoff =
-        |effect: &render::Effect| effect.payoff(&attached, &targets.pids(), &report.findings, report.lacking_cpus);
+    let payoff = |effect: &render::Effect| {
+        let (pids, lacking) = (targets.pids(), report.lacking_cpus);
+        effect.payoff(&attached, &pids, &report.findings, lacking, has_backlog(&snapshot, &pids))
+    };
     report.payoff = report.effect.as_ref().and_then(payoff);
     if is_over() {
         return Err(reverted_meanwhile(&targets, left.as_ref()));
