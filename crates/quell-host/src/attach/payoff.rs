@@ -199,6 +199,13 @@ impl ModePayoff {
         }
     }
 
+    /// Whether the kernel polls more than twice per packet, so that it costs CPU time also where the better mode is uncertain.
+    #[must_use]
+    pub fn polls_more(&self) -> bool {
+        let counted = if spins(&self.mode) { 1.0 } else { 1.0 - self.program_share.unwrap_or(0.0) };
+        self.polls_per_packet.is_some_and(|polls| polls * counted > POLLS_PER_PACKET_MAX as f64)
+    }
+
     /// Whether it saves no CPU time, and no lower latency repays that, because its timer delays packets and nobody polls.
     #[must_use]
     pub fn only_delays(&self) -> bool {
