@@ -7,7 +7,7 @@ use quell_host::servers::{NextStep, ServerWait};
 use quell_mode::DeliveryMode;
 use serde_json::{Value, json};
 
-use crate::attach_plans::plan_of;
+use crate::attach_plans::{plan_between, plan_of};
 use crate::servers::{Facts, attached, only, pid, plain, without_epolls};
 use crate::snapshots::{before, healthy, set};
 
@@ -100,6 +100,11 @@ fn no_mode_helps_a_program_that_does_not_read_its_connections() {
     for (then, now) in [(5, 5), (5, 9)] {
         let server = of(then, now);
         assert_eq!((server.waits, server.next), (ServerWait::Nothing, NextStep::NoModeHelps));
+        let refused = plan_between(&unread(idle.clone(), then), &unread(accepts.clone(), now), "suspend200");
+        assert_eq!(
+            refused.impossible[0].reason,
+            "it does not read the connections that it accepts; no mode has an effect on what is not read"
+        );
     }
     let next_requests = between(&before(), &working, 5, 5);
     assert_eq!(next_requests.waits, ServerWait::Unknown, "a program that works reads, and the next requests are there");

@@ -643,7 +643,7 @@ mod tests {
         assert!(nothing.contains("no mode helps web") && !nothing.contains("bench"), "{nothing}");
         let work = NextStep::NothingToGain(OwnWork { cpu_ns_per_packet: 25_000_000 });
         let work = concluded(server("web", work));
-        assert!(work.contains("nothing to gain for web 7481: 25 ms of CPU time per packet"), "{work}");
+        assert!(work.contains("nothing to gain for web 7481: 25.0 ms of CPU time per packet"), "{work}");
         assert!(!work.contains("bench"), "{work}");
     }
 

@@ -193,7 +193,7 @@ fn of_polling() -> Vec<Edit> {
     vec![
         edit(
             "connections-without-napi",
-            Serious,
+            Warning,
             vec![("/sockets/1/napi", json!(null)), ("/sockets/2/napi", json!(null))],
         ),
         edit("connections-without-napi", Warning, vec![("/sockets/1/napi", json!(null))]),

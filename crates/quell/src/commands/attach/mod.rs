@@ -156,7 +156,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
             show_plan(&report, &groups, args)?;
         }
     }
-    refuse(&report, mode, args)?;
+    refuse(&report, args)?;
     poller::check(&mode, plan.queues().count())?;
     if earlier == Earlier::None {
         refuse_under_owners(&journal(), &plan).map_err(failure)?;
@@ -336,7 +336,9 @@ fn observe_and_plan(targets: &Targets, mut request: AttachRequest, wanted: &Want
     let observes = planned.impossible.is_empty() && planned.polls_queues();
     let behavior = observes.then(|| behavior::observe(&first, &targets.pids(), true));
     let has_poller = request.mode.poller().is_some() && planned.queues().next().is_some();
-    if !has_poller && (!suspends || planned.affected_processes.is_empty()) {
+    // Only two snapshots show that a program does not read its connections.
+    let is_refused = !planned.impossible.is_empty();
+    if !is_refused && !has_poller && (!suspends || planned.affected_processes.is_empty()) {
         let findings = consequences_observed(&first, None, &planned, behavior.as_ref());
         return Ok(Observation { snapshot: first, request, plan: planned, findings });
     }
@@ -395,9 +397,9 @@ fn refuse_impossible(report: &render::Report<'_>) -> Result<(), Failure> {
     Err(Failure::new(Exit::NotSupported, format!("not possible here; nothing was changed:\n{why}")))
 }
 
-fn refuse(report: &render::Report<'_>, mode: DeliveryMode, args: &AttachArgs) -> Result<(), Failure> {
+fn refuse(report: &render::Report<'_>, args: &AttachArgs) -> Result<(), Failure> {
     refuse_impossible(report)?;
-    if !args.follow && mode != DeliveryMode::default() && report.plan.is_without_effect() {
+    if report.sets_nothing() {
         let cause = match &report.plan.without_queue {
             Some(
                 cause @ (NoQueueCause::GroOff { .. } | NoQueueCause::Bypass { .. } | NoQueueCause::NoNetworkSocket),
@@ -410,7 +412,7 @@ fn refuse(report: &render::Report<'_>, mode: DeliveryMode, args: &AttachArgs) ->
         };
         let text = format!(
             "nothing to set yet: {cause}. To wait for a queue: {}",
-            args.command_that_follows(mode).unwrap_or_default()
+            args.command_that_follows(report.mode).unwrap_or_default()
         );
         let shown = if args.dry_run { String::new() } else { report.to_string() };
         return Err(Failure::new(Exit::NotSupported, format!("{shown}{text}")));
