@@ -77,24 +77,31 @@ fn fix_of_veth(query: &SnapshotQuery<'_>, veth: &Device) -> Vec<Fix> {
     let some_have_queues =
         query.now.sockets.iter().filter_map(|socket| socket.napi.known().copied().flatten()).any(is_of_veth);
     let gro = veth.features.known().and_then(|features| features.get("rx-gro")).map(|gro| gro.active);
-    let of_peer = match veth.rx_queues.known().filter(|_| some_have_queues) {
-        Some(queues) => {
-            format!(
-                "ethtool -L PEER tx {0}, for as many transmit queues as {1} receives by; or more receive queues here: \
-                 ethtool -L {1} rx N",
-                queues.len(),
-                veth.name
-            )
+    let peer = query.veth_peer(veth);
+    let its_name = peer.map_or("PEER", |peer| &peer.name);
+    let of_peer = match (veth.rx_queues.known().filter(|_| some_have_queues), peer) {
+        (None, Some(peer)) => {
+            vec![Fix::feature(query, peer, Feature::Tso, false), Fix::feature(query, peer, Feature::Gso, false)]
         }
-        None => "ethtool -K PEER tso off gso off".to_owned(),
+        (queues, _) => {
+            let change = match queues {
+                Some(queues) => format!(
+                    "ethtool -L {its_name} tx {0}, for as many transmit queues as {1} receives by; or more receive queues \
+                     here: ethtool -L {1} rx N",
+                    queues.len(),
+                    veth.name
+                ),
+                None => format!("ethtool -K {its_name} tso off gso off"),
+            };
+            vec![Fix::advice(format!("at the other end of {}, in its namespace: {change}", veth.name))]
+        }
     };
-    let of_peer = format!("at the other end of {}, in its namespace: {of_peer}", veth.name);
     let mut fix = Vec::new();
     if gro != Some(true) {
         fix.push(Fix::feature(query, veth, Feature::Gro, true));
     }
     if gro != Some(false) {
-        fix.push(Fix::advice(of_peer));
+        fix.extend(of_peer);
     }
     fix
 }
