@@ -188,7 +188,7 @@ fn of_suspension() -> Vec<Edit> {
 }
 
 fn of_polling() -> Vec<Edit> {
-    use Severity::{Note, Serious, Warning};
+    use Severity::{Note, Warning};
     let params = json!({"busy_poll_usecs": 64, "busy_poll_budget": 64, "prefer_busy_poll": true});
     vec![
         edit(
