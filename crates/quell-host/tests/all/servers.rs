@@ -27,11 +27,8 @@ pub(crate) struct Facts {
     /// Mode of the settings below an attachment.
     pub(crate) below: Option<&'static str>,
     pub(crate) stalls: Vec<StallRecord>,
-    /// Whether the settings of its mode have changed.
     pub(crate) drifted: bool,
-    /// CPU time of its work in one second.
     pub(crate) worked_ms: Option<u64>,
-    /// The earlier snapshot, if it differs.
     pub(crate) before: Option<Value>,
 }
 
