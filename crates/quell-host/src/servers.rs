@@ -28,6 +28,7 @@ pub use next_step::NextStep;
 use crate::attach::effect::{EffectOnQueue, judge};
 use crate::attach::no_poll::{NoPollCause, cause};
 use crate::attach::no_queue::{NoQueueCause, no_queue_cause};
+use crate::attach::own_work::{OwnWork, requests_wait, worked_by};
 use crate::attach::owners::QueueSharers;
 use crate::attach::payoff::{DoesItPay, ModePayoff};
 use crate::attach::receivers::{OutsideWait, accepts_for_others, wait_outside_epolls};
@@ -189,6 +190,8 @@ pub struct Known<'a> {
     pub polls: &'a BTreeMap<NapiId, QueueSample>,
     /// Time for which they were sampled, in nanoseconds.
     pub sampled_ns: u64,
+    /// CPU time of each process in that time, of its threads that slept in between. Empty if it was not read.
+    pub worked_ns: &'a BTreeMap<Pid, u64>,
 }
 
 /// Servers of the host: first those that need a fix, then those that used the most CPU time. Programs that only have
@@ -280,6 +283,10 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         .then(|| (packets as f64 * 1e9 / known.sampled_ns as f64).round() as u64);
     let programs_cpu_ns = processes.iter().map(|process| query.cpu_ns(process)).sum::<Option<u64>>();
     let programs_cpu_wait_ns = processes.iter().map(|process| query.cpu_wait_ns(process)).sum::<Option<u64>>();
+    let programs_worked_ns = match requests_wait(query, &pids) {
+        true => programs_cpu_ns,
+        false => worked_by(&pids, known.worked_ns),
+    };
     let has_drifted = !known.drifted.is_disjoint(&pids);
     let payoff = attached.filter(|_| !samples.is_empty() || has_drifted).map(|attached| {
         let mode = attached.mode;
@@ -288,6 +295,7 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
             let seen = EffectOnQueue {
                 programs_cpu_ns,
                 programs_cpu_wait_ns,
+                programs_worked_ns,
                 ..EffectOnQueue::of(*napi, known.sampled_ns, sample)
             };
             let verdict = judge(&mode, &seen, || {
@@ -332,7 +340,12 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let stall = known.stalls.iter().rfind(|stall| stall.reverted && stall.programs.iter().any(is_one_of));
     let stalled =
         stall.and_then(|stall| Some(NextStep::FindStall { mode: stall.purpose.mode()?, cause: stall.cause.clone() }));
-    let without_measurement = stalled.or((waits == ServerWait::Nothing).then_some(NextStep::NoModeHelps));
+    let polls_by_programs = samples.iter().map(|(_, sample)| sample.polls.program + sample.polls.program_last).sum();
+    let is_serious = to_fix.is_some_and(|worst| worst.severity == Severity::Serious);
+    let work = OwnWork::of(programs_worked_ns, packets, polls_by_programs).filter(|_| !is_serious);
+    let without_measurement = stalled
+        .or((waits == ServerWait::Nothing).then_some(NextStep::NoModeHelps))
+        .or(work.map(NextStep::NothingToGain));
     let next = match (experiment, without_measurement.filter(|_| attached.is_none()), to_fix, &attached) {
         (Some(pid), ..) => NextStep::AwaitExperiment { pid: *pid },
         (None, Some(next), ..) => next,

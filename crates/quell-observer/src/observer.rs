@@ -9,6 +9,7 @@ use quell_host::attach::Targets;
 use quell_host::attach::attached::{Attached, AttachedMode, attachments, experiments};
 use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge};
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
+use quell_host::attach::own_work::{WorkReading, has_backlog};
 use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::views::{with_attachments, with_devices};
 use quell_host::behavior::ReadQueues;
@@ -44,6 +45,7 @@ struct Readings {
     threads_ns: BTreeMap<(NapiId, Pid), u64>,
     /// CPU time of attached programs.
     attached_cpu: BTreeMap<ProgramKey, Schedstat>,
+    attached_work: WorkReading,
     devices: DeviceCounters,
     /// Entries of each idle state, by the name of the state. All CPUs together.
     idle: Vec<(String, u64)>,
@@ -210,8 +212,9 @@ impl Observer {
         };
         let threads_ns = napis(&self.snapshot).filter_map(|(_, napi)| ran(napi)).collect();
         let attached_cpu = self.conditions.keys().filter_map(|key| Some((*key, cpu_of(*key)?))).collect();
+        let attached_work = WorkReading::of(&self.conditions.keys().map(|(pid, _)| *pid).collect());
         let devices = drops::read(&self.snapshot);
-        Readings { counters, interrupts, threads_ns, attached_cpu, devices, idle: idle(&self.snapshot) }
+        Readings { counters, interrupts, threads_ns, attached_cpu, attached_work, devices, idle: idle(&self.snapshot) }
     }
 
     fn queues(&self, earlier: &Readings) -> Vec<ObservedQueue> {
@@ -299,6 +302,7 @@ impl Observer {
                 users.polling += usize::from(can_poll(process));
             }
         }
+        let worked = self.read.attached_work.since(&earlier.attached_work);
         let sees_all = sees_all_programs(&self.scope, &self.snapshot);
         let packets = |napis: &BTreeSet<NapiId>| {
             let is_alone = sees_all && napis.iter().all(|napi| users.get(napi).is_some_and(|users| users.all == 1));
@@ -335,6 +339,10 @@ impl Observer {
             };
             let used = self.read.attached_cpu.get(&identity);
             let used = used.zip(earlier.attached_cpu.get(&identity)).and_then(|(now, before)| now.since(*before));
+            let worked_ns = match has_backlog(&self.snapshot, &pids) {
+                true => used.map(|used| used.run_ns),
+                false => worked.get(&process.pid).copied(),
+            };
             let polling = |napi| PollingPrograms {
                 itself: can_poll(process) && used.is_none_or(|used| used.run_ns > 0),
                 others: users.get(&napi).is_some_and(|users| users.polling > usize::from(can_poll(process))),
@@ -347,8 +355,8 @@ impl Observer {
                 if cpu_ns.is_some() { groups } else { ControlGroups::default() };
             let experiment = experiments.get(&process.pid);
             let in_force = mode.filter(|_| experiment.is_none());
-            let judged =
-                in_force.map(|it| (it.mode, judged(&it.mode, of_program, interval_ns, used, polling, &mut cause)));
+            let judged = in_force
+                .map(|it| (it.mode, judged(&it.mode, of_program, interval_ns, (used, worked_ns), polling, &mut cause)));
             let fix = mode.zip(unpolled.get(&process.pid));
             let fix = fix.map(|(mode, fix)| one_queue_if_attached(fix.clone(), mode));
             let payoff = judged.as_ref().filter(|(_, queues)| !queues.is_empty());
@@ -559,12 +567,12 @@ fn can_poll(process: &Process) -> bool {
     process.files.known().is_none_or(Files::can_poll)
 }
 
-/// Verdicts on the queues of a program, which used CPUs so.
+/// Verdicts on the queues of a program, which used CPUs so and worked for this time.
 fn judged<'a>(
     mode: &DeliveryMode,
     queues: impl Iterator<Item = &'a ObservedQueue>,
     for_ns: u64,
-    used: Option<Schedstat>,
+    (used, programs_worked_ns): (Option<Schedstat>, Option<u64>),
     polling: impl Fn(NapiId) -> PollingPrograms,
     mut cause: impl FnMut(NapiId) -> NoPollCause,
 ) -> Vec<(EffectOnQueue, ModeVerdict)> {
@@ -572,7 +580,7 @@ fn judged<'a>(
         let sample = queue.sample.as_ref()?;
         let seen = EffectOnQueue::of(queue.napi, for_ns, sample).with_cpu(used);
         let PollingPrograms { itself, others } = polling(queue.napi);
-        let seen = EffectOnQueue { interrupts: queue.interrupts, is_shared: others, ..seen };
+        let seen = EffectOnQueue { interrupts: queue.interrupts, is_shared: others, programs_worked_ns, ..seen };
         let polls_by_epoll = mode.epoll().is_some_and(|epoll| epoll.prefer_busy_poll || epoll.busy_poll_usecs > 0);
         let seen = if itself || !polls_by_epoll { seen } else { seen.without_polls_of_others() };
         Some((seen, judge(mode, &seen, || cause(queue.napi))))
@@ -619,7 +627,7 @@ mod tests {
                 &mode,
                 queues,
                 1_000_000_000,
-                Some(Schedstat { run_ns: 90_000_000, ..Schedstat::default() }),
+                (Some(Schedstat { run_ns: 90_000_000, ..Schedstat::default() }), None),
                 polling,
                 |_| NoPollCause::NoEpoll,
             ))

@@ -58,6 +58,9 @@ pub struct EffectOnQueue {
     pub programs_cpu_ns: Option<u64>,
     /// Time for which they wanted to run and waited for a CPU, in nanoseconds; absent if it is unknown.
     pub programs_cpu_wait_ns: Option<u64>,
+    /// CPU time of their threads that slept in between, in nanoseconds: the others may spin. Absent if it is unknown.
+    #[serde(skip)]
+    pub programs_worked_ns: Option<u64>,
     /// 99th percentile of the time that packets can have waited, in nanoseconds; absent if most came by an enabled
     /// interrupt, so that they have no bound.
     pub wait_p99_ns: Option<u64>,
@@ -117,6 +120,7 @@ impl EffectOnQueue {
             interrupts: None,
             programs_cpu_ns: None,
             programs_cpu_wait_ns: None,
+            programs_worked_ns: None,
             wait_p99_ns: bound(wait.p99_ns),
             wait_p50_ns: bound(wait.p50_ns),
             stalled_polls: wait.stalled_polls,
@@ -130,6 +134,13 @@ impl EffectOnQueue {
     pub fn with_cpu(self, used: Option<Schedstat>) -> Self {
         let (programs_cpu_ns, programs_cpu_wait_ns) = used.map(|used| (used.run_ns, used.wait_ns)).unzip();
         Self { programs_cpu_ns, programs_cpu_wait_ns, ..self }
+    }
+
+    /// The same for programs for which a request waits if `has_backlog`: then threads that do not sleep work, too.
+    #[must_use]
+    pub fn with_backlog(self, has_backlog: bool) -> Self {
+        let programs_worked_ns = if has_backlog { self.programs_cpu_ns } else { self.programs_worked_ns };
+        Self { programs_worked_ns, ..self }
     }
 
     /// The same for a program that cannot have polled: polls by programs are those of others.
@@ -431,6 +442,7 @@ mod tests {
             interrupts: None,
             programs_cpu_ns: None,
             programs_cpu_wait_ns: None,
+            programs_worked_ns: None,
             wait_p99_ns: None,
             wait_p50_ns: None,
             stalled_polls: 0,

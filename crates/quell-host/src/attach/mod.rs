@@ -34,6 +34,7 @@ pub mod measured;
 pub mod mode_command;
 pub mod no_poll;
 pub mod no_queue;
+pub mod own_work;
 pub mod owners;
 mod pass;
 pub mod payoff;

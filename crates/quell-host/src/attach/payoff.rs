@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::effect::{EffectOnQueue, ModeVerdict, PACKETS_TO_JUDGE};
+use super::own_work::OwnWork;
 use super::plan::polls_epolls;
 use crate::findings::{Fix, LackingCpus};
 
@@ -61,6 +62,8 @@ pub enum DoesItPay {
     },
     /// No: its polling threads and the workers of the program share CPUs.
     LacksCpus(LackingCpus),
+    /// No: the program works so long for each packet that its delivery does not matter.
+    NothingToGain(OwnWork),
     /// Only if latency is worth CPU time: the kernel polls more often than interrupts would.
     CostsCpuTime {
         /// Mode that needs fewer polls at this packet rate.
@@ -86,11 +89,12 @@ pub enum DoesItPay {
 
 impl DoesItPay {
     /// Names of all answers, the most serious first.
-    pub const NAMES: [&str; 10] = [
+    pub const NAMES: [&str; 11] = [
         "drifted",
         "not-in-effect",
         "leaves-queues-unpolled",
         "lacks-cpus",
+        "nothing-to-gain",
         "costs-cpu-time",
         "near-break-even",
         "changes-nothing",
@@ -107,6 +111,7 @@ impl DoesItPay {
             Self::NotInEffect { .. } => "not-in-effect",
             Self::LeavesQueuesUnpolled { .. } => "leaves-queues-unpolled",
             Self::LacksCpus(_) => "lacks-cpus",
+            Self::NothingToGain(_) => "nothing-to-gain",
             Self::CostsCpuTime { .. } => "costs-cpu-time",
             Self::NearBreakEven { .. } => "near-break-even",
             Self::ChangesNothing => "changes-nothing",
@@ -133,7 +138,11 @@ impl DoesItPay {
     pub fn is_no(&self) -> bool {
         matches!(
             self,
-            Self::Drifted | Self::NotInEffect { .. } | Self::LeavesQueuesUnpolled { .. } | Self::LacksCpus(_)
+            Self::Drifted
+                | Self::NotInEffect { .. }
+                | Self::LeavesQueuesUnpolled { .. }
+                | Self::LacksCpus(_)
+                | Self::NothingToGain(_)
         )
     }
 }
@@ -155,20 +164,24 @@ impl ModePayoff {
         // Of several queues, the longest timer suits all, and an uncertain one leaves the answer open.
         let cost = queues.iter().filter_map(|(seen, _)| PollCost::of(&mode, seen)).max_by_key(PollCost::rank);
         let lacking = lacking.filter(|_| mode.poller().is_some());
-        let pays = match (cost, fix, lacking) {
+        // The programs of such a mode spin, in calls that return sooner or later.
+        let worked_ns = queues.iter().filter_map(|(seen, _)| seen.programs_worked_ns).max();
+        let work = OwnWork::of(worked_ns.filter(|_| !spins(&mode)), packets, sum(EffectOnQueue::by_programs));
+        let pays = match (cost, fix, lacking, work) {
             _ if is(|verdict| matches!(verdict, ModeVerdict::NotInEffect(_))) => {
                 DoesItPay::NotInEffect { on_unset_epolls: false }
             }
+            (_, None, None, Some(work)) => DoesItPay::NothingToGain(work),
             _ if mode == DeliveryMode::default() => DoesItPay::ChangesNothing,
-            (_, Some(fix), _) => {
+            (_, Some(fix), ..) => {
                 let (fix, command) = fix.parts();
                 DoesItPay::LeavesQueuesUnpolled { fix, command }
             }
-            (_, None, Some(lacking)) => DoesItPay::LacksCpus(lacking),
-            (Some(PollCost::Above { instead }), None, None) => {
+            (_, None, Some(lacking), _) => DoesItPay::LacksCpus(lacking),
+            (Some(PollCost::Above { instead }), None, None, None) => {
                 DoesItPay::CostsCpuTime { instead, break_even_packets_per_s: break_even_packets_per_s(&mode) }
             }
-            (Some(PollCost::Uncertain { beside }), None, None) => DoesItPay::NearBreakEven { beside },
+            (Some(PollCost::Uncertain { beside }), None, None, None) => DoesItPay::NearBreakEven { beside },
             _ if is(|verdict| matches!(verdict, ModeVerdict::InEffect(_))) => DoesItPay::MeasureToKnow,
             _ if queues.iter().all(|(seen, _)| seen.has_few_packets()) => DoesItPay::TooFewPackets,
             _ => DoesItPay::CannotTell,
@@ -184,6 +197,13 @@ impl ModePayoff {
             cpu_wait_share: queues.iter().filter_map(waited).max_by(f64::total_cmp),
             pays,
         }
+    }
+
+    /// Whether the kernel polls more than twice per packet, so that it costs CPU time also where the better mode is uncertain.
+    #[must_use]
+    pub fn polls_more(&self) -> bool {
+        let counted = if spins(&self.mode) { 1.0 } else { 1.0 - self.program_share.unwrap_or(0.0) };
+        self.polls_per_packet.is_some_and(|polls| polls * counted > POLLS_PER_PACKET_MAX as f64)
     }
 
     /// Whether it saves no CPU time, and no lower latency repays that, because its timer delays packets and nobody polls.
@@ -210,6 +230,11 @@ impl ModePayoff {
     }
 }
 
+/// Whether programs spin under a mode, in their waits or in receives.
+fn spins(mode: &DeliveryMode) -> bool {
+    mode.polls_at_any_load() || mode.socket_busy_poll().is_some()
+}
+
 /// Packets per second of all these queues; absent without one.
 pub fn packets_per_s<'a>(queues: impl Iterator<Item = &'a EffectOnQueue>) -> Option<u64> {
     let rates = queues.filter(|seen| seen.for_ns > 0).map(|seen| seen.packets as f64 * 1e9 / seen.for_ns as f64);
@@ -227,8 +252,7 @@ enum PollCost {
 
 impl PollCost {
     fn of(mode: &DeliveryMode, seen: &EffectOnQueue) -> Option<Self> {
-        let spins = mode.polls_at_any_load() || mode.socket_busy_poll().is_some();
-        let polls = match spins && mode.poller().is_none() {
+        let polls = match spins(mode) && mode.poller().is_none() {
             true => seen.polls,
             // Polls of epoll_wait without spinning come with the wait, which the program makes in any mode.
             false => seen.by_kernel(),
@@ -316,6 +340,7 @@ mod tests {
             DoesItPay::NotInEffect { on_unset_epolls: false },
             DoesItPay::LeavesQueuesUnpolled { fix: "steer".to_owned(), command: None },
             DoesItPay::LacksCpus(LackingCpus { cpus: 2, queues: 2, workers: 2 }),
+            DoesItPay::NothingToGain(OwnWork { cpu_ns_per_packet: 2_000_000 }),
             DoesItPay::CostsCpuTime { instead: DeliveryMode::default(), break_even_packets_per_s: None },
             DoesItPay::NearBreakEven { beside: DeliveryMode::default() },
             DoesItPay::ChangesNothing,
@@ -421,6 +446,22 @@ mod tests {
         assert_eq!(Some(payoff("userbusy", &polled)), lacking.map(DoesItPay::LacksCpus));
         assert_eq!(payoff("suspend200", &polled), DoesItPay::MeasureToKnow, "it has no polling threads");
         assert!(payoff("userbusy", &polled).is_no() && !DoesItPay::MeasureToKnow.is_no());
+    }
+
+    #[test]
+    fn nothing_is_to_gain_by_a_program_that_works_for_milliseconds_per_packet_under_any_mode() {
+        let pays = |mode: &str, packets, fix| {
+            let seen = EffectOnQueue { programs_worked_ns: Some(900_000_000), ..seen(packets, packets, packets / 2) };
+            payoff(mode, &[(seen, ModeVerdict::CannotTell(String::new()))], fix).pays
+        };
+        let work = DoesItPay::NothingToGain(OwnWork { cpu_ns_per_packet: 22_500_000 });
+        for mode in ["base", "suspend200", "defer20", "threaded"] {
+            assert_eq!(pays(mode, 40, None), work, "{mode}");
+        }
+        assert!(work.is_no() && !work.is_unclear());
+        assert_eq!(pays("fullbusy", 40, None), DoesItPay::TooFewPackets, "its CPU time is not work");
+        assert_eq!(pays("suspend200", 1_000, None), DoesItPay::CannotTell, "less than a millisecond per packet");
+        assert!(matches!(pays("suspend200", 40, Some("steer")), DoesItPay::LeavesQueuesUnpolled { .. }));
     }
 
     #[test]

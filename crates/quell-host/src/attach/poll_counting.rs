@@ -8,6 +8,7 @@ use quell_linux::{NapiId, Pid, kernel};
 use quell_sampler::{PollCounters, Sampler, SamplerError};
 
 use super::effect::{EffectOnQueue, PACKETS_TO_JUDGE};
+use super::own_work::{WorkReading, worked_by};
 use super::plan::QueueStep;
 
 /// Counts polls of the queues for the duration of `wait`. The mode is for `programs`.
@@ -30,6 +31,7 @@ pub(super) struct PollCounting {
     polls: BTreeMap<NapiId, PollCounters>,
     irqs: BTreeMap<IrqOfNapi, u64>,
     cpu: BTreeMap<Pid, Schedstat>,
+    work: WorkReading,
 }
 
 /// A NAPI instance, and the number of its interrupt.
@@ -42,7 +44,7 @@ impl PollCounting {
         polls: BTreeMap<NapiId, PollCounters>,
     ) -> Self {
         let (began, irqs, cpu) = (Instant::now(), interrupts(&queues), cpu_of(programs));
-        Self { queues, began, polls, irqs, cpu }
+        Self { queues, began, polls, irqs, cpu, work: WorkReading::of(programs) }
     }
 
     /// Whether one of the queues has enough packets for a verdict with these counters.
@@ -60,14 +62,16 @@ impl PollCounting {
         let (now, irqs, cpu) = (Instant::now(), interrupts(&self.queues), cpu_of(programs));
         let for_ns = u64::try_from((now - self.began).as_nanos()).unwrap_or(u64::MAX);
         let used = cpu_between(&self.cpu, &cpu);
+        let work = WorkReading::of(programs);
+        let programs_worked_ns = worked_by(programs, &work.since(&self.work));
         let seen = |step: &QueueStep| {
             let sample = polls.get(&step.napi)?.since(self.polls.get(&step.napi));
             let interrupts = step.irq.and_then(|irq| interrupts_between(&self.irqs, &irqs, (step.napi, irq)));
             let seen = EffectOnQueue::of(step.napi, for_ns, &sample);
-            Some(EffectOnQueue { interrupts, ..seen.with_cpu(used) })
+            Some(EffectOnQueue { interrupts, programs_worked_ns, ..seen.with_cpu(used) })
         };
         let seen = self.queues.iter().filter_map(seen).collect();
-        (self.began, self.irqs, self.cpu, self.polls) = (now, irqs, cpu, polls);
+        (self.began, self.irqs, self.cpu, self.work, self.polls) = (now, irqs, cpu, work, polls);
         seen
     }
 }

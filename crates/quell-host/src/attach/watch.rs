@@ -12,8 +12,9 @@ use tracing::{info, warn};
 
 use super::attached::AttachedMode;
 use super::attachment::Attachment;
-use super::effect::{ModeVerdict, judge};
+use super::effect::{EffectOnQueue, ModeVerdict, judge};
 use super::no_poll::{NoPollCause, no_poll_cause_now};
+use super::own_work::has_backlog;
 use super::payoff::{DoesItPay, ModePayoff};
 use super::plan::QueueStep;
 use super::poll_counting::PollCounting;
@@ -167,7 +168,7 @@ impl EffectWatch {
         let launched = attachment.is_launched();
         let steers = attachment.steers();
         let attached = AttachedMode { mode: request.mode, launched, steers, pins: steers };
-        let (mut changes, mut judged) = (Vec::new(), Vec::new());
+        let (mut changes, mut judged) = (Vec::new(), Vec::<(EffectOnQueue, ModeVerdict)>::new());
         for seen in counting.next(programs, polls) {
             if is_measured_now(attachment) {
                 continue;
@@ -197,6 +198,8 @@ impl EffectWatch {
             let fix = fix.map(|(_, fix)| one_queue_if_attached(fix, &attached));
             let has_poller = request.mode.poller().is_some();
             let lacking = has_poller.then(|| cpus_lacking_for_pollers(snapshot, programs, judged.len())).flatten();
+            let has_backlog = has_backlog(snapshot, programs);
+            judged.iter_mut().for_each(|(seen, _)| *seen = seen.with_backlog(has_backlog));
             ModePayoff::of(request.mode, &judged, fix.as_ref(), lacking)
         });
         Ok((changes, payoff.filter(|payoff| self.is_news(payoff))))

@@ -260,7 +260,9 @@ pub(crate) fn added(
     then.retain(|finding| {
         finding.severity > Severity::CannotTell
             && rule(finding.id).is_some_and(|rule| !rule.judges_settings)
-            && !there.contains(&(finding.id, &finding.nodes, finding.severity))
+            // No mode has an effect on these connections, so that each plan has the finding.
+            && (finding.id == polling::WITHOUT_NAPI_ID
+                || !there.contains(&(finding.id, &finding.nodes, finding.severity)))
     });
     then
 }

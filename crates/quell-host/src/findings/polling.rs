@@ -18,17 +18,19 @@ pub(super) const RULES: &[&Rule] = &[&WITHOUT_NAPI, &SMALL_BUDGET, &NO_SUSPENSIO
 /// Part of the connections of an epoll from which modes lose a good deal of their effect.
 const PART_WITHOUT_NAPI: usize = 10;
 
+pub(super) const WITHOUT_NAPI_ID: &str = "connections-without-napi";
+
 static WITHOUT_NAPI: Rule = Rule {
-    id: "connections-without-napi",
-    severity: Severity::Serious,
+    id: WITHOUT_NAPI_ID,
+    severity: Severity::Warning,
     title: "no queue delivers the connections of an epoll",
     impact: "An epoll polls the queue that its sockets report. Packets that bypass NAPI have none: no mode has an effect on \
              them.",
     source: "fs/eventpoll.c, ep_set_busy_poll_napi_id; drivers/net/veth.c, veth_xmit; measured: SO_INCOMING_NAPI_ID is \
              0 with TSO on at the peer of a veth",
     explanation: "Detected if an epoll of a server, or one with prefer_busy_poll or busy_poll_usecs, watches established \
-                  TCP connections to other hosts with SO_INCOMING_NAPI_ID 0. A warning from a tenth of them on, serious \
-                  if it busy polls and this is true for most of them. The driver polls without NAPI, or on veth, GRO is \
+                  TCP connections to other hosts with SO_INCOMING_NAPI_ID 0. A warning from a tenth of them on, \
+                  under every mode. The driver polls without NAPI, or on veth, GRO is \
                   off on the device, TSO is on at its peer, or the peer has more transmit queues than the device has \
                   receive queues, which is so if only some have no queue. Fix: on veth, GRO on, TSO off at the peer, \
                   and no more transmit queues there.",
@@ -46,10 +48,9 @@ fn without_napi(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         let with = with.len();
         let without = epoll.without_napi.len();
         Observation {
-            severity: match epoll.polls() {
-                true if without > with => Severity::Serious,
-                _ if without * PART_WITHOUT_NAPI >= with + without => Severity::Warning,
-                _ => Severity::Note,
+            severity: match without * PART_WITHOUT_NAPI >= with + without {
+                true => Severity::Warning,
+                false => Severity::Note,
             },
             nodes: epoll.nodes(),
             observed: format!("{without} of {} receive without a queue", counted(with + without, "connection")),
@@ -76,24 +77,31 @@ fn fix_of_veth(query: &SnapshotQuery<'_>, veth: &Device) -> Vec<Fix> {
     let some_have_queues =
         query.now.sockets.iter().filter_map(|socket| socket.napi.known().copied().flatten()).any(is_of_veth);
     let gro = veth.features.known().and_then(|features| features.get("rx-gro")).map(|gro| gro.active);
-    let of_peer = match veth.rx_queues.known().filter(|_| some_have_queues) {
-        Some(queues) => {
-            format!(
-                "ethtool -L PEER tx {0}, for as many transmit queues as {1} receives by; or more receive queues here: \
-                 ethtool -L {1} rx N",
-                queues.len(),
-                veth.name
-            )
+    let peer = query.veth_peer(veth);
+    let its_name = peer.map_or("PEER", |peer| &peer.name);
+    let of_peer = match (veth.rx_queues.known().filter(|_| some_have_queues), peer) {
+        (None, Some(peer)) => {
+            vec![Fix::feature(query, peer, Feature::Tso, false), Fix::feature(query, peer, Feature::Gso, false)]
         }
-        None => "ethtool -K PEER tso off gso off".to_owned(),
+        (queues, _) => {
+            let change = match queues {
+                Some(queues) => format!(
+                    "ethtool -L {its_name} tx {0}, for as many transmit queues as {1} receives by; or more receive queues \
+                     here: ethtool -L {1} rx N",
+                    queues.len(),
+                    veth.name
+                ),
+                None => format!("ethtool -K {its_name} tso off gso off"),
+            };
+            vec![Fix::advice(format!("at the other end of {}, in its namespace: {change}", veth.name))]
+        }
     };
-    let of_peer = format!("at the other end of {}, in its namespace: {of_peer}", veth.name);
     let mut fix = Vec::new();
     if gro != Some(true) {
         fix.push(Fix::feature(query, veth, Feature::Gro, true));
     }
     if gro != Some(false) {
-        fix.push(Fix::advice(of_peer));
+        fix.extend(of_peer);
     }
     fix
 }

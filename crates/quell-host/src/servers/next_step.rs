@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::{EarlierAnswer, EarlierMeasurement, EarlierVerdict, OpenQuestion};
 use crate::attach::AttachedMode;
+use crate::attach::own_work::OwnWork;
 use crate::attach::payoff::{DoesItPay, ModePayoff};
 use crate::findings::{EPOLL_MIXES_NAPIS, QueuePerEpoll};
 
@@ -28,6 +29,8 @@ pub enum NextStep {
     },
     /// Do nothing: it does not read what it receives.
     NoModeHelps,
+    /// Do nothing: it works so long for each packet that its delivery does not matter.
+    NothingToGain(OwnWork),
     /// Compare modes on it.
     Measure {
         /// Whether its workers can get one queue each, which only `--steer` does.

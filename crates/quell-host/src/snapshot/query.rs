@@ -186,6 +186,22 @@ impl<'a> SnapshotQuery<'a> {
         self.index.device(namespace, ifindex)
     }
 
+    /// The other end of a veth pair, if the snapshot has it. In another namespace, only one device can be it: interface
+    /// indices are unique within a namespace.
+    pub(crate) fn veth_peer(&self, veth: &Device) -> Option<&'a Device> {
+        let lower = veth.lower.filter(|_| veth.kind.as_deref() == Some("veth"))?;
+        if !lower.is_in_other_namespace {
+            return self.device(veth.namespace, lower.ifindex);
+        }
+        let is_peer = |device: &&Device| {
+            device.namespace != veth.namespace
+                && (device.ifindex, device.kind.as_deref()) == (lower.ifindex, Some("veth"))
+                && device.lower.is_some_and(|end| end.is_in_other_namespace && end.ifindex == veth.ifindex)
+        };
+        let mut peers = self.now.devices.iter().filter(is_peer);
+        peers.next().filter(|_| peers.next().is_none())
+    }
+
     pub(crate) fn socket_before(&self, inode: u64) -> Option<&'a SnapshotSocket> {
         self.index_before.as_ref()?.socket(inode)
     }

@@ -9,7 +9,7 @@ use quell_host::attach::plan::{EpollStep, Limitation};
 use quell_host::attach::poller::with_safe_timer;
 use quell_host::attach::unassigned_epolls::UnassignedFiles;
 use quell_host::attach::{AttachPlan, AttachRequest, AttachStep, EpollsSetBy, plan};
-use quell_host::findings::{examine, time_text};
+use quell_host::findings::{Finding, examine, time_text};
 use quell_linux::Pid;
 use serde_json::{Value, json};
 
@@ -25,6 +25,24 @@ fn targets() -> BTreeSet<Pid> {
 
 pub(crate) fn plan_of(now: &Value, mode: &str) -> AttachPlan {
     plan(&snapshot(now), None, &targets(), &request(mode))
+}
+
+pub(crate) fn plan_between(before: &Value, now: &Value, mode: &str) -> AttachPlan {
+    plan(&snapshot(now), Some(&snapshot(before)), &targets(), &request(mode))
+}
+
+#[test]
+fn connections_without_a_queue_have_one_severity_in_doctor_and_in_attach() {
+    let mut now = untouched();
+    ["/sockets/1/napi", "/sockets/2/napi"].iter().for_each(|napi| set(&mut now, napi, json!(null)));
+    let severities = |findings: Vec<Finding>| {
+        let its = findings.into_iter().filter(|finding| finding.id == "connections-without-napi");
+        its.map(|finding| finding.severity).collect::<Vec<_>>()
+    };
+    let host = snapshot(&now);
+    let by_attach = severities(consequences(&host, None, &plan_of(&now, "suspend200")));
+    assert_eq!(by_attach, severities(examine(&host, None).findings));
+    assert!(!by_attach.is_empty());
 }
 
 /// The healthy host with default settings of queues and epolls.

@@ -270,6 +270,34 @@ fn connections_without_a_queue_are_not_due_to_tso_while_others_of_the_device_hav
 }
 
 #[test]
+fn the_other_end_of_a_veth_is_named_where_the_snapshot_has_it() {
+    let mut host = healthy();
+    let napis = ["/sockets/1/napi", "/sockets/2/napi", "/sockets/3/napi", "/sockets/4/napi"];
+    napis.iter().for_each(|napi| set(&mut host, napi, json!(null)));
+    set(&mut host, "/devices/0/kind", json!("veth"));
+    let ifindex = host["devices"][0]["ifindex"].clone();
+    let fixes = |peers: &[(u64, &str)]| {
+        let mut host = host.clone();
+        set(&mut host, "/devices/0/lower", json!({"ifindex": 77, "is-in-other-namespace": true}));
+        for (namespace, name) in peers {
+            let mut peer = host["devices"][0].clone();
+            (peer["namespace"], peer["name"], peer["ifindex"]) = (json!(namespace), json!(name), json!(77));
+            peer["lower"] = json!({"ifindex": ifindex, "is-in-other-namespace": true});
+            (peer["napis"], peer["rx-queues"]) = (json!([]), json!([]));
+            host["devices"].as_array_mut().unwrap().push(peer);
+        }
+        let found = examine(&snapshot(&host), None).findings;
+        let its = found.iter().find(|finding| finding.id == "connections-without-napi").unwrap();
+        its.fix.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    };
+    let named = fixes(&[(9, "lan7")]);
+    assert!(named.contains("lan7 tso off") && !named.contains("PEER"), "{named}");
+    let several = fixes(&[(9, "lan7"), (10, "lan8")]);
+    assert!(several.contains("ethtool -K PEER tso off"), "two namespaces have a device with this index: {several}");
+    assert!(fixes(&[]).contains("ethtool -K PEER tso off"));
+}
+
+#[test]
 fn a_steered_udp_server_is_restarted_because_its_sockets_keep_their_first_queue() {
     let edits = vec![
         ("/processes/0/files/epolls", json!([])),

@@ -2,11 +2,12 @@
 //! for which no measurement is the next step.
 
 use quell_change::journal::{Purpose, StallRecord, TargetProgram};
+use quell_host::attach::own_work::OwnWork;
 use quell_host::servers::{NextStep, ServerWait};
 use quell_mode::DeliveryMode;
 use serde_json::{Value, json};
 
-use crate::attach_plans::plan_of;
+use crate::attach_plans::{plan_between, plan_of};
 use crate::servers::{Facts, attached, only, pid, plain, without_epolls};
 use crate::snapshots::{before, healthy, set};
 
@@ -99,6 +100,11 @@ fn no_mode_helps_a_program_that_does_not_read_its_connections() {
     for (then, now) in [(5, 5), (5, 9)] {
         let server = of(then, now);
         assert_eq!((server.waits, server.next), (ServerWait::Nothing, NextStep::NoModeHelps));
+        let refused = plan_between(&unread(idle.clone(), then), &unread(accepts.clone(), now), "suspend200");
+        assert_eq!(
+            refused.impossible[0].reason,
+            "it does not read the connections that it accepts; no mode has an effect on what is not read"
+        );
     }
     let next_requests = between(&before(), &working, 5, 5);
     assert_eq!(next_requests.waits, ServerWait::Unknown, "a program that works reads, and the next requests are there");
@@ -106,6 +112,31 @@ fn no_mode_helps_a_program_that_does_not_read_its_connections() {
         let server = of(then, now);
         assert_eq!((server.waits, server.next), (ServerWait::Unknown, NextStep::Measure { steered: false }));
     }
+}
+
+#[test]
+fn nothing_is_to_gain_by_a_server_that_works_for_milliseconds_per_packet_and_has_no_serious_problem() {
+    let next = |host: &Value, packets_per_s, worked_ms| {
+        let facts = Facts { packets_per_s: Some(packets_per_s), worked_ms: Some(worked_ms), ..Facts::default() };
+        only(host, &facts).next
+    };
+    let work = NextStep::NothingToGain(OwnWork { cpu_ns_per_packet: 25_000_000 });
+    assert_eq!(next(&plain(), 40, 1_000), work);
+    let without_epoll = waiting_in([json!("poll"), json!("poll")]);
+    assert_eq!(next(&without_epoll, 40, 1_000), work);
+    let measure = NextStep::Measure { steered: false };
+    assert_eq!(next(&plain(), 1_000, 1_000), measure);
+    let saturated = |unread_bytes| {
+        let mut host = unread(plain(), unread_bytes);
+        host["processes"][0]["threads"][1]["run-ns"] = json!(2_000_000_000_000_u64);
+        next(&host, 40, 0)
+    };
+    assert!(matches!(saturated(5), NextStep::NothingToGain(_)), "requests wait while its threads do not sleep");
+    assert_eq!(saturated(0), measure, "threads that do not sleep may spin");
+    let measured = Facts { packets_per_s: Some(40), worked_ms: Some(1_000), ..Facts::default() };
+    let has_mode = Facts { attached: vec![(4242, attached("suspend200", false))], ..measured };
+    let server = only(&plain(), &has_mode);
+    assert_eq!(server.next, NextStep::Check);
 }
 
 /// The record of a mode that was reverted because of stalls.

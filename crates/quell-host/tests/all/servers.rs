@@ -27,9 +27,8 @@ pub(crate) struct Facts {
     /// Mode of the settings below an attachment.
     pub(crate) below: Option<&'static str>,
     pub(crate) stalls: Vec<StallRecord>,
-    /// Whether the settings of its mode have changed.
     pub(crate) drifted: bool,
-    /// The earlier snapshot, if it differs.
+    pub(crate) worked_ms: Option<u64>,
     pub(crate) before: Option<Value>,
 }
 
@@ -95,6 +94,7 @@ fn of(host: &Value, facts: &Facts) -> Vec<HostServer> {
         stalls: &facts.stalls,
         polls: &facts.packets_per_s.map(polls).unwrap_or_default(),
         sampled_ns: 1_000_000_000,
+        worked_ns: &facts.worked_ms.iter().map(|ms| (pid(4242), ms * 1_000_000)).collect(),
     };
     servers(&now, Some(&earlier), &known)
 }

@@ -12,6 +12,7 @@ use quell_host::attach::attached::{
     Attached, Unfinished, adapt, attached_modes, conditions, drifted, experiments, in_use, unfinished,
 };
 use quell_host::attach::measured::settings_below;
+use quell_host::attach::own_work::WorkReading;
 use quell_host::attach::placement::mark_attached_filters;
 use quell_host::behavior::{self, Behavior, ReadQueues};
 use quell_host::findings::{self, FindingsReport, Rule, Severity};
@@ -188,7 +189,7 @@ impl Diagnosis {
         below: &BTreeMap<Pid, DeliveryMode>,
         measured: &EarlierAnswers,
     ) -> Self {
-        let Observed { before, now, polls, sampled, behavior } = observed;
+        let Observed { before, now, polls, worked_ns, sampled, behavior } = observed;
         let mut report = findings::examine_observed(now, before.as_ref(), polls, behavior.as_ref());
         report.leave_out_own(now);
         let origins = servers::origins(now);
@@ -208,6 +209,7 @@ impl Diagnosis {
             stalls,
             polls,
             sampled_ns: u64::try_from(sampled.as_nanos()).unwrap_or(u64::MAX),
+            worked_ns,
         };
         let servers = servers::servers(now, before.as_ref(), &known);
         let local_servers = servers::local_servers(now, &origins);
@@ -292,6 +294,8 @@ struct Observed {
     now: Snapshot,
     /// Polls between the two snapshots. Empty if polls cannot be sampled.
     polls: BTreeMap<NapiId, QueueSample>,
+    /// CPU time of each process between the two snapshots, of its threads that slept in between.
+    worked_ns: BTreeMap<Pid, u64>,
     /// Time for which they were sampled.
     sampled: Duration,
     /// What the programs whose epolls suspend interrupts did between the two snapshots; absent without such
@@ -301,7 +305,14 @@ struct Observed {
 
 impl From<Snapshot> for Observed {
     fn from(now: Snapshot) -> Self {
-        Self { before: None, now, polls: BTreeMap::new(), sampled: Duration::ZERO, behavior: None }
+        Self {
+            before: None,
+            now,
+            polls: BTreeMap::new(),
+            worked_ns: BTreeMap::new(),
+            sampled: Duration::ZERO,
+            behavior: None,
+        }
     }
 }
 
@@ -318,17 +329,20 @@ fn take(scope: &SnapshotScope, seconds: u64) -> Result<Observed, Failure> {
     let napis = before.devices.iter().flat_map(|device| device.napis.known_elements().map(|napi| napi.id));
     let sampling = Sampling::begin(napis.collect());
     let began = Instant::now();
+    let observed = before.processes.iter().map(|process| process.pid).collect();
+    let work = WorkReading::of(&observed);
     let reads = ReadQueues::observe(&before, |_| true);
     let programs = behavior::polling_programs(&before);
     let behavior = (!programs.is_empty()).then(|| behavior::observe(&before, &programs, true));
     thread::sleep(Duration::from_secs(seconds).saturating_sub(began.elapsed()));
+    let worked_ns = WorkReading::of(&observed).since(&work);
     let (polls, sampled) = sampling.and_then(Sampling::end).unwrap_or_else(|error| {
         info!(error = %error, "polls cannot be sampled; rules compare counters instead");
         (BTreeMap::new(), Duration::ZERO)
     });
     let mut now = look()?;
     reads.add_to(&mut now);
-    Ok(Observed { before: Some(before), now, polls, sampled, behavior })
+    Ok(Observed { before: Some(before), now, polls, worked_ns, sampled, behavior })
 }
 
 struct Sampling {

@@ -1,6 +1,7 @@
 //! Whether a mode pays here, in words: one text for `quell`, doctor, status, top and the end of attach.
 
 use quell_cli::number::{plain, short};
+use quell_host::attach::own_work::OwnWork;
 use quell_host::attach::owners::QueueSharers;
 use quell_host::attach::payoff::{DoesItPay, ModePayoff};
 use quell_host::attach::{AttachedMode, ModeCommand, Selection};
@@ -194,8 +195,10 @@ pub(crate) fn in_short(payoff: &ModePayoff) -> &'static str {
         DoesItPay::NotInEffect { .. } => "not in effect",
         DoesItPay::LeavesQueuesUnpolled { .. } => "leaves queues unpolled",
         DoesItPay::LacksCpus(_) => "lacks CPUs",
+        DoesItPay::NothingToGain(_) => "nothing to gain, undo it",
         _ if payoff.only_delays() => "costs more than it gives, undo it",
         DoesItPay::CostsCpuTime { .. } => "polls more than interrupts would, measure",
+        DoesItPay::NearBreakEven { .. } if payoff.polls_more() => "polls more than interrupts would, measure",
         DoesItPay::NearBreakEven { .. } => "near break-even, measure",
         DoesItPay::ChangesNothing | DoesItPay::MeasureToKnow => "in effect, measure",
         DoesItPay::CannotTell => "unclear, measure",
@@ -240,6 +243,7 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
             let workers = counted(*workers, "worker");
             (format!("{mode} costs more than it gives: {threads} and {workers} share {cpus}{figures}: {undo}"), detach)
         }
+        DoesItPay::NothingToGain(work) => (format!("{mode} gains nothing: {}; {undo}", own_work(*work)), detach),
         DoesItPay::CostsCpuTime { instead, break_even_packets_per_s } => {
             let above = break_even_packets_per_s.map(|rate| {
                 format!(
@@ -270,8 +274,9 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
         }
         DoesItPay::NearBreakEven { .. } if payoff.only_delays() => {
             let text = format!(
-                "{mode} saves no CPU time at this packet rate, and delays packets{figures}: {undo}, unless more packets \
-                 come at other times"
+                "{mode} {} CPU time at this packet rate, and delays packets{figures}: {undo}, unless more packets \
+                 come at other times",
+                costs_or_saves(payoff)
             );
             (text, detach)
         }
@@ -288,8 +293,9 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
             let compares = programs.compares();
             (
                 format!(
-                    "{mode} saves no CPU time at this packet rate{figures}: {timer}measure whether it lowers \
-                     latency{beside}, or {undo}{compares}"
+                    "{mode} {} CPU time at this packet rate{figures}: {timer}measure whether it lowers latency{beside}, \
+                     or {undo}{compares}",
+                    costs_or_saves(payoff)
                 ),
                 Some(programs.measure(&[vec![DeliveryMode::default()], others].concat(), "")),
             )
@@ -339,10 +345,21 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
     }
 }
 
+/// `25.0 ms of CPU time per packet: no mode changes that by more than 0.08 %`.
+#[must_use]
+pub(crate) fn own_work(work: OwnWork) -> String {
+    let (ms, percent) = (short(work.cpu_ns_per_packet as f64 / 1e6), short(work.changeable() * 100.0));
+    format!("{ms} ms of CPU time per packet: no mode changes that by more than {percent} %")
+}
+
 /// ` (a; b)`, without empty parts. Empty if all are.
 fn in_parentheses(parts: [&str; 2]) -> String {
     let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
     if parts.is_empty() { String::new() } else { format!(" ({})", parts.join("; ")) }
+}
+
+fn costs_or_saves(payoff: &ModePayoff) -> &'static str {
+    if payoff.polls_more() { "costs" } else { "saves no" }
 }
 
 /// Who uses whole CPUs under a mode that polls at any load.
@@ -414,11 +431,23 @@ mod tests {
     use super::*;
 
     fn said(mode: &str, pays: DoesItPay) -> (String, Option<String>) {
+        said_with(12.1, mode, pays)
+    }
+
+    #[test]
+    fn a_mode_near_break_even_costs_cpu_time_above_two_polls_by_the_kernel_per_packet() {
+        let near =
+            |polls| said_with(polls, "suspend20", DoesItPay::NearBreakEven { beside: DeliveryMode::default() }).0;
+        assert!(near(3.0).starts_with("suspend20 costs CPU time at this packet rate (3.00 polls"), "{}", near(3.0));
+        assert!(near(2.1).starts_with("suspend20 saves no CPU time"), "8 % of them are by the program: {}", near(2.1));
+    }
+
+    fn said_with(polls_per_packet: f64, mode: &str, pays: DoesItPay) -> (String, Option<String>) {
         let payoff = ModePayoff {
             mode: mode.parse().unwrap_or_else(|why| panic!("{why}")),
             queues: 2,
             packets_per_s: Some(1_000),
-            polls_per_packet: Some(12.1),
+            polls_per_packet: Some(polls_per_packet),
             program_share: Some(0.08),
             wait_p99_ns: Some(41_000),
             cpu_wait_share: Some(0.09),
@@ -496,7 +525,7 @@ mod tests {
         );
         assert_eq!(command.as_deref(), Some("quell bench --pid 812,813 --modes base,suspend500"));
         let (near, command) = said("suspend20", DoesItPay::NearBreakEven { beside: "suspend20".parse().unwrap() });
-        assert!(near.starts_with("suspend20 saves no CPU time at this packet rate (12.1 polls per packet"), "{near}");
+        assert!(near.starts_with("suspend20 costs CPU time at this packet rate (12.1 polls per packet"), "{near}");
         assert_eq!(command.as_deref(), Some("quell bench --pid 812,813 --modes base"));
         let (near, command) = said("defer20", DoesItPay::NearBreakEven { beside: "defer20".parse().unwrap() });
         assert!(near.contains("and delays packets") && command.as_deref() == Some("quell detach 812 813"), "{near}");
@@ -504,6 +533,13 @@ mod tests {
         assert!(not.contains("not in effect") && command.as_deref() == Some("quell detach 812 813"), "{not}");
         assert_eq!(said("suspend20", DoesItPay::CannotTell).1.as_deref(), Some("quell bench --pid 812,813"));
         assert_eq!(said("suspend20", DoesItPay::TooFewPackets).1.as_deref(), Some("quell top 812 813"));
+        let work = DoesItPay::NothingToGain(OwnWork { cpu_ns_per_packet: 25_000_000 });
+        let (work, command) = said("suspend20", work);
+        assert_eq!(
+            work,
+            "suspend20 gains nothing: 25.0 ms of CPU time per packet: no mode changes that by more than 0.08 %; undo it"
+        );
+        assert_eq!(command.as_deref(), Some("quell detach 812 813"));
         let (idle, command) = said("fullbusy", DoesItPay::TooFewPackets);
         assert!(idle.contains(", and each worker polls while it waits, and uses a whole CPU"), "{idle}");
         assert_eq!(command.as_deref(), Some("quell detach 812 813"));

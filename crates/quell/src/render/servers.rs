@@ -238,6 +238,7 @@ fn next(server: &HostServer, fixes: Fixes) -> String {
         NextStep::Fix { finding } => format!("fix {finding}"),
         NextStep::FindStall { mode, .. } => format!("{mode} stalled it: see the cause"),
         NextStep::NoModeHelps => "none: it does not read its connections".to_owned(),
+        NextStep::NothingToGain(work) => format!("none: {}", payoff::own_work(*work)),
         NextStep::Measure { .. } if server.modes.is_empty() => "measure".to_owned(),
         NextStep::Measure { .. } if server.waits == ServerWait::Epoll => "measure modes without epoll".to_owned(),
         NextStep::Measure { .. } => format!("measure modes without epoll ({})", call(server)),
@@ -283,6 +284,7 @@ mod tests {
     use crate::render::client_load;
     use quell_change::journal::{Purpose, TargetProgram};
     use quell_host::attach::attached::Unfinished;
+    use quell_host::attach::own_work::OwnWork;
     use quell_host::attach::payoff::{DoesItPay, ModePayoff};
     use quell_host::findings::FixText;
     use quell_host::servers::OwnLoad;
@@ -638,6 +640,10 @@ mod tests {
         assert!(unknown.trim_end().ends_with(&format!("-p {pid}")) && !unknown.contains("bench"), "{unknown}");
         let nothing = concluded(server("web", NextStep::NoModeHelps));
         assert!(nothing.contains("no mode helps web") && !nothing.contains("bench"), "{nothing}");
+        let work = NextStep::NothingToGain(OwnWork { cpu_ns_per_packet: 25_000_000 });
+        let work = concluded(server("web", work));
+        assert!(work.contains("nothing to gain for web 7481: 25.0 ms of CPU time per packet"), "{work}");
+        assert!(!work.contains("bench"), "{work}");
     }
 
     #[test]

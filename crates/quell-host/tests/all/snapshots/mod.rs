@@ -188,12 +188,12 @@ fn of_suspension() -> Vec<Edit> {
 }
 
 fn of_polling() -> Vec<Edit> {
-    use Severity::{Note, Serious, Warning};
+    use Severity::{Note, Warning};
     let params = json!({"busy_poll_usecs": 64, "busy_poll_budget": 64, "prefer_busy_poll": true});
     vec![
         edit(
             "connections-without-napi",
-            Serious,
+            Warning,
             vec![("/sockets/1/napi", json!(null)), ("/sockets/2/napi", json!(null))],
         ),
         edit("connections-without-napi", Warning, vec![("/sockets/1/napi", json!(null))]),

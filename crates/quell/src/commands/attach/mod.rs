@@ -25,6 +25,7 @@ use quell_host::attach::consequences::consequences_observed;
 use quell_host::attach::hand_over::{Earlier, HAND_OVER, find_earlier, recall_values_before};
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause_now};
 use quell_host::attach::no_queue::NoQueueCause;
+use quell_host::attach::own_work::has_backlog;
 use quell_host::attach::owners::refuse_under_owners;
 use quell_host::attach::payoff::packets_per_s;
 use quell_host::attach::placement::{Groups, Placement, PlacementResult, Wanted, decide};
@@ -155,7 +156,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
             show_plan(&report, &groups, args)?;
         }
     }
-    refuse(&report, mode, args)?;
+    refuse(&report, args)?;
     poller::check(&mode, plan.queues().count())?;
     if earlier == Earlier::None {
         refuse_under_owners(&journal(), &plan).map_err(failure)?;
@@ -208,8 +209,10 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     };
     let mut is_over = || left.as_mut().is_some_and(|left| !left.is_kept());
     report.effect = effect(&request, &queues, &targets.pids(), time, cause, &mut is_over, &interruption);
-    let payoff =
-        |effect: &render::Effect| effect.payoff(&attached, &targets.pids(), &report.findings, report.lacking_cpus);
+    let payoff = |effect: &render::Effect| {
+        let (pids, lacking) = (targets.pids(), report.lacking_cpus);
+        effect.payoff(&attached, &pids, &report.findings, lacking, has_backlog(&snapshot, &pids))
+    };
     report.payoff = report.effect.as_ref().and_then(payoff);
     if is_over() {
         return Err(reverted_meanwhile(&targets, left.as_ref()));
@@ -333,7 +336,9 @@ fn observe_and_plan(targets: &Targets, mut request: AttachRequest, wanted: &Want
     let observes = planned.impossible.is_empty() && planned.polls_queues();
     let behavior = observes.then(|| behavior::observe(&first, &targets.pids(), true));
     let has_poller = request.mode.poller().is_some() && planned.queues().next().is_some();
-    if !has_poller && (!suspends || planned.affected_processes.is_empty()) {
+    // Only two snapshots show that a program does not read its connections.
+    let is_refused = !planned.impossible.is_empty();
+    if !is_refused && !has_poller && (!suspends || planned.affected_processes.is_empty()) {
         let findings = consequences_observed(&first, None, &planned, behavior.as_ref());
         return Ok(Observation { snapshot: first, request, plan: planned, findings });
     }
@@ -392,9 +397,9 @@ fn refuse_impossible(report: &render::Report<'_>) -> Result<(), Failure> {
     Err(Failure::new(Exit::NotSupported, format!("not possible here; nothing was changed:\n{why}")))
 }
 
-fn refuse(report: &render::Report<'_>, mode: DeliveryMode, args: &AttachArgs) -> Result<(), Failure> {
+fn refuse(report: &render::Report<'_>, args: &AttachArgs) -> Result<(), Failure> {
     refuse_impossible(report)?;
-    if !args.follow && mode != DeliveryMode::default() && report.plan.is_without_effect() {
+    if report.sets_nothing() {
         let cause = match &report.plan.without_queue {
             Some(
                 cause @ (NoQueueCause::GroOff { .. } | NoQueueCause::Bypass { .. } | NoQueueCause::NoNetworkSocket),
@@ -407,7 +412,7 @@ fn refuse(report: &render::Report<'_>, mode: DeliveryMode, args: &AttachArgs) ->
         };
         let text = format!(
             "nothing to set yet: {cause}. To wait for a queue: {}",
-            args.command_that_follows(mode).unwrap_or_default()
+            args.command_that_follows(report.mode).unwrap_or_default()
         );
         let shown = if args.dry_run { String::new() } else { report.to_string() };
         return Err(Failure::new(Exit::NotSupported, format!("{shown}{text}")));

@@ -30,7 +30,7 @@ use crate::output::on_one_line;
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Report<'a> {
     schema: &'static str,
-    mode: DeliveryMode,
+    pub(crate) mode: DeliveryMode,
     programs: Vec<TargetProgram>,
     /// Command that sets queues when packets arrive; absent if this one does.
     #[serde(skip)]
@@ -82,6 +82,11 @@ impl<'a> Report<'a> {
             payoff: None,
         }
     }
+
+    /// Whether it is refused because nothing can be set before a queue delivers packets to the programs.
+    pub(crate) fn sets_nothing(&self) -> bool {
+        self.follows.is_some() && self.mode != DeliveryMode::default() && self.plan.is_without_effect()
+    }
 }
 
 impl fmt::Display for Report<'_> {
@@ -109,7 +114,8 @@ impl fmt::Display for Report<'_> {
         self.measured.iter().try_for_each(|measured| writeln!(f, "{measured}"))?;
         let is_serious = |finding: &&Finding| finding.severity == Severity::Serious;
         let mut serious = self.findings.iter().filter(is_serious).peekable();
-        if serious.peek().is_some() && !serious.any(Finding::predicts_stall) {
+        let is_refused = !is_possible || self.sets_nothing();
+        if !is_refused && serious.peek().is_some() && !serious.any(Finding::predicts_stall) {
             writeln!(f, "not refused: only findings that predict an endless stall are")?;
         }
         match is_possible {

@@ -71,9 +71,11 @@ pub(super) fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
         NextStep::Keep { measured: EarlierMeasurement { problem: Some(_), result, .. }, open: None } => {
             Some(format!("quell results show {}", visible::name(result)))
         }
-        NextStep::Return { .. } | NextStep::Keep { .. } | NextStep::AwaitExperiment { .. } | NextStep::NoModeHelps => {
-            None
-        }
+        NextStep::Return { .. }
+        | NextStep::Keep { .. }
+        | NextStep::AwaitExperiment { .. }
+        | NextStep::NoModeHelps
+        | NextStep::NothingToGain(_) => None,
     }
 }
 

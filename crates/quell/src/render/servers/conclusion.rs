@@ -15,7 +15,7 @@ use crate::journals::name_of;
 use crate::output::on_one_line;
 use crate::render::conclusion;
 use crate::render::measured::as_measured;
-use crate::render::payoff::RECONNECT_TO_ATTACHED;
+use crate::render::payoff::{self, RECONNECT_TO_ATTACHED};
 
 /// The conclusion while changes are left that no process undoes.
 #[must_use]
@@ -51,7 +51,10 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
         NextStep::Attach { .. } => 4,
         NextStep::Check => 5,
         NextStep::Keep { .. } => 6,
-        NextStep::AwaitExperiment { .. } | NextStep::AwaitClients | NextStep::NoModeHelps => 8,
+        NextStep::AwaitExperiment { .. }
+        | NextStep::AwaitClients
+        | NextStep::NoModeHelps
+        | NextStep::NothingToGain(_) => 8,
     };
     let first = servers.iter().min_by_key(|server| rank(server));
     if first.is_none() && !is_root {
@@ -92,6 +95,9 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
         }
         NextStep::NoModeHelps => {
             format!("no mode helps {name} {pid}: it accepts connections, and does not read them")
+        }
+        NextStep::NothingToGain(work) => {
+            format!("nothing to gain for {name} {pid}: {}", payoff::own_work(*work))
         }
         NextStep::Measure { steered } => {
             let (steered, compares) = (reconnect(steered), arguments(first).compares());
@@ -179,6 +185,7 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
                 | NextStep::Check
                 | NextStep::Keep { open: None, .. }
                 | NextStep::NoModeHelps
+                | NextStep::NothingToGain(_)
                 | NextStep::AwaitExperiment { .. }
                 | NextStep::AwaitClients
         )
