@@ -84,6 +84,10 @@ fn a_search_whose_goal_shows_other_programs_has_no_answer() {
         (file.search.plan.goal, file.search.answer) = (goal.parse().unwrap(), answer.clone());
         file.conclusion()
     };
+    let mut spent = file.clone();
+    assert_eq!(spent.sufficient_budget_ms(), None, "it had an answer in its budget");
+    spent.search.end = TuneEnd::BudgetSpent;
+    assert!(spent.sufficient_budget_ms().is_some_and(|ms| ms > file.search.plan.budget_ms));
     let withheld = unknown(WhyLonger::OtherPrograms { latency_helps: false });
     for answer in [&file.search.answer, &TuneAnswer::NoSettingBetter] {
         assert_eq!(concluded(SliceFlag::ForeignCpu, "least cpu", answer), withheld);
