@@ -95,6 +95,9 @@ pub enum WhyKeep {
     NotBeaten {
         /// Number of modes that could not be set or measured.
         failed: usize,
+        /// Number of other modes that can still be better: they were not tried, or neither excluded nor compared on fresh
+        /// slices.
+        left: usize,
     },
 }
 
@@ -604,7 +607,13 @@ impl TuneFile {
         let budget_ms = budget_ms.flatten().filter(|_| longer_ms(self.search.plan.budget_ms).is_some());
         let open = best.map(|best| OpenGain { quantity, best: Some(best) }).into_iter().collect();
         let has_failed = |arm: &&ArmReport| matches!(arm.state, ArmState::NotSettable { .. });
-        let because = WhyKeep::NotBeaten { failed: self.search.arms.iter().filter(has_failed).count() };
+        let is_compared = |mode: &DeliveryMode| self.search.confirmations.iter().any(|one| one.mode == *mode);
+        let fixed = [self.search.plan.present, DeliveryMode::default()];
+        let is_left =
+            |arm: &&ArmReport| arm.state == ArmState::Alive && !fixed.contains(&arm.mode) && !is_compared(&arm.mode);
+        let arms = || self.search.arms.iter();
+        let because =
+            WhyKeep::NotBeaten { failed: arms().filter(has_failed).count(), left: arms().filter(is_left).count() };
         Conclusion::Keep { mode: present, because, open, budget_ms, without_clients: false }
     }
 }
