@@ -95,6 +95,9 @@ pub enum WhyKeep {
     NotBeaten {
         /// Number of modes that could not be set or measured.
         failed: usize,
+        /// Number of other modes that can still be better: they were not tried, or neither excluded nor compared on fresh
+        /// slices.
+        left: usize,
     },
 }
 
@@ -384,10 +387,21 @@ impl ExperimentResult {
         self.experiments.iter().map(|one| one.record.design.budget_ms).fold(0, u64::saturating_add)
     }
 
-    /// Budget of a repetition that probably decides more, in ms: a longer one, with time for enough blocks of slices that
-    /// take as long as these, and for enough requests. Absent after a long measurement.
+    /// Budget of a repetition that probably decides more, in ms: a longer one that suffices. Absent after a long measurement.
     fn next_budget_ms(&self, analyses: &[SwitchbackAnalysis]) -> Option<u64> {
-        let budget_ms = self.budget_ms();
+        longer_ms(self.budget_ms()).map(|longer_ms| longer_ms.max(self.sufficient_ms(analyses)))
+    }
+
+    /// Budget of a repetition without what prevented an answer, in ms, if that of this result is too short for one.
+    #[must_use]
+    pub fn sufficient_budget_ms(&self) -> Option<u64> {
+        let analyses: Vec<SwitchbackAnalysis> = self.experiments.iter().map(LoadExperiment::analyse).collect();
+        Some(self.sufficient_ms(&analyses)).filter(|sufficient_ms| *sufficient_ms > self.budget_ms())
+    }
+
+    /// Budget with time for enough blocks of slices that take as long as these, although other programs disturb some, and for
+    /// enough requests, in ms.
+    fn sufficient_ms(&self, analyses: &[SwitchbackAnalysis]) -> u64 {
         let enough = |one: &LoadExperiment| one.record.design.enough_ms(one.record.slice_takes_ms() * SLICES_VARY);
         let enough_ms = self.experiments.iter().map(enough).max().unwrap_or(0);
         let enough_ms = enough_ms.saturating_mul(self.experiments.len() as u64);
@@ -398,8 +412,8 @@ impl ExperimentResult {
             _ => None,
         };
         let lacking = analyses.iter().flat_map(|analysis| &analysis.contrasts).filter_map(lacking).fold(0.0, f64::max);
-        let for_requests_ms = ((budget_ms as f64 * lacking * SLICES_VARY) as u64).min(BUDGET_MAX_MS);
-        longer_ms(budget_ms).map(|longer_ms| longer_ms.max(enough_ms).max(for_requests_ms))
+        let for_requests_ms = ((self.budget_ms() as f64 * lacking * SLICES_VARY) as u64).min(BUDGET_MAX_MS);
+        enough_ms.max(for_requests_ms)
     }
 }
 
@@ -540,6 +554,12 @@ impl TuneFile {
         is_answered && (answer.mode().is_some() || rivals.iter().all(|rival| rival.open_budget_ms().is_none()))
     }
 
+    /// Budget of a repetition without what withholds the answer, in ms, if that of this search was spent before an answer.
+    #[must_use]
+    pub fn sufficient_budget_ms(&self) -> Option<u64> {
+        longer_ms(self.search.plan.budget_ms).filter(|_| self.search.end == TuneEnd::BudgetSpent)
+    }
+
     /// Why the answer of the search does not count, if so.
     #[must_use]
     pub fn why_withheld(&self) -> Option<WhyLonger> {
@@ -587,7 +607,13 @@ impl TuneFile {
         let budget_ms = budget_ms.flatten().filter(|_| longer_ms(self.search.plan.budget_ms).is_some());
         let open = best.map(|best| OpenGain { quantity, best: Some(best) }).into_iter().collect();
         let has_failed = |arm: &&ArmReport| matches!(arm.state, ArmState::NotSettable { .. });
-        let because = WhyKeep::NotBeaten { failed: self.search.arms.iter().filter(has_failed).count() };
+        let is_compared = |mode: &DeliveryMode| self.search.confirmations.iter().any(|one| one.mode == *mode);
+        let fixed = [self.search.plan.present, DeliveryMode::default()];
+        let is_left =
+            |arm: &&ArmReport| arm.state == ArmState::Alive && !fixed.contains(&arm.mode) && !is_compared(&arm.mode);
+        let arms = || self.search.arms.iter();
+        let because =
+            WhyKeep::NotBeaten { failed: arms().filter(has_failed).count(), left: arms().filter(is_left).count() };
         Conclusion::Keep { mode: present, because, open, budget_ms, without_clients: false }
     }
 }

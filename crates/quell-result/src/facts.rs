@@ -243,13 +243,17 @@ impl PlacementFacts {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct OtherProgramFacts {
-    /// Process ID. Of commands that the measurement started, that of Quell.
+    /// Process ID. Of a program that has exited, that of its parent; of commands that the measurement started, that of Quell.
     pub pid: u32,
-    /// Name of its main thread.
+    /// Name of the main thread of this process.
     pub name: String,
     /// CPU time divided by elapsed time: 1 is one CPU, always.
     pub cpus: f64,
-    /// Whether these are the commands that the measurement started to load and to measure.
+    /// Whether it exited during the measurement. All programs of one parent that did are one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_exited: bool,
+    /// Whether these are the commands that the measurement started to load and to measure. They are named if other programs
+    /// used next to nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_of_measurement: bool,
 }
@@ -258,12 +262,14 @@ impl OtherProgramFacts {
     /// Which programs these are: `stress 812: 98 % of a CPU`, or what shows them if none is known.
     #[must_use]
     pub fn which(programs: &[Self]) -> String {
-        let one = |Self { pid, name, cpus, is_of_measurement }: &Self| {
-            let of = match is_of_measurement {
-                true => "the commands that load and measure".to_owned(),
-                false => format!("{} {pid}", visible::name(name)),
+        let one = |program: &Self| {
+            let named = format!("{} {}", visible::name(&program.name), program.pid);
+            let of = match (program.is_of_measurement, program.has_exited) {
+                (true, _) => "the commands that load and measure".to_owned(),
+                (false, true) => format!("a program of {named} that has exited"),
+                (false, false) => named,
             };
-            format!("{of}: {:.0} % of a CPU", cpus * 100.0)
+            format!("{of}: {:.0} % of a CPU", program.cpus * 100.0)
         };
         match programs {
             [] => "`top` shows them".to_owned(),

@@ -122,7 +122,13 @@ mod tests {
     #[test]
     fn each_reason_has_its_figures_and_what_to_do() {
         let no_longer_fits = Unsuitable::NoLongerFits { offered_per_s: 63_198.0, reaches_per_s: 35_540.0 };
-        let stress = OtherProgramFacts { pid: 812, name: "stress".to_owned(), cpus: 0.98, is_of_measurement: false };
+        let stress = OtherProgramFacts {
+            pid: 812,
+            name: "stress".to_owned(),
+            cpus: 0.98,
+            has_exited: false,
+            is_of_measurement: false,
+        };
         let busy = Unsuitable::MachineIsBusy { share: 0.63, programs: vec![stress] };
         assert!(busy.to_string().contains("end these programs (stress 812: 98 % of a CPU), or"), "{busy}");
         let texts = [busy, Unsuitable::MaximumVaries(Maximum([70_220.0, 35_540.0])), no_longer_fits];

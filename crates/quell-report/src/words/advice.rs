@@ -54,18 +54,19 @@ pub fn cost_of(document: &ResultDocument, mode: &DeliveryMode) -> Option<String>
 /// What an experiment advises. `None` if it measures no times, or is empty.
 #[must_use]
 pub fn experiment_advice(result: &ExperimentResult) -> Option<Advice> {
-    let again = |longer_ms| words::repeat_experiment(result, longer_ms);
+    let again =
+        |longer_ms: Option<u64>| words::repeat_experiment(result, longer_ms.or_else(|| result.sufficient_budget_ms()));
     Some(of(&result.conclusion()?, &result.subject, again, &[]))
 }
 
 /// What a search advises.
 #[must_use]
 pub fn search_advice(file: &TuneFile) -> Advice {
-    let again = |longer_ms| words::repeat_search(file, longer_ms);
+    let again = |longer_ms: Option<u64>| words::repeat_search(file, longer_ms.or_else(|| file.sufficient_budget_ms()));
     of(&file.conclusion(), &file.subject, again, &file.left_alone)
 }
 
-/// `again` is the command that measures again, with this budget in ms or the same.
+/// `again` is the command that measures again, with this budget in ms, or with the same one, if that can conclude.
 fn of(
     conclusion: &Conclusion,
     subject: &SubjectFacts,
@@ -170,6 +171,20 @@ mod tests {
             of(&kept, &recorded().subject, |_| "quell bench".to_owned(), &[]).command
         };
         assert_eq!((command(true).as_deref(), command(false)), (Some("quell bench"), None));
+    }
+
+    #[test]
+    fn a_measurement_that_other_programs_disturbed_is_made_again_with_a_budget_that_can_conclude() {
+        let mut result = recorded();
+        for one in &mut result.experiments {
+            one.record.slices.retain(|slice| slice.block < 3);
+            one.record.slices.iter_mut().for_each(|slice| slice.observation.foreign_cpu = Some(0.9));
+        }
+        let sufficient_ms = result.sufficient_budget_ms().expect("a budget that was too short");
+        let advice = experiment_advice(&result).expect("advice");
+        assert!(advice.text.contains("while other programs use most"), "{}", advice.text);
+        let command = advice.command.expect("a command");
+        assert!(command.contains(&format!("--budget {} --on", budget(sufficient_ms))), "{command}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod subject;
 use quell_cli::number::{self, ABSENT, short};
 use quell_experiment::{ContrastVerdict, Criterion, WhyUndecided};
 use quell_linux::NapiId;
-use quell_linux::visible::{self, counted};
+use quell_linux::visible::{self, agree, counted};
 use quell_load::OfferedLoad;
 use quell_result::conclusion::{
     Conclusion, EstimatedGain, LoadRange, LoadSplit, OpenGain, Quantity, QuantityChange, UndecidedCost, WhyKeep,
@@ -325,9 +325,14 @@ fn why_keep(because: &WhyKeep, is_decided: bool) -> String {
             let (saved, cost) = (changes(saves, ALL_LOADS), changes(costs, ALL_LOADS));
             format!(", unless {saved} under {} is worth {cost}", visible::name(mode))
         }
-        WhyKeep::NotBeaten { failed: 0 } if is_decided => ", because no other mode is better".to_owned(),
-        WhyKeep::NotBeaten { failed: 0 } => ", because the search found no better mode".to_owned(),
-        WhyKeep::NotBeaten { failed } => format!(
+        WhyKeep::NotBeaten { failed: 0, left: 0 } if is_decided => ", because no other mode is better".to_owned(),
+        WhyKeep::NotBeaten { failed: 0, left } if is_decided => format!(
+            ", because the search found no better mode; {} {} not tried, or not compared on fresh slices",
+            counted(*left, "mode"),
+            agree(left, "was", "were")
+        ),
+        WhyKeep::NotBeaten { failed: 0, .. } => ", because the search found no better mode".to_owned(),
+        WhyKeep::NotBeaten { failed, .. } => format!(
             ", because the search found no better mode among those that it could measure; {} failed, as shown above",
             counted(*failed, "mode")
         ),
@@ -580,15 +585,18 @@ mod tests {
 
     #[test]
     fn a_search_that_decided_to_keep_the_present_mode_differs_from_one_that_decided_nothing() {
-        let said = |open: &[f64], budget_ms| {
+        let said_with = |left, open: &[f64], budget_ms| {
             let gain = |ratio: &f64| OpenGain {
                 quantity: Quantity::Metric(quell_tune::TuneMetric::Cpu),
                 best: Some(EstimatedGain { mode: "suspend40".to_owned(), ratio: *ratio, load: None }),
             };
             let open = open.iter().map(gain).collect();
-            let (mode, because) = (quell_mode::DeliveryMode::default(), WhyKeep::NotBeaten { failed: 0 });
+            let (mode, because) = (quell_mode::DeliveryMode::default(), WhyKeep::NotBeaten { failed: 0, left });
             conclusion(&Conclusion::Keep { mode, because, open, budget_ms, without_clients: false }, &[])
         };
+        let said = |open: &[f64], budget_ms| said_with(0, open, budget_ms);
+        let untried = "keep base, because the search found no better mode; 2 modes were not tried, or not compared on fresh slices";
+        assert_eq!(said_with(2, &[], None), untried);
         assert_eq!(said(&[], None), "keep base, because no other mode is better");
         let undecided = "keep base, because the search found no better mode; cpu (suspend40 −12 %) is undecided";
         assert_eq!(said(&[0.88], Some(100_000)), format!("{undecided}: measure longer"));

@@ -481,6 +481,10 @@ fn verdicts_that_other_programs_prevent_do_not_ask_for_more_time() {
     let mut few = disturbed.clone();
     few.experiments[0].record.slices.retain(|slice| slice.block < 3);
     assert_eq!(few.conclusion(), because(true), "too few blocks");
+    few.experiments[0].record.design.budget_ms = 3 * 3 * 210;
+    let blocks = few.sufficient_budget_ms().unwrap() as f64 / (3.0 * 210.0);
+    assert!((8.0..10.0).contains(&blocks), "six are left if two of eight are disturbed: {blocks}");
+    assert_eq!(disturbed.sufficient_budget_ms(), None, "its budget sufficed");
     for slice in &mut disturbed.experiments[0].record.slices {
         slice.observation.flags.insert(SliceFlag::NoIdleCpu);
     }

@@ -18,11 +18,11 @@ fn a_search_concludes_its_answer() {
     file.search.answer = TuneAnswer::NoSettingBetter;
     assert!(matches!(
         file.conclusion(),
-        Conclusion::Keep { because: WhyKeep::NotBeaten { failed: 0 }, budget_ms: None, .. }
+        Conclusion::Keep { because: WhyKeep::NotBeaten { failed: 0, .. }, budget_ms: None, .. }
     ));
     let arms = file.search.arms.clone();
     file.search.arms[1].state = ArmState::NotSettable { reason: "`wrk` did not exit".to_owned() };
-    assert!(matches!(file.conclusion(), Conclusion::Keep { because: WhyKeep::NotBeaten { failed: 1 }, .. }));
+    assert!(matches!(file.conclusion(), Conclusion::Keep { because: WhyKeep::NotBeaten { failed: 1, .. }, .. }));
     file.search.arms = arms;
     let rivals = file.search.rivals.clone();
     let rival = |name: &str, why: WhyNotChosen| Rival { mode: mode(name), looks: 0.88, interval: None, why };
@@ -84,6 +84,10 @@ fn a_search_whose_goal_shows_other_programs_has_no_answer() {
         (file.search.plan.goal, file.search.answer) = (goal.parse().unwrap(), answer.clone());
         file.conclusion()
     };
+    let mut spent = file.clone();
+    assert_eq!(spent.sufficient_budget_ms(), None, "it had an answer in its budget");
+    spent.search.end = TuneEnd::BudgetSpent;
+    assert!(spent.sufficient_budget_ms().is_some_and(|ms| ms > file.search.plan.budget_ms));
     let withheld = unknown(WhyLonger::OtherPrograms { latency_helps: false });
     for answer in [&file.search.answer, &TuneAnswer::NoSettingBetter] {
         assert_eq!(concluded(SliceFlag::ForeignCpu, "least cpu", answer), withheld);
@@ -91,4 +95,21 @@ fn a_search_whose_goal_shows_other_programs_has_no_answer() {
         assert_ne!(concluded(SliceFlag::ForeignCpu, "least p99", answer), withheld);
         assert_ne!(concluded(SliceFlag::NoIdleCpu, "least cpu", answer), withheld, "CPU time is that of threads");
     }
+}
+
+#[test]
+fn modes_of_the_grid_that_were_not_tried_are_left_although_no_rival_is_open() {
+    let mut file = TuneFile::from_json(include_str!("../../../quell/tests/fixtures/tune.json")).unwrap();
+    (file.search.answer, file.search.rivals) = (TuneAnswer::NoSettingBetter, Vec::new());
+    let left = |file: &TuneFile| match file.conclusion() {
+        Conclusion::Keep { because: WhyKeep::NotBeaten { left, .. }, .. } => left,
+        other => panic!("{other:?}"),
+    };
+    let before = left(&file);
+    let mut untried = file.search.arms[0].clone();
+    (untried.mode, untried.slices, untried.state) = (mode("defer777"), 0, ArmState::Alive);
+    file.search.arms.push(untried);
+    assert_eq!(left(&file), before + 1);
+    file.search.arms.last_mut().unwrap().state = ArmState::Worse { than: mode("base") };
+    assert_eq!(left(&file), before);
 }

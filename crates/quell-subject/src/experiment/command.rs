@@ -231,7 +231,10 @@ impl<'a> StartedCommand<'a> {
     /// Busiest programs besides the command since this subject was created. The command must have been stopped. `None` if
     /// processes cannot be listed.
     pub(crate) fn other_programs(&self) -> Option<Vec<OtherProgramFacts>> {
-        self.processes.as_ref()?.others_since(&ProcRoot::default(), std::iter::empty(), &self.server_cpus)
+        let others =
+            self.processes.as_ref()?.others_since(&ProcRoot::default(), std::iter::empty(), &self.server_cpus)?;
+        // This process started the server, too.
+        Some(others.into_iter().filter(|one| !one.is_of_measurement).collect())
     }
 
     /// Whether modes were in effect, judged by who polled their queues. Empty outside of a lab.

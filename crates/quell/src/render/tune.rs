@@ -349,6 +349,7 @@ mod tests {
             pid: 812,
             name: "stress\n".to_owned(),
             cpus: 1.5,
+            has_exited: false,
             is_of_measurement: false,
         }]);
         let text = render(&file, false).replace("\n  ", " ");

@@ -513,8 +513,13 @@ mod tests {
         );
         assert!(said(&[SliceFlag::ForeignCpu]).contains("verdicts about CPU time would be withheld"));
         assert_eq!(said(&[]), "");
-        let stress =
-            OtherProgramFacts { pid: 812, name: "str\u{1b}ess".to_owned(), cpus: 0.976, is_of_measurement: false };
+        let stress = OtherProgramFacts {
+            pid: 812,
+            name: "str\u{1b}ess".to_owned(),
+            cpus: 0.976,
+            has_exited: false,
+            is_of_measurement: false,
+        };
         let named = warnings(None, &contention(&[SliceFlag::ForeignCpu], vec![stress.clone()]));
         assert!(named.contains(r"CPUs now (str\u{1b}ess 812: 98 % of a CPU), and"), "{named}");
         assert_eq!(warnings(None, &contention(&[], vec![stress])), "", "they distort nothing");

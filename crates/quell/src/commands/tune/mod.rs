@@ -194,19 +194,21 @@ fn finish(
     results::say_where(result_file);
     report::write_beside(result_file, ResultDocument::Tune(Box::new(file.clone())), args.subject.report.as_ref())?;
     match &result.end {
-        TuneEnd::Answered => match profile_file.filter(|_| found.is_none()) {
-            None => Ok(()),
-            Some(profile) => {
-                let unwritten = format!("no profile was written to {}", visible::path(profile.path()));
-                let present = result.plan.name(result.plan.present);
-                if !file.is_decided() {
-                    let text = format!("{unwritten}: whether a mode is better than {present} was not decided");
-                    return Err(Failure::new(Exit::VerifyFailed, text));
-                }
-                output::say(&format!("{unwritten}: keep {present}, because no other mode is better"));
-                Ok(())
+        TuneEnd::Answered if found.is_some() => Ok(()),
+        TuneEnd::Answered => {
+            let profile = profile_file.map(|profile| visible::path(profile.path()));
+            let unwritten = profile.map_or_else(String::new, |path| format!("no profile was written to {path}: "));
+            let present = result.plan.name(result.plan.present);
+            // Without --profile, a present setting that is kept is an answer, although a rival may be better.
+            if file.why_withheld().is_some() || profile_file.is_some() && !file.is_decided() {
+                let text = format!("{unwritten}whether a mode is better than {present} was not decided");
+                return Err(Failure::new(Exit::VerifyFailed, text));
             }
-        },
+            if profile_file.is_some() {
+                output::say(&format!("{unwritten}keep {present}, because the search found no better mode"));
+            }
+            Ok(())
+        }
         TuneEnd::Interrupted => {
             Err(Failure::new(Exit::Interrupted, "interrupted: the table contains what was observed so far"))
         }
