@@ -419,6 +419,7 @@ mod tests {
             rings_left_alone: Vec::new(),
             plan,
             findings: Vec::new(),
+            slowed: None,
             will_mix: None,
             effect: None,
             payoff: None,
