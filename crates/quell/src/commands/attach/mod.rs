@@ -49,7 +49,7 @@ use args::AttachProgramsArgs;
 
 use self::left::{leave, reverted_meanwhile};
 use self::watch::QueueWatch;
-use super::earlier::{cost_of, earlier_answers, measured};
+use super::earlier::{cost_of, earlier_answers, measured, recorded};
 use super::placement_args::PlacementArgs;
 use super::stalls;
 use super::status::queue_sharers;
@@ -208,6 +208,8 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     if args.placement.is_requested() {
         report.placement = Some(PlacementReport::new(&groups, Some(&placed)));
     }
+    // An attachment that was taken over keeps its pins.
+    let attached = recorded(&snapshot, &targets).unwrap_or(attached);
     let time = Duration::from_secs(args.seconds);
     let cause = |napi| {
         let cause = no_poll_cause_now(Some(&snapshot), &targets.pids(), napi);

@@ -127,11 +127,7 @@ impl fmt::Display for Report<'_> {
 
 /// A warning about connections that have not come yet.
 fn will_mix(by: &QueuePerEpoll) -> String {
-    let advice = match by {
-        QueuePerEpoll::Steered => "add --steer",
-        QueuePerEpoll::Configured { change, .. } => change,
-        QueuePerEpoll::Impossible { reason } => reason,
-    };
+    let advice = by.advice();
     format!(
         "warning: connections of several queues will come to one epoll, which polls one queue only: {advice}; more: `quell \
          doctor --explain epoll-mixes-napis`\n"
