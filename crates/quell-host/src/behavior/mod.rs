@@ -6,6 +6,7 @@
 //! not observed, is not seen; nor are waits through `IORING_OP_EPOLL_WAIT`, calls of 32-bit programs, and, beyond the first
 //! sockets of an epoll, errors and urgent data.
 
+mod mixed;
 mod read_queues;
 mod ready;
 mod waits;
@@ -19,6 +20,7 @@ use tracing::debug;
 
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Protocol, Snapshot, SnapshotSocket, SocketState, WatchedFile, WatchedKind};
+use mixed::MixedConnections;
 pub use read_queues::ReadQueues;
 use ready::ReadyObjects;
 pub(crate) use ready::{cause_in_snapshot, is_reported_by_each_wait};
@@ -42,6 +44,8 @@ pub struct Behavior {
     pub waits: BTreeMap<EpollKey, EpollWaits>,
     /// Calls in which threads that receive events from an epoll slept for a socket, by the queue of the socket.
     pub blocked: BTreeMap<EpollKey, BTreeMap<NapiId, u64>>,
+    /// Queues that delivered data, for epolls with connections on several.
+    pub received: BTreeMap<EpollKey, BTreeSet<NapiId>>,
     /// Duration for which waits were observed.
     pub waits_observed: Duration,
     /// Why calls were not counted, so that [`waits`](Self::waits) are of samples; absent if they were.
@@ -196,6 +200,7 @@ struct Observation {
     ready: ReadyObjects,
     /// Descriptors of accepted connections without a queue, and the epoll that watches each.
     accepted: BTreeMap<(Pid, i32), EpollKey>,
+    mixed: MixedConnections,
     waiting: Waiting,
 }
 
@@ -203,11 +208,12 @@ impl Observation {
     fn begin(snapshot: &Snapshot, programs: &BTreeSet<Pid>, counts: bool) -> Self {
         let ready = ReadyObjects::of(snapshot, programs);
         let accepted = accepted_without_queue(snapshot, programs);
+        let mixed = MixedConnections::of(snapshot, programs);
         let descriptors = ready.descriptors().chain(accepted.keys().copied()).collect();
         let waiting = Waiting::begin(programs, &descriptors, counts);
         // Loading the programs that count calls can take as long as the observation.
         let began = Instant::now();
-        let mut observation = Self { programs: programs.clone(), began, samples: 0, ready, accepted, waiting };
+        let mut observation = Self { programs: programs.clone(), began, samples: 0, ready, accepted, mixed, waiting };
         observation.sample();
         observation
     }
@@ -228,6 +234,7 @@ impl Observation {
 
     fn end(self) -> Behavior {
         let observed = self.began.elapsed();
+        let received = self.mixed.received_within(observed);
         let (Waits { by_epoll: mut waits, blocked, read }, waits_observed, not_counted) = self.waiting.end(observed);
         let Self { programs, samples, ready, accepted, .. } = self;
         for (descriptor, epoll) in &accepted {
@@ -236,7 +243,8 @@ impl Observation {
         }
         let returned = |epoll: &EpollKey| waits.get(epoll).map_or(0, |waits| waits.returned);
         let ready = ready.end(&read.into_keys().collect(), returned);
-        let behavior = Behavior { programs, observed, samples, ready, waits, blocked, waits_observed, not_counted };
+        let behavior =
+            Behavior { programs, observed, samples, ready, waits, blocked, received, waits_observed, not_counted };
         debug!(?behavior, "observed programs");
         behavior
     }

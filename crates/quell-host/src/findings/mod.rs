@@ -44,7 +44,7 @@ pub use node::Node;
 pub(crate) use polling::fix_of_bypass;
 pub use setting::are_owned;
 pub(crate) use sharing::queue_per_udp_socket;
-pub use sharing::{EPOLL_MIXES_NAPIS, mixes_queues, unpolled_queues};
+pub use sharing::{EPOLL_MIXES_NAPIS, mixes_queues, observed_to_mix, unpolled_queues};
 pub use sorting::{
     LackingCpus, QueuePerEpoll, STEERED, are_attached, are_placed, are_steered, cpus_lacking_for_pollers, name_mode,
     one_queue_if_attached, will_mix, workers_can_be_pinned,

@@ -13,7 +13,8 @@ use super::fix::Fix;
 use super::setting::{Setting, SettingObject};
 use super::sorting::one_queue_per_epoll;
 use super::text::time_text;
-use super::{Node, Observation, Rule, Severity};
+use super::{Finding, Node, Observation, Rule, Severity};
+use crate::behavior::Behavior;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Device, Process, Protocol, RxQueue, Snapshot, SnapshotNapi, SnapshotSocket, SocketState};
 
@@ -82,6 +83,18 @@ pub fn unpolled_queues(now: &Snapshot) -> BTreeMap<Pid, Fix> {
     let query = SnapshotQuery::new(now, None);
     let polling = mixing(&query).filter(|(epoll, _)| epoll.polls());
     polling.map(|(epoll, _)| (epoll.process.pid, one_queue_per_epoll(&query, epoll))).collect()
+}
+
+/// The serious finding about an epoll to which several queues delivered data during the observation. It would poll one of
+/// them, so that the mode slows the program.
+#[must_use]
+pub fn observed_to_mix<'f>(findings: &'f [Finding], behavior: &Behavior) -> Option<&'f Finding> {
+    let receives_from_several = |node: &Node| match node {
+        Node::Epoll { pid, fd } => behavior.received.get(&(*pid, *fd)).is_some_and(|queues| queues.len() > 1),
+        _ => false,
+    };
+    let mut serious = findings.iter().filter(|one| one.id == EPOLL_MIXES_NAPIS && one.severity == Severity::Serious);
+    serious.find(|finding| finding.nodes.iter().any(receives_from_several))
 }
 
 /// Whether an epoll of these programs has connections of several queues.

@@ -35,7 +35,17 @@ pub enum QueuePerEpoll {
 }
 
 impl QueuePerEpoll {
-    fn of(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Self {
+    /// What to do, for a program that is attached.
+    #[must_use]
+    pub fn advice(&self) -> String {
+        match self {
+            Self::Steered => "add --steer".to_owned(),
+            Self::Configured { change, steered: true } => format!("{change}, then add --steer"),
+            Self::Configured { change: text, steered: false } | Self::Impossible { reason: text } => text.clone(),
+        }
+    }
+
+    pub(crate) fn of(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Self {
         let of_udp = || one_queue_per_udp_socket(query, epoll).filter(|_| epoll.on_one_queue().len() < 2);
         opened_connections(query, epoll)
             .or_else(|| of_udp().map(str::to_owned))

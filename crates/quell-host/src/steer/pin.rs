@@ -11,7 +11,8 @@ use quell_linux::{CpuList, NapiId, Pid};
 use super::groups::SteerWorker;
 use super::spread::Spread;
 use super::verify::Baseline;
-use crate::snapshot::query::SnapshotQuery;
+use crate::findings::QueuePerEpoll;
+use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Index, Process, Reading, Snapshot, SnapshotNapi, SnapshotSocket, Thread, WatchedFile};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +30,11 @@ pub enum WhyNotPinned {
     OlderThanFilter(usize),
     /// It watches unconnected UDP sockets, which report only the NAPI instance of their first datagram.
     Datagrams,
-    SeveralNapis(Vec<NapiId>),
+    SeveralNapis {
+        napis: Vec<NapiId>,
+        /// How its connections can come from one, for this program.
+        advice: String,
+    },
     UnknownNapi(NapiId),
     /// The packets of the queue have no fixed CPU.
     QueueWithoutCpu(NapiId, UnboundPoller),
@@ -86,7 +91,7 @@ pub fn pins(snapshot: &Snapshot, pids: &[Pid], baseline: &Baseline) -> Pins {
                 SeenQueues::Older(napis) => Err(WhyNotPinned::OlderThanFilter(napis.len())),
                 SeenQueues::Present(napis) => napis,
             };
-            match napis.and_then(|napis| pin(process, &worker, &napis, &index)) {
+            match napis.and_then(|napis| pin(process, &worker, &napis, (&index, &query))) {
                 Ok(pin) => of_queues.push((worker, pin)),
                 Err(why) => pins.not_pinned.push(NotPinned { worker, why }),
             }
@@ -174,12 +179,14 @@ fn pin(
     process: &Process,
     worker: &SteerWorker,
     napis: &BTreeSet<NapiId>,
-    index: &Index<'_>,
+    (index, query): (&Index<'_>, &SnapshotQuery<'_>),
 ) -> Result<Pin, WhyNotPinned> {
     let napi = match napis.iter().copied().collect::<Vec<_>>()[..] {
         [] => return Err(WhyNotPinned::NoConnection),
         [napi] => napi,
-        ref several => return Err(WhyNotPinned::SeveralNapis(several.to_vec())),
+        ref several => {
+            return Err(WhyNotPinned::SeveralNapis { napis: several.to_vec(), advice: to_sort(worker, query) });
+        }
     };
     let (_, polled) = index.napi(napi).ok_or(WhyNotPinned::UnknownNapi(napi))?;
     let new = cpus_of(polled, index).ok_or_else(|| WhyNotPinned::QueueWithoutCpu(napi, unbound(polled)))?;
@@ -201,6 +208,17 @@ fn pin(
         old,
         new,
     })
+}
+
+/// How the connections of a worker can come from one queue.
+fn to_sort(worker: &SteerWorker, query: &SnapshotQuery<'_>) -> String {
+    let is_its = |epoll: &&EpollContext<'_>| (epoll.process.pid, epoll.epoll.fd) == (worker.pid, worker.epoll_fd);
+    let Some(epoll) = query.epolls_by_descriptor.iter().find(is_its) else { return String::new() };
+    let mut sockets = epoll.sockets().filter_map(|inode| query.socket(inode));
+    match sockets.any(|socket| socket.steered_queues.is_some()) {
+        true => "run as many workers as queues, or use fewer queues (`ethtool -L`)".to_owned(),
+        false => QueuePerEpoll::of(query, epoll).advice(),
+    }
 }
 
 /// Whether workers can be pinned to the CPUs of one of these queues: it has a NAPI kthread or an interrupt that does not run
@@ -280,8 +298,8 @@ impl fmt::Display for WhyNotPinned {
             Self::Datagrams => f.write_str(
                 "its queue is unknown, because an unconnected UDP socket reports only the queue of its first datagram",
             ),
-            Self::SeveralNapis(napis) => {
-                write!(f, "its connections arrive on {}: steer them first", counted(napis.len(), "NAPI instance"))
+            Self::SeveralNapis { napis, advice } => {
+                write!(f, "its connections arrive on {}: {advice}", counted(napis.len(), "NAPI instance"))
             }
             Self::UnknownNapi(napi) => write!(f, "NAPI {napi} belongs to no device of the snapshot"),
             Self::QueueWithoutCpu(napi, poller) => match poller {

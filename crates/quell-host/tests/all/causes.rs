@@ -9,6 +9,7 @@ use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
 use quell_host::findings::{
     Finding, Fix, FixText, are_attached, are_placed, are_steered, examine, examine_sampled, name_mode,
 };
+use quell_host::steer::{Baseline, pins};
 use quell_linux::{NapiId, Pid};
 use quell_sampler::{QueueSample, WaitBounds};
 use serde_json::{Value, json};
@@ -254,6 +255,28 @@ fn steering_is_advised_only_to_a_program_with_a_listening_socket_per_worker() {
         "another address is another group"
     );
     assert!(of(&[("/processes/0/name", json!("memcached"))]).contains("-N"));
+}
+
+#[test]
+fn a_worker_that_cannot_be_pinned_is_advised_only_what_its_program_can_do() {
+    let of = |edits: &[(&str, Value)]| {
+        let mut now = server();
+        set(&mut now, "/sockets/1/napi", json!(8_194));
+        edits.iter().for_each(|(place, value)| set(&mut now, place, value.clone()));
+        let decided = pins(&snapshot(&now), &[Pid::from_kernel(4_242).unwrap()], &Baseline::default());
+        decided.not_pinned.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    };
+    let memcached = of(&[("/processes/0/name", json!("memcached"))]);
+    assert!(
+        memcached.contains("2 NAPI instances: start memcached with") && !memcached.contains("--steer"),
+        "{memcached}"
+    );
+    let mut second = healthy()["sockets"][0].clone();
+    second["inode"] = json!(99);
+    let grouped = of(&[("/sockets/-", second)]);
+    assert!(grouped.contains("2 NAPI instances: add --steer"), "{grouped}");
+    let alone = of(&[]);
+    assert!(alone.contains("(SO_REUSEPORT), then add --steer"), "{alone}");
 }
 
 #[test]

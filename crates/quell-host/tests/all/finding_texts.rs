@@ -32,6 +32,7 @@ fn observed_blocked(
     let slept_in = EpollWaits { sleeping: 50, is_slept_in: true, ..EpollWaits::default() };
     let group = |(cause, count)| ReadyGroup { cause, fd: 9, count, unconfirmed: (count == 0).then_some("not asked") };
     let behavior = Behavior {
+        received: BTreeMap::new(),
         programs: [pid].into(),
         observed: Duration::from_millis(500),
         waits_observed: Duration::from_millis(500),

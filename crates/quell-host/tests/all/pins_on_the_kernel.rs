@@ -150,7 +150,7 @@ fn a_worker_with_connections_from_several_queues_is_not_bound() {
     let _connections = open(&steered.lab.client, &BOTH, CONNECTIONS);
     let decided = decide(&steered, &Baseline::default());
     assert!(decided.pins.is_empty());
-    assert!(decided.not_pinned.iter().all(|one| matches!(one.why, WhyNotPinned::SeveralNapis(_))), "{decided:?}");
+    assert!(decided.not_pinned.iter().all(|one| matches!(one.why, WhyNotPinned::SeveralNapis { .. })), "{decided:?}");
 }
 
 #[test]

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use quell_host::attach::Attached;
-use quell_host::attach::attached::in_use;
+use quell_host::attach::attached::{attached_modes, in_use};
 use quell_host::attach::measured::settings_below;
+use quell_host::attach::{Attached, AttachedMode, Targets};
+use quell_host::findings::workers_can_be_pinned;
 use quell_host::servers::{EarlierAnswers, JudgedMode, MeasuredStep, NextStep, measured_step};
 use quell_host::snapshot::Snapshot;
 use quell_linux::Pid;
@@ -41,6 +42,13 @@ pub(super) fn measured(
 ) -> Option<MeasuredStep> {
     let below = below(now, programs, &in_use(&journal()).unwrap_or_default());
     measured_step(now, programs, answers, &JudgedMode { below, ..*judged })
+}
+
+/// The mode that journals record for programs, as commands about them have it.
+pub(super) fn recorded(now: &Snapshot, targets: &Targets) -> Option<AttachedMode> {
+    let (modes, pids) = (attached_modes(&in_use(&journal()).unwrap_or_default()), targets.pids());
+    let mode = pids.iter().find_map(|pid| modes.get(pid))?;
+    Some(mode.where_pinning(workers_can_be_pinned(now, &pids)))
 }
 
 /// Settings of programs without their attachments; absent if they are unknown, or not attached.

@@ -25,8 +25,16 @@ pub(super) fn refuse(findings: &[Finding], insisting: &str) -> Result<(), Failur
 
 /// The failure because of a predicted stall.
 pub(super) fn refused(finding: &Finding, insisting: &str) -> Failure {
-    let Finding { id, title, observed, impact, .. } = finding;
-    let advice = finding.fix.iter().find_map(|fix| match fix.text() {
+    refused_because(finding, &finding.observed, insisting)
+}
+
+/// The failure because of an epoll to which several queues deliver.
+pub(super) fn refused_mixed(finding: &Finding, insisting: &str) -> Failure {
+    refused_because(finding, &format!("{}; data came from several of them", finding.observed), insisting)
+}
+
+fn refused_because(Finding { id, title, impact, fix, .. }: &Finding, observed: &str, insisting: &str) -> Failure {
+    let advice = fix.iter().find_map(|fix| match fix.text() {
         FixText::Advice(text) => Some(format!("To fix it, {text}. ")),
         FixText::Command(_) => None,
     });

@@ -13,6 +13,7 @@ use quell_host::attach::attached::{attachments_and_begun_profiles, in_use};
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::owners::QueueSharers;
 use quell_host::snapshot::{Snapshot, SnapshotScope};
+use quell_linux::clock;
 use quell_linux::proc::ProcRoot;
 use quell_linux::signal::Interruption;
 use quell_linux::{NapiId, Pid};
@@ -71,8 +72,8 @@ fn observed(pids: Vec<Pid>) -> Result<(IntervalReport, Snapshot), String> {
 /// effect.
 ///
 /// # Errors
-/// With [`Exit::VerifyFailed`] if a setting has drifted, a process that was started since lacks the mode, or a mode was
-/// reverted.
+/// With [`Exit::VerifyFailed`] if a setting has drifted, a process that was started since lacks the mode although a
+/// follower has had the time to set it, or a mode was reverted.
 pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
     let mut applied = applied()?.iter().map(describe).collect::<Result<Vec<_>, _>>()?;
     let in_progress = attachments_and_begun_profiles(&journal()).map_err(Failure::refused)?;
@@ -103,6 +104,8 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
             applied.iter_mut().for_each(|applied| applied.look(snapshot, &answers, below));
         }
     }
+    let since_boot = Duration::from_nanos(clock::boottime_ns());
+    applied.iter_mut().for_each(|applied| applied.leave_new_ones_to_follower(since_boot));
     let listed = journal().list().map_err(Failure::refused)?;
     let still_there: BTreeSet<String> = listed.iter().filter_map(ListedJournal::path).map(name_of).collect();
     // What was undone during the observation looks as if other programs had changed it.

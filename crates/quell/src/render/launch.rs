@@ -177,8 +177,9 @@ fn waits_reached(
 pub(crate) fn shared_queues(mode: &DeliveryMode, queues: usize, steers: bool) -> Option<String> {
     (mode.epoll().is_some_and(|epoll| epoll.prefer_busy_poll) && queues > 1 && !steers).then(|| {
         format!(
-            "shared      an epoll polls one of the {queues} queues, but can get connections of all (epoll-mixes-napis): \
-             use --steer or a device with one queue, if the program does not sort them itself (memcached -N {queues})\n"
+            "shared      if the program serves TCP or UDP through a device: an epoll polls one of the {queues} queues, but can get \
+             connections of all (epoll-mixes-napis): use --steer or a device with one queue, if the program does not sort \
+             them itself (memcached -N {queues})\n"
         )
     })
 }

@@ -15,7 +15,9 @@ use super::measured::{as_measured, when};
 use super::number::ABSENT;
 use super::payoff;
 use super::terminal::Terminal;
+use crate::output::on_one_line;
 use command::command;
+use conclusion::{most_urgent, why_again};
 use quell_cli::table::{lines, new_table, set_gap};
 use textwrap::core::display_width;
 
@@ -55,6 +57,10 @@ pub(crate) fn table(servers: &[HostServer], terminal: Terminal, fixes: Fixes) ->
     let mut out = String::new();
     if !shown.is_empty() {
         out.push_str(&rows(&shown, terminal, fixes));
+        let concluded = most_urgent(servers).map(|server| server.pid);
+        let reasons = shown.iter().take(SHOWN).filter(|server| Some(server.pid) != concluded);
+        let reasons = reasons.filter_map(|server| why_again(server));
+        out.extend(reasons.map(|reason| terminal.fill(&on_one_line(&reason), "", "  ") + "\n"));
     }
     if !others.is_empty() {
         let other = |server: &&HostServer| format!("{} {} ({})", visible::name(&server.name), server.pid, call(server));
@@ -242,12 +248,14 @@ fn next(server: &HostServer, fixes: Fixes) -> String {
         NextStep::Measure { .. } if server.modes.is_empty() => "measure".to_owned(),
         NextStep::Measure { .. } if server.waits == ServerWait::Epoll => "measure modes without epoll".to_owned(),
         NextStep::Measure { .. } => format!("measure modes without epoll ({})", call(server)),
-        NextStep::MeasureAgain { measured, packets_per_s, .. } => again(measured, *packets_per_s),
-        NextStep::SettingsChanged { measured, then, now, .. } => settings_changed(measured, then, now.as_ref()),
-        NextStep::Decide { measured, advice, .. } => format!("{advice}, {}", as_measured(measured)),
+        // The reasons are below the table, or in the conclusion.
+        NextStep::MeasureAgain { packets_per_s: 0, .. } => "look again under load".to_owned(),
+        NextStep::MeasureAgain { .. } => "measure again at this load".to_owned(),
+        NextStep::SettingsChanged { .. } => "measure again with these settings".to_owned(),
+        NextStep::Decide { .. } => "undecided".to_owned(),
         NextStep::Attach { mode, measured, .. } => format!("attach {mode}, {}", as_measured(measured)),
         NextStep::Return { mode, measured, .. } => format!("return to {mode}, {}", as_measured(measured)),
-        NextStep::Keep { measured, open: Some(open) } => format!("{}, {}", as_measured(measured), open.advice),
+        NextStep::Keep { open: Some(_), .. } => "keep for now".to_owned(),
         NextStep::Keep { measured, open: None } => {
             let other = to_change(server).map(|_| "; one queue per epoll may change that");
             format!("keep, {}{}", as_measured(measured), other.unwrap_or_default())
@@ -324,6 +332,30 @@ mod tests {
             payoff: None,
             next,
             fix: None,
+        }
+    }
+
+    #[test]
+    fn the_reasons_to_measure_again_are_below_the_table_unless_the_conclusion_has_them() {
+        let advice = "measure longer, because the differences of latency and CPU time are within their uncertainty";
+        let decide = |command: &str| NextStep::Decide {
+            measured: measured(None),
+            advice: advice.to_owned(),
+            command: command.to_owned(),
+        };
+        let other =
+            HostServer { pid: Pid::new(7_482).unwrap(), ..server("redis-server", decide("quell bench --pid 7482")) };
+        let servers = [server("memcached", decide("quell bench --pid 7481")), other];
+        for columns in [60, 100, 140] {
+            let table = table(&servers, Terminal { columns: Some(columns), colour: false }, Fixes::ByDoctor);
+            assert!(table.lines().all(|line| display_width(line) <= columns), "{table}");
+            let text = table.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(text.contains("undecided: quell bench --pid 7481"), "{table}");
+            assert!(
+                text.ends_with(&format!("redis-server 7482: {advice}, {}", as_measured(&measured(None)))),
+                "{table}"
+            );
+            assert_eq!(text.matches(advice).count(), 1, "{table}");
         }
     }
 

@@ -7,7 +7,7 @@ mod set;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use quell_change::change::Drift;
 use quell_change::drift::Condition;
@@ -22,6 +22,7 @@ use quell_host::findings::{mixes_queues, workers_can_be_pinned};
 use quell_host::servers::{EarlierAnswers, JudgedMode, MeasuredStep, measured_step};
 use quell_host::snapshot::Snapshot;
 use quell_linux::Pid;
+use quell_linux::proc::Ticks;
 use quell_linux::visible::{self, agree, counted};
 use quell_mode::DeliveryMode;
 use quell_result::store::utc;
@@ -42,6 +43,8 @@ use set::{SetReport, what_is_set};
 const ENDS_SHOWN: usize = 5;
 /// Maximum number of lines about what was set.
 const SET_SHOWN: usize = 8;
+/// Time after which a follower has looked at a new process: passes of 100 ms have pauses of 5 s.
+const FOLLOWER_SETS_WITHIN: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -83,6 +86,8 @@ pub(crate) struct AppliedReport {
     /// Processes of the same name that they have started since, and whose epolls or sockets do not have the mode, as far
     /// as these can be read.
     started_since: Vec<TargetProgram>,
+    /// Such processes that are so new that the follower has not looked at them yet.
+    being_set: Vec<TargetProgram>,
     /// The programs that are not children of others, for commands.
     #[serde(skip)]
     parents: Vec<Pid>,
@@ -164,6 +169,7 @@ impl AppliedReport {
             being_set_again,
             programs: history.targets.clone(),
             started_since: Vec::new(),
+            being_set: Vec::new(),
             parents: Vec::new(),
             attached: AttachedMode::recorded(history),
             is_followed: history.is_followed(),
@@ -285,6 +291,12 @@ impl AppliedReport {
 
     /// Whether the mode pays for the program for which it pays least, and the command that follows.
     fn conclusion(&self) -> Option<(String, Option<String>)> {
+        if !self.being_set.is_empty() {
+            return Some((
+                "the follower sets the new processes; to look again".to_owned(),
+                Some("quell status".to_owned()),
+            ));
+        }
         let programs = self.arguments();
         // A mode that a measurement found worse is not set again.
         let wanted = self.attached.filter(|_| self.better().is_none());
@@ -305,6 +317,14 @@ impl AppliedReport {
         let worst = self.worst_payoff()?;
         // The lines of the programs have the figures.
         Some(payoff::advice_with(worst, &programs, ""))
+    }
+
+    /// Leaves processes to the follower that it may not have looked at. `now` is the time since boot.
+    pub(crate) fn leave_new_ones_to_follower(&mut self, now: Duration) {
+        let is_new = |one: &mut TargetProgram| now < Ticks(one.start_time_ticks).duration() + FOLLOWER_SETS_WITHIN;
+        if self.is_followed {
+            self.being_set = self.started_since.extract_if(.., is_new).collect();
+        }
     }
 
     pub(crate) fn judge(&mut self, observed: &Result<IntervalReport, String>) {
@@ -504,6 +524,9 @@ impl fmt::Display for AppliedReport {
         for TargetProgram { name, pid, .. } in &self.started_since {
             writeln!(f, "  {} {pid}: started since, without the mode", on_one_line(name))?;
         }
+        for TargetProgram { name, pid, .. } in &self.being_set {
+            writeln!(f, "  {} {pid}: started just now, not looked at by the follower yet", on_one_line(name))?;
+        }
         if let Some((text, command)) = self.conclusion() {
             let command = command.map_or_else(String::new, |command| format!(":\n    {command}"));
             writeln!(f, "  {text}{command}")?;
@@ -637,6 +660,7 @@ mod tests {
             being_set_again: Vec::new(),
             programs,
             started_since: Vec::new(),
+            being_set: Vec::new(),
             parents: Vec::new(),
             attached: None,
             is_followed: false,
@@ -705,6 +729,32 @@ mod tests {
         observed.programs[0].skipped = Some(Vec::new());
         status.applied[0].judge(&Ok(observed));
         assert_eq!(status.advice(), None, "it shares the epolls of its parent");
+    }
+
+    #[test]
+    fn new_workers_are_left_to_a_follower_until_it_has_had_the_time_to_look_at_them() {
+        let program = |pid, ticks| TargetProgram {
+            pid: Pid::new(pid).unwrap(),
+            start_time_ticks: ticks,
+            name: "nginx".to_owned(),
+        };
+        let at = |is_followed, seconds| {
+            let mode = "suspend20".parse().unwrap();
+            let mut applied = AppliedReport { is_followed, ..applied(vec![program(42, 7)]) };
+            applied.attached = Some(AttachedMode { mode, ..AttachedMode::default() });
+            (applied.started_since, applied.parents) = (vec![program(44, 1_000)], vec![Pid::new(42).unwrap()]);
+            let started = Ticks(1_000).duration();
+            applied.leave_new_ones_to_follower(started + Duration::from_secs(seconds));
+            let text = applied.to_string();
+            (text, StatusReport::new(vec![applied], Vec::new(), &[], Vec::new(), Vec::new()).advice())
+        };
+        let (text, advice) = at(true, 1);
+        assert!(text.contains("nginx 44: started just now") && text.ends_with(":\n    quell status\n"), "{text}");
+        assert_eq!(advice, None);
+        for (is_followed, seconds) in [(true, 6), (false, 1)] {
+            let (text, advice) = at(is_followed, seconds);
+            assert!(text.contains("nginx 44: started since, without the mode") && advice.is_some(), "{text}");
+        }
     }
 
     #[test]

@@ -3,8 +3,12 @@
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
+use crate::attach_on_the_kernel::stage::{Stage as MemcachedStage, assert_answers};
 use crate::command;
+use crate::userbusy_on_the_kernel::Ends;
 use quell_linux::Pid;
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_test_support::lab::TestLab;
@@ -125,6 +129,40 @@ fn a_mode_whose_timer_stalls_the_queue_is_refused() {
     std::fs::write(&profile, "[device.a]\nname = \"*\"\nqueues.all.mode = \"defer60000\"\n").unwrap();
     let text = stage.says(3, &["apply", "--dry-run", "--skip-impossible", profile.to_str().unwrap()]);
     assert!(text.contains("serious: the timer of a queue is so long that packets stall"), "{text}");
+}
+
+#[test]
+fn a_mode_that_would_poll_one_of_the_queues_whose_data_an_epoll_receives_is_refused() {
+    let Some(mut stage) = MemcachedStage::with_workers("cli-mixed", 1) else { return };
+    stage.connect(24);
+    let pid = stage.pid();
+    let pid = pid.as_str();
+    let says = |code, arguments: &[&str]| command::in_one_line(&stage.says(code, arguments));
+    let idle = says(0, &["attach", "suspend200", pid, "--dry-run"]);
+    assert!(idle.contains("not refused: only predicted stalls are"), "no data come from the other queue: {idle}");
+    let mut connections: Vec<TcpStream> = stage.connections.iter().map(|one| one.try_clone().unwrap()).collect();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _load = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                connections.iter_mut().for_each(assert_answers);
+            }
+        });
+        // Also ends the load after a panic.
+        let _ends = Ends(&is_over);
+        for arguments in [&["attach", "suspend200", pid, "--yes"][..], &["attach", "suspend200", pid, "--dry-run"]] {
+            let text = says(3, arguments);
+            let why = "epoll-mixes-napis: the sockets of one epoll are on several queues: sockets by NAPI";
+            assert!(text.contains(why) && text.contains("data came from several of them"), "{text}");
+            assert!(text.contains(UNCHANGED) && text.contains("-N 2") && !text.contains("not refused"), "{text}");
+            assert!(!stage.is_set(), "{arguments:?}");
+        }
+        says(0, &["attach", "defer20", pid, "--dry-run"]);
+        let insisted = says(0, &["attach", "suspend200", pid, "--yes", "--accept-stalls"]);
+        let said = "conclusion: an epoll polls one queue, and here it has connections of several";
+        assert!(insisted.contains(said) && stage.is_set(), "{insisted}");
+        says(0, &["detach", pid]);
+    });
 }
 
 #[test]

@@ -186,7 +186,8 @@ fn under_load<T>(lab: &TestLab, work: impl FnOnce() -> T) -> T {
     })
 }
 
-struct Ends<'a>(&'a AtomicBool);
+/// Ends what waits for the flag.
+pub(crate) struct Ends<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {

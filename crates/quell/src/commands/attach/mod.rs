@@ -35,9 +35,9 @@ use quell_host::attach::{
     AttachError, AttachPlan, AttachRequest, Attached, AttachedMode, Attachment, EpollsSetBy, TargetError, Targets,
     observe_programs, plan, poll_counting,
 };
-use quell_host::behavior;
+use quell_host::behavior::{self, Behavior};
 use quell_host::findings::{self, Finding, cpus_lacking_for_pollers};
-use quell_host::servers::{EarlierAnswers, JudgedMode};
+use quell_host::servers::{EarlierAnswers, JudgedMode, MeasuredStep, NextStep};
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::steer::{NothingSteered, Steering, mark_steered};
 use quell_linux::pidfd::Signal;
@@ -50,7 +50,7 @@ use args::AttachProgramsArgs;
 
 use self::left::{leave, reverted_meanwhile};
 use self::watch::QueueWatch;
-use super::earlier::{cost_of, earlier_answers, measured};
+use super::earlier::{cost_of, earlier_answers, measured, recorded};
 use super::placement_args::PlacementArgs;
 use super::stalls;
 use super::status::queue_sharers;
@@ -90,7 +90,7 @@ pub(crate) struct AttachArgs {
     /// Show the plan and the affected processes; change nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Attach even if a stall is predicted, and keep the mode although its queues stall: network events can be delayed forever.
+    /// Attach even if a stall is predicted or an epoll receives from several queues, and keep the mode although its queues stall: network events can be delayed forever.
     #[arg(long)]
     accept_stalls: bool,
     /// Stay in the foreground, apply the mode to new workers and queues, and undo everything on exit; SIGUSR1 leaves it.
@@ -119,7 +119,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
     let wanted = args.placement.wanted();
     let (earlier, were_steered) = earlier(&targets, &request, args)?;
-    let Observation { snapshot, request, mut plan, mut findings } = look(&targets, request, &wanted)?;
+    let Observation { snapshot, request, mut plan, mut findings, behavior } = look(&targets, request, &wanted)?;
     if let Earlier::Differs(restored) = &earlier {
         restored.iter().for_each(|earlier| recall_values_before(&mut plan, &earlier.history));
     }
@@ -148,7 +148,14 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     }
     let attached = AttachedMode { mode, launched: false, steers: is_steered, pins: args.placement.pins() };
     let answers = earlier_answers();
-    report.measured = measured_before(&snapshot, &targets, &answers, &plan, attached);
+    let step = measured_before(&snapshot, &targets, &answers, &plan, attached);
+    report.measured =
+        step.as_ref().and_then(|step| measured_render::before(step, &mode, cost_of(&mode, &step.next).as_deref()));
+    // A measurement decides before a prediction, and new connections that are steered do not mix.
+    let is_best = step.is_some_and(|step| matches!(step.next, NextStep::Keep { .. }));
+    report.slowed = behavior
+        .filter(|_| !is_steered && !is_best)
+        .and_then(|behavior| findings::observed_to_mix(&report.findings, &behavior).cloned());
     if args.dry_run {
         if args.json {
             output::json(&report)?;
@@ -202,6 +209,8 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     if args.placement.is_requested() {
         report.placement = Some(PlacementReport::new(&groups, Some(&placed)));
     }
+    // An attachment that was taken over keeps its pins.
+    let attached = recorded(&snapshot, &targets).unwrap_or(attached);
     let time = Duration::from_secs(args.seconds);
     let cause = |napi| {
         let cause = no_poll_cause_now(Some(&snapshot), &targets.pids(), napi);
@@ -254,7 +263,7 @@ pub(in crate::commands) fn keep(
 ) -> Result<(), Failure> {
     let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
     let wanted = args.wanted();
-    let Observation { snapshot, request, plan, mut findings } = look(targets, request, &wanted)?;
+    let Observation { snapshot, request, plan, mut findings, .. } = look(targets, request, &wanted)?;
     let groups = groups(&wanted, &snapshot, targets, false)?;
     findings::are_placed(&mut findings, &targets.pids(), !groups.steerings.is_empty(), args.pins());
     finding_lines(&findings).iter().for_each(|line| output::say(line));
@@ -314,6 +323,8 @@ struct Observation {
     request: AttachRequest,
     plan: AttachPlan,
     findings: Vec<Finding>,
+    /// Absent if the mode polls no epoll.
+    behavior: Option<Behavior>,
 }
 
 /// Plans the attachment. Observes the programs if their epolls have to poll queues. If the mode suspends and other
@@ -340,7 +351,7 @@ fn observe_and_plan(targets: &Targets, mut request: AttachRequest, wanted: &Want
     let is_refused = !planned.impossible.is_empty();
     if !is_refused && !has_poller && (!suspends || planned.affected_processes.is_empty()) {
         let findings = consequences_observed(&first, None, &planned, behavior.as_ref());
-        return Ok(Observation { snapshot: first, request, plan: planned, findings });
+        return Ok(Observation { snapshot: first, request, plan: planned, findings, behavior });
     }
     if behavior.is_none() {
         thread::sleep(behavior::OBSERVED);
@@ -349,7 +360,7 @@ fn observe_and_plan(targets: &Targets, mut request: AttachRequest, wanted: &Want
     request.mode = with_safe_timer(request.mode, &first, &snapshot, &planned);
     let plan = plan(&snapshot, Some(&first), &targets.pids(), &request);
     let findings = consequences_observed(&snapshot, Some(&first), &plan, behavior.as_ref());
-    Ok(Observation { snapshot, request, plan, findings })
+    Ok(Observation { snapshot, request, plan, findings, behavior })
 }
 
 /// Marks the sockets that the requested filters would steer. [`groups`] reports errors.
@@ -417,7 +428,11 @@ fn refuse(report: &render::Report<'_>, args: &AttachArgs) -> Result<(), Failure>
         let shown = if args.dry_run { String::new() } else { report.to_string() };
         return Err(Failure::new(Exit::NotSupported, format!("{shown}{text}")));
     }
-    if args.accept_stalls { Ok(()) } else { stalls::refuse(&report.findings, "attaches") }
+    if args.accept_stalls {
+        return Ok(());
+    }
+    stalls::refuse(&report.findings, "attaches")?;
+    report.slowed.as_ref().map_or(Ok(()), |finding| Err(stalls::refused_mixed(finding, "attaches")))
 }
 
 /// With `--take-over`, the attachment to continue, after others of these programs were restored, which a dry run returns
@@ -495,21 +510,20 @@ fn attach(
     }
 }
 
-/// What a stored measurement says about a mode that is about to be set. Counts the packets of its queues if there is one.
+/// The stored measurement of a mode that is about to be set. Counts the packets of its queues if there is one.
 fn measured_before(
     snapshot: &Snapshot,
     targets: &Targets,
     answers: &EarlierAnswers,
     plan: &AttachPlan,
     attached: AttachedMode,
-) -> Option<String> {
+) -> Option<MeasuredStep> {
     let (programs, planned) = (targets.pids(), JudgedMode::planned(attached));
     measured(snapshot, &programs, answers, &planned)?;
     let queues: Vec<QueueStep> = plan.queues().cloned().collect();
     let seen = poll_counting::watch(&queues, &programs, &mut || thread::sleep(LOAD_COUNTED)).ok();
     let packets_per_s = seen.and_then(|seen| packets_per_s(seen.iter()));
-    let step = measured(snapshot, &programs, answers, &JudgedMode { packets_per_s, ..planned })?;
-    measured_render::before(&step, &attached.mode, cost_of(&attached.mode, &step.next).as_deref())
+    measured(snapshot, &programs, answers, &JudgedMode { packets_per_s, ..planned })
 }
 
 /// Checks whether the mode is in effect. `cause` finds out why no program polled a queue. `None` without queues, with

@@ -46,6 +46,10 @@ pub(crate) struct Report<'a> {
     pub(crate) rings_left_alone: Vec<RingLeftAlone>,
     pub(crate) plan: &'a AttachPlan,
     pub(crate) findings: Vec<Finding>,
+    /// The finding about an epoll that would poll one of several queues of which it receives; absent if there is none, if a
+    /// measurement found the mode best, and if connections are steered.
+    #[serde(skip)]
+    pub(crate) slowed: Option<Finding>,
     /// How each epoll can get the connections of one queue. Absent unless the next connections will come from several queues
     /// to one epoll, and the mode lets it poll.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,6 +81,7 @@ impl<'a> Report<'a> {
             placement: None,
             rings_left_alone: Vec::new(),
             findings,
+            slowed: None,
             will_mix: None,
             effect: None,
             payoff: None,
@@ -114,9 +119,9 @@ impl fmt::Display for Report<'_> {
         self.measured.iter().try_for_each(|measured| writeln!(f, "{measured}"))?;
         let is_serious = |finding: &&Finding| finding.severity == Severity::Serious;
         let mut serious = self.findings.iter().filter(is_serious).peekable();
-        let is_refused = !is_possible || self.sets_nothing();
+        let is_refused = !is_possible || self.sets_nothing() || self.slowed.is_some();
         if !is_refused && serious.peek().is_some() && !serious.any(Finding::predicts_stall) {
-            writeln!(f, "not refused: only findings that predict an endless stall are")?;
+            writeln!(f, "not refused: only predicted stalls are, and data of several queues in one epoll")?;
         }
         match is_possible {
             true => f.write_str(&unassigned_epolls::text(self.plan, self.follows.as_deref())),
@@ -128,11 +133,7 @@ impl fmt::Display for Report<'_> {
 
 /// A warning about connections that have not come yet.
 fn will_mix(by: &QueuePerEpoll) -> String {
-    let advice = match by {
-        QueuePerEpoll::Steered => "add --steer",
-        QueuePerEpoll::Configured { change, .. } => change,
-        QueuePerEpoll::Impossible { reason } => reason,
-    };
+    let advice = by.advice();
     format!(
         "warning: connections of several queues will come to one epoll, which polls one queue only: {advice}; more: `quell \
          doctor --explain epoll-mixes-napis`\n"
@@ -420,6 +421,7 @@ mod tests {
             rings_left_alone: Vec::new(),
             plan,
             findings: Vec::new(),
+            slowed: None,
             will_mix: None,
             effect: None,
             payoff: None,

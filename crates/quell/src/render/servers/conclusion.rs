@@ -30,10 +30,8 @@ pub(crate) fn undo_first(left: &Unfinished) -> String {
     conclusion::line(&format!("{purpose} {why}: undo it first"), Some(&undo))
 }
 
-/// What to do first on this host: fix, else measure, else attach. `is_root` is whether commands that change settings
-/// can be run.
-#[must_use]
-pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, examined: &Examined) -> String {
+/// The server about which the conclusion is.
+pub(super) fn most_urgent(servers: &[HostServer]) -> Option<&HostServer> {
     let pays_not = |server: &HostServer| server.payoff.as_ref().is_some_and(|payoff| payoff.pays.is_no());
     let costs = |server: &HostServer| {
         server.payoff.as_ref().is_some_and(|payoff| matches!(payoff.pays, DoesItPay::CostsCpuTime { .. }))
@@ -56,7 +54,29 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
         | NextStep::NoModeHelps
         | NextStep::NothingToGain(_) => 8,
     };
-    let first = servers.iter().min_by_key(|server| rank(server));
+    servers.iter().min_by_key(|server| rank(server))
+}
+
+/// Why the next step is to measure again, with the measurement. Absent for other steps.
+pub(super) fn why_again(server: &HostServer) -> Option<String> {
+    let (name, pid) = (visible::name(&server.name), server.pid);
+    Some(match &server.next {
+        NextStep::MeasureAgain { measured, packets_per_s, .. } => {
+            format!("{name} {pid} was {}", again(measured, *packets_per_s))
+        }
+        NextStep::SettingsChanged { measured, then, now, .. } => {
+            format!("{name} {pid} was {}", settings_changed(measured, then, now.as_ref()))
+        }
+        NextStep::Decide { measured, advice, .. } => format!("{name} {pid}: {advice}, {}", as_measured(measured)),
+        _ => return None,
+    })
+}
+
+/// What to do first on this host: fix, else measure, else attach. `is_root` is whether commands that change settings
+/// can be run.
+#[must_use]
+pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, examined: &Examined) -> String {
+    let first = most_urgent(servers);
     if first.is_none() && !is_root {
         return conclusion::line("no server is visible to this user; run this as root", None);
     }
@@ -66,6 +86,7 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
     };
     let (name, pid) = (visible::name(&first.name), first.pid);
     let alike = also(servers, first);
+    let why_again = || why_again(first).unwrap_or_default();
     let reconnect = |steered: &bool| match steered {
         true => "; clients have to reconnect to be steered to one queue per worker: restart them once it runs",
         false => "",
@@ -111,17 +132,14 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
                 Some(limited) => format!("{name} {pid}{limited}{compares}"),
             }
         }
-        NextStep::MeasureAgain { steered, measured, packets_per_s } => {
+        NextStep::MeasureAgain { steered, packets_per_s, .. } => {
             let compares = if *packets_per_s == 0 { "" } else { arguments(first).compares() };
-            let again = again(measured, *packets_per_s);
-            format!("{name} {pid} was {again}{}{}{compares}", only_these(first), reconnect(steered))
+            format!("{}{}{}{compares}", why_again(), only_these(first), reconnect(steered))
         }
-        NextStep::SettingsChanged { steered, measured, then, now } => {
-            let changed = settings_changed(measured, then, now.as_ref());
-            let compares = arguments(first).compares();
-            format!("{name} {pid} was {changed}{}{}{compares}", only_these(first), reconnect(steered))
+        NextStep::SettingsChanged { steered, .. } => {
+            format!("{}{}{}{}", why_again(), only_these(first), reconnect(steered), arguments(first).compares())
         }
-        NextStep::Decide { measured, advice, .. } => format!("{name} {pid}: {advice}, {}", as_measured(measured)),
+        NextStep::Decide { .. } | NextStep::Keep { open: Some(_), .. } => why_again(),
         NextStep::Return { mode, beneath, measured } => {
             let instead = first.attached.map(|old| format!(" instead of {old}")).unwrap_or_default();
             let without = match first.attached {
@@ -151,9 +169,6 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
                 format!("see whether the mode of {name} {pid} is in effect and what it costs; {end}")
             }
         },
-        NextStep::Keep { measured, open: Some(open) } => {
-            format!("{name} {pid}: {}, {}", as_measured(measured), open.advice)
-        }
         NextStep::Keep { measured, open: None } => {
             let other = to_change(first).map(|change| {
                 let then = if command(first, fixes).is_some() { ", then measure again" } else { "" };

@@ -159,6 +159,10 @@ fn a_follower_replaces_the_filter_after_a_reload_with_more_workers() {
 
     NGINX.command(lab.site(), 2 * QUEUES);
     master.signal(Signal::HUP).unwrap();
+    while !said().contains("steering again tcp") {
+        let status = lab.quell(&["status"]);
+        assert!(status.code == Some(0), "the follower sets the new workers: {status:?}");
+    }
     says("steering again tcp");
     every_worker_has_one_queue(&lab, NGINX, &server, 2 * QUEUES as usize);
 
