@@ -40,6 +40,14 @@ impl Progress {
         done
     }
 
+    /// Like `during`, for an activity of some seconds: without a terminal, a line says what it is.
+    pub fn during_seconds<T>(what: &str, activity: impl FnOnce() -> T) -> T {
+        if !std::io::stderr().is_terminal() {
+            output::say(what);
+        }
+        Self::during(what, activity)
+    }
+
     /// Shows the current activity, whose duration is unknown.
     pub fn doing(&self, what: &str) {
         self.bar.set_message(output::on_one_line(what));

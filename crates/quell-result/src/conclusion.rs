@@ -3,17 +3,18 @@
 
 use std::cmp::Reverse;
 
-use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, Goal, SliceFlag, SwitchbackAnalysis, WhyUndecided};
+use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, SwitchbackAnalysis, WhyUndecided};
 use quell_host::findings::EPOLL_MIXES_NAPIS;
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
-use quell_tune::{ArmReport, ArmState, Confirmation, TuneAnswer, TuneEnd, TuneMetric, TuneResult};
+use quell_tune::{TuneEnd, TuneMetric};
 
-use crate::experiment::{ExperimentResult, LoadExperiment, SubjectFacts, is_mostly};
+use crate::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
 use crate::facts::SteeredFacts;
 use crate::figures;
 use crate::standing::{AtLoad, Standing, Worth, open_gains};
-use crate::tune::TuneFile;
+
+mod search;
 
 /// What to do after reading a result.
 #[derive(Debug, Clone, PartialEq)]
@@ -481,139 +482,4 @@ fn sends_in_closed_loop(words: &[String]) -> bool {
     let option = CLOSED_LOOPS.iter().find(|(name, _)| words.iter().any(|word| is_named(word, name)));
     let is_max = words.windows(2).any(|pair| pair[0] == "--rate" && pair[1] == "max");
     option.is_some_and(|(_, rate)| is_max || !words.iter().any(|word| word.starts_with(rate)))
-}
-
-impl TuneFile {
-    /// What follows for the reader.
-    #[must_use]
-    pub fn conclusion(&self) -> Conclusion {
-        let plan = &self.search.plan;
-        let present = self.subject.present(plan.present);
-        let standing = |confirmation: &Confirmation, mode: &DeliveryMode| {
-            let of_mode = |contrast: &&ContrastResult| contrast.treatment == mode.to_string();
-            let of_load = |(load, analysis): (&String, &SwitchbackAnalysis)| {
-                let of_goal = |_: &Criterion| Quantity::Metric(plan.goal.objective.clone());
-                // What rivals may save is known from all slices of the search.
-                AtLoad::new(load.parse().ok(), analysis.contrasts.iter().filter(of_mode).take(1), 0.0, of_goal)
-            };
-            Standing(plan.loads.iter().zip(&confirmation.analyses).map(of_load).collect())
-        };
-        let without_clients = plan.goal.metrics().all(|metric| matches!(metric, TuneMetric::Cpu | TuneMetric::Busy));
-        let confirmed = |mode: &DeliveryMode, holds_limits| {
-            // `base` may be the answer of the confirmation of another mode.
-            let of_mode = self.search.confirmations.iter().find(|one| one.mode == *mode);
-            let confirmation = of_mode.or(self.search.confirmations.last());
-            confirmation.map(|one| standing(one, mode)).unwrap_or_default().to_use(
-                *mode,
-                present,
-                holds_limits,
-                without_clients,
-            )
-        };
-        if let Some(why) = self.why_withheld() {
-            return why.without_figures();
-        }
-        match &self.search.answer {
-            TuneAnswer::Better { mode, .. } => confirmed(mode, false),
-            TuneAnswer::HoldsLimits { mode, .. } => confirmed(mode, true),
-            TuneAnswer::NoSettingBetter => {
-                let pays_at_a_load =
-                    |one: &&Confirmation| one.meets_limits && standing(one, &one.mode).worth() == Worth::SomeLoads;
-                match self.search.confirmations.iter().find(pays_at_a_load) {
-                    Some(one) => confirmed(&one.mode, false),
-                    None => self.not_beaten(present),
-                }
-            }
-            TuneAnswer::None => {
-                let end = self.search.end.clone();
-                let is_spent = end == TuneEnd::BudgetSpent;
-                let (because, worse, open) = (WhyLonger::Search(end), Vec::new(), Vec::new());
-                match longer_ms(plan.budget_ms) {
-                    None if is_spent => {
-                        Conclusion::NotDecidable { mode: present, within_ms: plan.budget_ms, because, worse, open }
-                    }
-                    longer => {
-                        Conclusion::MeasureLonger { because, worse, open, budget_ms: longer.filter(|_| is_spent) }
-                    }
-                }
-            }
-        }
-    }
-
-    /// The mode to use instead of the present one, if the answer of the search counts.
-    #[must_use]
-    pub fn found(&self) -> Option<DeliveryMode> {
-        self.search.answer.mode().filter(|_| self.why_withheld().is_none())
-    }
-
-    /// Whether the search has decided what to use: a mode, or the present setting, because no other one may be better.
-    #[must_use]
-    pub fn is_decided(&self) -> bool {
-        let TuneResult { answer, rivals, end, .. } = &self.search;
-        let is_answered = *end == TuneEnd::Answered && self.why_withheld().is_none();
-        is_answered && (answer.mode().is_some() || rivals.iter().all(|rival| rival.open_budget_ms().is_none()))
-    }
-
-    /// Budget of a repetition without what withholds the answer, in ms, if that of this search was spent before an answer.
-    #[must_use]
-    pub fn sufficient_budget_ms(&self) -> Option<u64> {
-        longer_ms(self.search.plan.budget_ms).filter(|_| self.search.end == TuneEnd::BudgetSpent)
-    }
-
-    /// Why the answer of the search does not count, if so.
-    #[must_use]
-    pub fn why_withheld(&self) -> Option<WhyLonger> {
-        match self.subject.is_not_steered() {
-            true => Some(WhyLonger::NotSteered),
-            false => self.shows_other_programs().then_some(WhyLonger::OtherPrograms { latency_helps: false }),
-        }
-    }
-
-    /// Whether other programs used most of the time of the server's CPUs, and a quantity of the goal shows these programs.
-    fn shows_other_programs(&self) -> bool {
-        let TuneResult { plan, slices, confirmations, answer, end, .. } = &self.search;
-        if *answer == TuneAnswer::None && *end != TuneEnd::BudgetSpent {
-            return false;
-        }
-        let fresh = confirmations.iter().flat_map(|one| &one.experiments).flat_map(|one| &one.slices);
-        let all = || {
-            let fresh = fresh.clone().map(|slice| &slice.observation);
-            slices.iter().map(|slice| &slice.observation).chain(fresh)
-        };
-        let [foreign, none_idle] = [SliceFlag::ForeignCpu, SliceFlag::NoIdleCpu]
-            .map(|flag| is_mostly(all(), |slice| slice.flags.contains(&flag)));
-        plan.goal.metrics().any(|metric| match metric {
-            TuneMetric::Cpu | TuneMetric::Busy => foreign,
-            TuneMetric::Recorded { name } if name.starts_with(figures::CPU) => foreign,
-            TuneMetric::Recorded { name } => {
-                let criterion = Criterion::Metric { name: name.clone(), goal: Goal::Lowest };
-                none_idle && figures::is_of_clients(&criterion)
-            }
-            TuneMetric::Latency { .. } | TuneMetric::Requests => none_idle,
-            TuneMetric::Errors | TuneMetric::Saturated => false,
-        })
-    }
-
-    /// The conclusion to keep the present mode, with the rival that looks best and that more time can decide.
-    fn not_beaten(&self, present: DeliveryMode) -> Conclusion {
-        let quantity = Quantity::Metric(self.search.plan.goal.objective.clone());
-        let open = || self.search.rivals.iter().filter_map(|rival| Some((rival, rival.open_budget_ms()?)));
-        let decidable = open().find(|(_, budget_ms)| budget_ms.is_some());
-        let (best, budget_ms) = decidable.or_else(|| open().next()).unzip();
-        let best = best.map(|rival| {
-            let ratio = rival.interval.map_or(rival.looks, |interval| interval.ratio);
-            EstimatedGain { mode: rival.mode.to_string(), ratio, load: None }
-        });
-        let budget_ms = budget_ms.flatten().filter(|_| longer_ms(self.search.plan.budget_ms).is_some());
-        let open = best.map(|best| OpenGain { quantity, best: Some(best) }).into_iter().collect();
-        let has_failed = |arm: &&ArmReport| matches!(arm.state, ArmState::NotSettable { .. });
-        let is_compared = |mode: &DeliveryMode| self.search.confirmations.iter().any(|one| one.mode == *mode);
-        let fixed = [self.search.plan.present, DeliveryMode::default()];
-        let is_left =
-            |arm: &&ArmReport| arm.state == ArmState::Alive && !fixed.contains(&arm.mode) && !is_compared(&arm.mode);
-        let arms = || self.search.arms.iter();
-        let because =
-            WhyKeep::NotBeaten { failed: arms().filter(has_failed).count(), left: arms().filter(is_left).count() };
-        Conclusion::Keep { mode: present, because, open, budget_ms, without_clients: false }
-    }
 }

@@ -171,7 +171,7 @@ impl Diagnosis {
         let reading = thread::spawn(earlier_answers);
         let observing = format!("observing this host for {}", counted(seconds, "second"));
         let (examined, measured) =
-            Progress::during(&observing, || (take(scope, seconds), reading.join().unwrap_or_default()));
+            Progress::during_seconds(&observing, || (take(scope, seconds), reading.join().unwrap_or_default()));
         let (examined, journal) = (examined?, journal());
         let owners = in_use(&journal).unwrap_or_default();
         let below = settings_below(&journal, &owners, &examined.now);

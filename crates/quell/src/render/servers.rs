@@ -347,7 +347,7 @@ mod tests {
             HostServer { pid: Pid::new(7_482).unwrap(), ..server("redis-server", decide("quell bench --pid 7482")) };
         let servers = [server("memcached", decide("quell bench --pid 7481")), other];
         for columns in [60, 100, 140] {
-            let table = table(&servers, Terminal { columns: Some(columns), colour: false }, Fixes::ByDoctor);
+            let table = table(&servers, Terminal::of_columns(columns), Fixes::ByDoctor);
             assert!(table.lines().all(|line| display_width(line) <= columns), "{table}");
             let text = table.split_whitespace().collect::<Vec<_>>().join(" ");
             assert!(text.contains("undecided: quell bench --pid 7481"), "{table}");

@@ -137,7 +137,7 @@ fn a_mode_that_would_poll_one_of_the_queues_whose_data_an_epoll_receives_is_refu
     stage.connect(24);
     let pid = stage.pid();
     let pid = pid.as_str();
-    let says = |code, arguments: &[&str]| command::in_one_line(&stage.says(code, arguments));
+    let says = |code, arguments: &[&str]| stage.says(code, arguments);
     let idle = says(0, &["attach", "suspend200", pid, "--dry-run"]);
     assert!(idle.contains("not refused: only predicted stalls are"), "no data come from the other queue: {idle}");
     let mut connections: Vec<TcpStream> = stage.connections.iter().map(|one| one.try_clone().unwrap()).collect();
