@@ -36,6 +36,9 @@ pub struct TuneFile {
     /// busiest one first. Absent if they were not observed (a model, a guest), and in older results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other_programs: Option<Vec<OtherProgramFacts>>,
+    /// File for the mode that is found (`--profile`). Absent if none was asked for, and in older results.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
     /// The search and its answer.
     pub search: TuneResult,
 }
@@ -56,6 +59,7 @@ impl TuneFile {
             left_alone,
             settings: None,
             other_programs: None,
+            profile: None,
             search,
         }
     }

@@ -183,7 +183,7 @@ pub enum TuneAnswer {
         /// Ratio of the objective to `base`, by load. Empty if `base` is the present setting.
         against_base: Vec<Option<RatioEstimate>>,
     },
-    /// No setting is better here than the present one.
+    /// No setting was found that is better than the present one.
     NoSettingBetter,
     /// The search ended early, so there is no answer.
     None,

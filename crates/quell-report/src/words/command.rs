@@ -40,6 +40,7 @@ pub fn repeat_search(file: &TuneFile, longer_ms: Option<u64>) -> String {
         words.extend(["--loads".to_owned(), plan.loads.join(",")]);
     }
     words.extend(times((plan.slice_ms, plan.settle_ms), plan.budget_ms, plan.seed, longer_ms));
+    words.extend(file.profile.iter().flat_map(|profile| ["--profile".to_owned(), profile.clone()]));
     with_subject(words, &file.subject)
 }
 

@@ -171,7 +171,6 @@ mod tests {
 
     use super::*;
 
-
     fn result(scenario: &Scenario, arm: Backend, outcome: ScenarioOutcome) -> ScenarioResult {
         let (name, statement) = (scenario.name.clone(), scenario.statement.clone());
         ScenarioResult { scenario: name, statement, arm, outcome }

@@ -295,9 +295,8 @@ mod tests {
     use quell_host::attach::own_work::OwnWork;
     use quell_host::attach::payoff::{DoesItPay, ModePayoff};
     use quell_host::findings::FixText;
-    use quell_host::servers::OwnLoad;
+    use quell_host::servers::{OpenQuestion, OwnLoad};
     use quell_linux::Pid;
-
 
     /// Line breaks depend on the length of a number.
     fn pid_7481() -> Pid {
@@ -356,6 +355,12 @@ mod tests {
                 "{table}"
             );
             assert_eq!(text.matches(advice).count(), 1, "{table}");
+        }
+        let open = OpenQuestion { advice: advice.to_owned(), command: "quell bench --pid 7481".to_owned() };
+        let kept = server("memcached", NextStep::Keep { measured: measured(None), open: Some(open) });
+        for first in [&servers[0], &kept] {
+            let said = conclusion(std::slice::from_ref(first), true, Fixes::ByDoctor, &Examined::Host);
+            assert!(said.contains(advice) && said.ends_with("  quell bench --pid 7481\n"), "{said}");
         }
     }
 

@@ -247,9 +247,9 @@ fn answer(result: &TuneResult, left_alone: &[String]) -> String {
                 )
             });
             let left = abandoned(result);
-            let compared = if left.is_empty() { "" } else { " that could be compared" };
+            let compared = if left.is_empty() { "" } else { "; some could not be compared" };
             let refuted = others(&words::refuted(result));
-            format!("no setting{compared} is better here than {present}, the present one\n{misses}{left}{refuted}")
+            format!("no setting was found that is better here than {present}, the present one{compared}\n{misses}{left}{refuted}")
         }
         TuneAnswer::None => format!("no answer: {}\n", words::search_end(&result.end, left_alone)),
     }
@@ -369,12 +369,12 @@ mod tests {
     fn a_mode_that_a_guard_excluded_is_not_said_to_be_no_better() {
         let guard = |guard: &str| ArmState::ViolatedGuard { guard: guard.to_owned() };
         let worse = || ArmState::Worse { than: DeliveryMode::default() };
-        let none = "no setting is better here than base, the present one\n";
+        let none = "no setting was found that is better here than base, the present one\n";
         assert_eq!(answer(&without_better(vec![worse(), worse()]), &[]), none);
         assert_eq!(
             answer(&without_better(vec![guard("drops>10"), worse()]), &[]),
-            "no setting that could be compared is better here than base, the present one\n  1 mode was abandoned after \
-             the first slice that violated drops>10\n"
+            "no setting was found that is better here than base, the present one; some could not be compared\n  1 mode \
+             was abandoned after the first slice that violated drops>10\n"
         );
         let all = answer(&without_better(vec![guard("drops>10"), guard("drops>10"), guard("p99>1ms")]), &[]);
         assert!(all.contains("  2 modes were abandoned") && all.contains("  1 mode was abandoned"), "{all}");

@@ -94,6 +94,7 @@ pub fn take(scope: &SnapshotScope) -> Result<(Snapshot, Cost), TakeError> {
     sockets.ask(&processes);
     let is_shown = |process: &&mut OpenProcess| !process.is_hidden() || scope.pids.contains(&process.pid);
     processes.iter_mut().filter(is_shown).for_each(|process| process.read_threads(&proc));
+    processes::look_again(&proc, &mut processes);
 
     let mut describe = |space: &namespaces::Space| {
         let inode = space.namespace.inode();

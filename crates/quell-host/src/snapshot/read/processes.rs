@@ -1,11 +1,14 @@
 //! Reads the list of processes, their open files, and the threads of relevant processes.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use quell_linux::Pid;
-use quell_linux::proc::{Fd, FdKind, PidStat, ProcRoot};
+use quell_linux::proc::{Fd, FdKind, PidStat, ProcRoot, ProcessState};
 
-use super::super::{OtherSocket, Reading, SnapshotEpoll, SnapshotScope, SnapshotXdpSocket, Thread, UnknownReason};
+use super::super::{
+    FileWait, OtherSocket, Reading, SnapshotEpoll, SnapshotScope, SnapshotXdpSocket, Thread, UnknownReason,
+};
 use super::TakeError;
 use super::outcome::Outcome as _;
 use super::sockets::SocketTable;
@@ -14,6 +17,9 @@ use super::threads;
 /// Reason for unknown files. An empty list would look like a process without files.
 const NO_MAIN_THREAD: &str = "its main thread has exited, so the kernel does not list its files, and its epolls and \
                               sockets cannot be read";
+/// How often, and how long apart, running threads are looked at again.
+const LOOKS_AGAIN: usize = 20;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 /// Parent of all kernel threads.
 const KTHREADD: i32 = 2;
 
@@ -140,5 +146,69 @@ impl OpenProcess {
         let tids = directory.tids().outcome();
         self.threads =
             tids.map(|tids| tids.into_iter().filter_map(|tid| threads::read(tid, &directory.thread(tid))).collect());
+    }
+
+    /// Whether no thread was seen in a wait for data, but some ran and may wait at any other moment.
+    fn hides_its_wait(&self) -> bool {
+        let threads = || self.threads.known_elements();
+        let waits = |thread: &Thread| {
+            matches!(thread.epoll_wait, Reading::Known(Some(_)))
+                || thread.file_wait.is_some_and(|wait| !matches!(wait, FileWait::Accept { .. }))
+        };
+        self.sockets().next().is_some() && !threads().any(waits) && threads().any(ran)
+    }
+}
+
+fn ran(thread: &Thread) -> bool {
+    thread.state == Reading::Known(ProcessState::Running) && thread.epoll_wait == Reading::Known(None)
+}
+
+/// Looks again at running threads of programs whose waits were not seen: busy servers wait for moments only.
+pub(super) fn look_again(proc: &ProcRoot, processes: &mut [OpenProcess]) {
+    for _ in 0..LOOKS_AGAIN {
+        let mut hiding = processes.iter_mut().filter(|process| process.hides_its_wait()).peekable();
+        if hiding.peek().is_none() {
+            return;
+        }
+        std::thread::sleep(BETWEEN_LOOKS);
+        for process in hiding {
+            let directory = proc.process(process.pid);
+            let Reading::Known(threads) = &mut process.threads else { continue };
+            for thread in threads.iter_mut().filter(|thread| ran(thread) && thread.file_wait.is_none()) {
+                threads::look_again(thread, &directory.thread(thread.tid));
+            }
+        }
+    }
+
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(state: ProcessState, wait: Option<FileWait>) -> OpenProcess {
+        let mut process = read(&ProcRoot::default(), &candidate());
+        process.fds = Reading::Known(vec![Fd { number: 3, kind: FdKind::Socket { inode: 1 } }]);
+        process.read_threads(&ProcRoot::default());
+        let Reading::Known(threads) = &mut process.threads else { panic!("no threads") };
+        threads.truncate(1);
+        let (state, epoll_wait) = (Reading::Known(state), Reading::Known(None));
+        threads[0] = Thread { state, epoll_wait, file_wait: wait, ..threads[0].clone() };
+        process
+    }
+
+    fn candidate() -> Candidate {
+        let scope = SnapshotScope { pids: vec![Pid::of_this_process()], ..SnapshotScope::default() };
+        let is_this = |candidate: &Candidate| candidate.pid == Pid::of_this_process();
+        candidates(&ProcRoot::default(), &scope).unwrap().into_iter().find(is_this).unwrap()
+    }
+
+    #[test]
+    fn a_program_hides_its_wait_if_it_runs_and_no_thread_waits_for_data() {
+        let hides = |state, wait| process(state, wait).hides_its_wait();
+        assert!(hides(ProcessState::Running, None));
+        assert!(hides(ProcessState::Running, Some(FileWait::Accept { fd: 3 })), "another thread receives");
+        assert!(!hides(ProcessState::Running, Some(FileWait::Poll)));
+        assert!(!hides(ProcessState::Sleeping, None), "it sleeps in another call");
     }
 }

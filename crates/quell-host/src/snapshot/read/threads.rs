@@ -35,6 +35,14 @@ pub(super) fn read(tid: Pid, directory: &ProcDir) -> Option<Thread> {
     })
 }
 
+/// Adds the call in which it waits now, if it does.
+pub(super) fn look_again(thread: &mut Thread, directory: &ProcDir) {
+    if let Ok(syscall) = directory.syscall() {
+        thread.file_wait = syscall.socket_wait().map(file_wait);
+        thread.epoll_wait = Reading::Known(syscall.epoll_wait().map(wait));
+    }
+}
+
 fn file_wait(call: SocketWaitCall) -> FileWait {
     match call {
         SocketWaitCall::Poll => FileWait::Poll,

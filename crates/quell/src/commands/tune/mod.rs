@@ -90,7 +90,8 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
     if args.keep && args.dry_run {
         output::data("would leave a better mode attached; `quell detach` undoes it\n")?;
     }
-    let (Some(Answer::Searched(file)), Some(result_file)) = (answer, result_file) else { return Ok(()) };
+    let (Some(Answer::Searched(mut file)), Some(result_file)) = (answer, result_file) else { return Ok(()) };
+    file.profile = args.profile.as_ref().and_then(|path| path.to_str()).map(str::to_owned);
     finish(args, &file, &result_file, profile_file.as_ref())?;
     match (targets, file.found()) {
         (Some(targets), Some(mode)) if args.keep => {

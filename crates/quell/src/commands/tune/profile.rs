@@ -149,6 +149,7 @@ mod tests {
             left_alone: Vec::new(),
             settings: None,
             other_programs: None,
+            profile: None,
             search: searched(),
         };
         let mode = "suspend20,defer-hard-irqs=10".parse().unwrap();

@@ -68,6 +68,9 @@ pub(super) fn why_again(server: &HostServer) -> Option<String> {
             format!("{name} {pid} was {}", settings_changed(measured, then, now.as_ref()))
         }
         NextStep::Decide { measured, advice, .. } => format!("{name} {pid}: {advice}, {}", as_measured(measured)),
+        NextStep::Keep { measured, open: Some(open) } => {
+            format!("{name} {pid}: {}, {}", as_measured(measured), open.advice)
+        }
         _ => return None,
     })
 }
