@@ -5,6 +5,7 @@ mod earlier;
 mod local;
 mod measured;
 mod next_step;
+mod suspension;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -24,6 +25,7 @@ pub use earlier::{EarlierAnswer, EarlierMeasurement, EarlierVerdict, OpenQuestio
 pub use local::{LocalServer, local_servers};
 pub use measured::{JudgedMode, MeasuredStep, measured_step};
 pub use next_step::NextStep;
+pub use suspension::Suspension;
 
 use crate::attach::effect::{EffectOnQueue, judge};
 use crate::attach::no_poll::{NoPollCause, cause};
@@ -33,6 +35,7 @@ use crate::attach::owners::QueueSharers;
 use crate::attach::payoff::{DoesItPay, ModePayoff};
 use crate::attach::receivers::{OutsideWait, accepts_for_others, wait_outside_epolls};
 use crate::attach::{Attached, AttachedMode};
+use crate::behavior::Behavior;
 use crate::findings::{
     Finding, FixText, GRO_OFF_ID, MISSING_QUEUE_ID, Node, QueuePerEpoll, Severity, can_be_pinned, expected_device,
     kinds_of, lacking, modes_without_epolls,
@@ -93,6 +96,9 @@ pub struct HostServer {
     /// Attachments of other programs that use its queues; absent without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sharing: Option<QueueSharers>,
+    /// What suspended interrupts would do to it; absent if it was not observed, and if it is attached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub suspension: Option<Suspension>,
     /// What to do next.
     pub next: NextStep,
     /// The first fix of the finding that is to be fixed next; absent without one.
@@ -192,6 +198,8 @@ pub struct Known<'a> {
     pub sampled_ns: u64,
     /// CPU time of each process in that time, of its threads that slept in between. Empty if it was not read.
     pub worked_ns: &'a BTreeMap<Pid, u64>,
+    /// What programs did in that time; absent if none was observed.
+    pub behavior: Option<&'a Behavior>,
 }
 
 /// Servers of the host: first those that need a fix, then those that used the most CPU time. Programs that only have
@@ -389,6 +397,10 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         notes: count(Severity::Note),
         payoff,
         sharing: QueueSharers::of(&pids, &queues, known.owners, |pid| known.origins.get(&pid)?.parent),
+        suspension: match attached {
+            Some(_) => None,
+            None => Suspension::of(query, &pids, known.behavior),
+        },
         processes: pids.into_iter().collect(),
         next,
         fix,

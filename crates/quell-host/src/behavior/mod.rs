@@ -31,6 +31,9 @@ const SAMPLED_EVERY: Duration = Duration::from_millis(10);
 /// Fewest samples for a judgement, on a machine that is too slow for more in [`OBSERVED`].
 const SAMPLES_MIN: u32 = 20;
 
+/// Programs without a mode that are observed at once: each sample looks at their epolls.
+const SERVERS_MAX: usize = 32;
+
 /// An epoll: its process, and its descriptor there.
 pub type EpollKey = (Pid, i32);
 
@@ -149,6 +152,19 @@ pub fn polling_programs(snapshot: &Snapshot) -> BTreeSet<Pid> {
     let query = SnapshotQuery::new(snapshot, None);
     let polls = |epoll: &&EpollContext<'_>| query.longest_unpolled_ns(epoll).is_some();
     query.epolls_by_descriptor.iter().filter(polls).map(|epoll| epoll.process.pid).collect()
+}
+
+/// Those, and the programs to which queues deliver in epolls, unless they are more than [`SERVERS_MAX`]: a mode could make
+/// them poll.
+#[must_use]
+pub fn programs_to_observe(snapshot: &Snapshot) -> BTreeSet<Pid> {
+    let query = SnapshotQuery::new(snapshot, None);
+    let receives = |epoll: &&EpollContext<'_>| !epoll.by_napi.is_empty() && !epoll.process.is_own();
+    let servers: BTreeSet<Pid> =
+        query.epolls_by_descriptor.iter().filter(receives).map(|epoll| epoll.process.pid).collect();
+    let mut programs = polling_programs(snapshot);
+    programs.extend(Some(servers).filter(|servers| servers.len() <= SERVERS_MAX).unwrap_or_default());
+    programs
 }
 
 /// Observes the epolls of these programs for [`OBSERVED`]. Calls are counted in the kernel, at every system call of the

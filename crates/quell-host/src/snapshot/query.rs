@@ -19,7 +19,7 @@ use super::{
 #[derive(Debug)]
 pub(crate) struct SnapshotQuery<'a> {
     pub(crate) now: &'a Snapshot,
-    before: Option<&'a Snapshot>,
+    pub(crate) before: Option<&'a Snapshot>,
     interval_ns: Option<u64>,
     index: Index<'a>,
     index_before: Option<Index<'a>>,

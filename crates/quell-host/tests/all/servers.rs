@@ -94,6 +94,7 @@ fn of(host: &Value, facts: &Facts) -> Vec<HostServer> {
         stalls: &facts.stalls,
         polls: &facts.packets_per_s.map(polls).unwrap_or_default(),
         sampled_ns: 1_000_000_000,
+        behavior: None,
         worked_ns: &facts.worked_ms.iter().map(|ms| (pid(4242), ms * 1_000_000)).collect(),
     };
     servers(&now, Some(&earlier), &known)

@@ -210,6 +210,7 @@ impl Diagnosis {
             polls,
             sampled_ns: u64::try_from(sampled.as_nanos()).unwrap_or(u64::MAX),
             worked_ns,
+            behavior: behavior.as_ref(),
         };
         let servers = servers::servers(now, before.as_ref(), &known);
         let local_servers = servers::local_servers(now, &origins);
@@ -332,7 +333,7 @@ fn take(scope: &SnapshotScope, seconds: u64) -> Result<Observed, Failure> {
     let observed = before.processes.iter().map(|process| process.pid).collect();
     let work = WorkReading::of(&observed);
     let reads = ReadQueues::observe(&before, |_| true);
-    let programs = behavior::polling_programs(&before);
+    let programs = behavior::programs_to_observe(&before);
     let behavior = (!programs.is_empty()).then(|| behavior::observe(&before, &programs, true));
     thread::sleep(Duration::from_secs(seconds).saturating_sub(began.elapsed()));
     let worked_ns = WorkReading::of(&observed).since(&work);

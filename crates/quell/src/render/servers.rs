@@ -6,7 +6,7 @@ mod conclusion;
 use quell_change::journal::EndRecord;
 use quell_cli::number::short;
 use quell_host::findings::{EPOLL_MIXES_NAPIS, QueuePerEpoll};
-use quell_host::servers::{EarlierMeasurement, HostServer, LocalServer, NextStep, ServerWait};
+use quell_host::servers::{EarlierMeasurement, HostServer, LocalServer, NextStep, ServerWait, Suspension};
 use quell_linux::proc::ProgramPlace;
 use quell_linux::visible::{self, agree, counted};
 use quell_mode::DeliveryMode;
@@ -245,7 +245,10 @@ fn next(server: &HostServer, fixes: Fixes) -> String {
         NextStep::FindStall { mode, .. } => format!("{mode} stalled it: see the cause"),
         NextStep::NoModeHelps => "none: it does not read its connections".to_owned(),
         NextStep::NothingToGain(work) => format!("none: {}", payoff::own_work(*work)),
-        NextStep::Measure { .. } if server.modes.is_empty() => "measure".to_owned(),
+        NextStep::Measure { .. } if server.modes.is_empty() => match &server.suspension {
+            Some(Suspension::WouldStall { .. }) => "measure modes without suspension".to_owned(),
+            _ => "measure".to_owned(),
+        },
         NextStep::Measure { .. } if server.waits == ServerWait::Epoll => "measure modes without epoll".to_owned(),
         NextStep::Measure { .. } => format!("measure modes without epoll ({})", call(server)),
         // The reasons are below the table, or in the conclusion.
@@ -307,6 +310,7 @@ mod tests {
         let pid = pid_7481();
         HostServer {
             sharing: None,
+            suspension: None,
             pid,
             name: name.to_owned(),
             processes: vec![pid],
@@ -362,6 +366,21 @@ mod tests {
             let said = conclusion(std::slice::from_ref(first), true, Fixes::ByDoctor, &Examined::Host);
             assert!(said.contains(advice) && said.ends_with("  quell bench --pid 7481\n"), "{said}");
         }
+    }
+
+    #[test]
+    fn a_server_that_suspension_would_stall_is_measured_without_it() {
+        let observed = "all 76,485 calls had timeout 0".to_owned();
+        let would_stall = Suspension::WouldStall { finding: "waits-with-timeout-zero", observed };
+        let of = |suspension| HostServer { suspension, ..server("web", NextStep::Measure { steered: false }) };
+        let stalls = of(Some(would_stall));
+        let row = table(std::slice::from_ref(&stalls), Terminal::PIPE, Fixes::ByDoctor);
+        assert!(row.contains("measure modes without suspension: quell bench --pid"), "{row}");
+        let said = concluded(stalls);
+        assert!(said.contains("would stall web 7481: all 76,485 calls had timeout 0 (waits-with-timeout-zero)"), "{said}");
+        assert!(concluded(of(None)).contains("it is first observed"));
+        let suits = concluded(of(Some(Suspension::NoStallSeen)));
+        assert!(suits.contains("nothing prevents a benefit") && !suits.contains("it is first observed"), "{suits}");
     }
 
     #[test]

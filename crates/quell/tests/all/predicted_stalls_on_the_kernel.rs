@@ -53,7 +53,8 @@ impl Stage {
         self.lab.napi().settings.irq_suspend_timeout_ns != Some(0)
     }
 
-    /// Checks that every command that would suspend refuses, with these words, and that the others do not.
+    /// Checks that every command that would suspend refuses, with these words, that doctor has them, and that the others
+    /// do not refuse.
     fn assert_refused(&self, words: &str) {
         let pid = self.pid();
         let pid = pid.as_str();
@@ -66,6 +67,8 @@ impl Stage {
             assert!(text.contains(words) && text.contains(UNCHANGED) && text.contains("defer20"), "{text}");
             assert!(!self.is_suspended(), "{arguments:?}");
         }
+        let text = self.says(0, &["doctor", pid, "--seconds", "1"]);
+        assert!(text.contains("would stall") && text.contains(words) && !text.contains("nothing prevents"), "{text}");
         let text = self.says(0, &["tune", "--pid", pid, "--goal", "least cpu", "--dry-run"]);
         assert!(text.contains(words) && text.contains("would stall these programs"), "{text}");
         let text = self.says(0, &["bench", "--pid", pid, "--dry-run"]);

@@ -5,7 +5,7 @@ use std::mem::discriminant;
 use quell_host::attach::attached::Unfinished;
 use quell_host::attach::payoff::DoesItPay;
 use quell_host::findings::{EPOLL_MIXES_NAPIS, FixText};
-use quell_host::servers::{HostServer, NextStep, ServerWait};
+use quell_host::servers::{HostServer, NextStep, ServerWait, Suspension};
 use quell_linux::visible;
 use quell_mode::DeliveryMode;
 
@@ -126,12 +126,17 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
         NextStep::Measure { steered } => {
             let (steered, compares) = (reconnect(steered), arguments(first).compares());
             match limited(first) {
-                None => {
-                    format!(
+                None => match &first.suspension {
+                    Some(Suspension::WouldStall { finding, observed }) => format!(
+                        "a mode that suspends interrupts would stall {name} {pid}: {} ({finding}); measure the others\
+                         {steered}{compares}",
+                        visible::name(observed)
+                    ),
+                    _ => format!(
                         "nothing prevents a benefit for {name} {pid}: measure which mode is better{}{steered}{compares}",
                         not_observed(first)
-                    )
-                }
+                    ),
+                },
                 Some(limited) => format!("{name} {pid}{limited}{compares}"),
             }
         }
@@ -212,10 +217,9 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
     conclusion::line(&format!("{text}{root}{alike}"), command(first, fixes).as_deref())
 }
 
-/// That it is unknown whether the program would stall: `doctor` observes programs whose queues wait for polls, `bench` and
-/// `attach` all.
+/// That it is unknown whether the program would stall: `bench` and `attach` observe it.
 fn not_observed(server: &HostServer) -> &'static str {
-    match server.present.is_none_or(|present| present == DeliveryMode::default()) {
+    match server.suspension.is_none() && server.present.is_none_or(|present| present == DeliveryMode::default()) {
         true => " (it is first observed whether the program would stall)",
         false => "",
     }
