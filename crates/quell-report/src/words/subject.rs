@@ -171,7 +171,7 @@ fn traffic(load: Option<&[String]>, latency: Option<&[String]>, beside: Option<&
     };
     let latency = match latency {
         Some(latency) => format!("measured by: {}", command_line(latency)),
-        None => "latency is not measured, so only the server is compared".to_owned(),
+        None => "latency is not measured, so only CPU time and what the kernel counts are compared".to_owned(),
     };
     let beside =
         beside.map(|beside| format!("another program on the same queues is measured by: {}", command_line(beside)));

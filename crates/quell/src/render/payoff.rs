@@ -288,8 +288,9 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
                     plain(ns as f64 / 1e3)
                 ),
             };
-            let others = if beside == mode { Vec::new() } else { vec![*beside] };
-            let beside = others.first().map(|other| format!(" beside {other}")).unwrap_or_default();
+            let base = DeliveryMode::default();
+            let others = if [*mode, base].contains(beside) { Vec::new() } else { vec![*beside] };
+            let beside = others.first().map(|other| format!(" beside {other}, which polls less and waits longer")).unwrap_or_default();
             let compares = programs.compares();
             (
                 format!(
@@ -297,7 +298,7 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
                      or {undo}{compares}",
                     costs_or_saves(payoff)
                 ),
-                Some(programs.measure(&[vec![DeliveryMode::default()], others].concat(), "")),
+                Some(programs.measure(&[vec![base], others].concat(), "")),
             )
         }
         DoesItPay::ChangesNothing => {
@@ -520,7 +521,8 @@ mod tests {
         let (near, command) = said("suspend20", DoesItPay::NearBreakEven { beside: "suspend500".parse().unwrap() });
         assert!(
             near.contains(
-                "wait for its timer, up to 20 µs; measure whether it lowers latency beside suspend500, or undo"
+                "wait for its timer, up to 20 µs; measure whether it lowers latency beside suspend500, \
+                 which polls less and waits longer, or undo"
             )
         );
         assert_eq!(command.as_deref(), Some("quell bench --pid 812,813 --modes base,suspend500"));

@@ -331,7 +331,7 @@ struct Observation {
 /// processes share the queues, or if it has a poller, takes a second snapshot, which shows how long they can wait, and how
 /// fast the rings fill.
 fn look(targets: &Targets, request: AttachRequest, wanted: &Wanted) -> Result<Observation, Failure> {
-    let looked = Progress::during("observing the programs", || observe_and_plan(targets, request, wanted));
+    let looked = Progress::during_seconds("observing the programs", || observe_and_plan(targets, request, wanted));
     looked.map_err(|error| failure(AttachError::Look(error)))
 }
 
@@ -551,7 +551,7 @@ fn effect(
             }
         }
     };
-    let watched = Progress::during("checking whether the mode is in effect", || {
+    let watched = Progress::during_seconds("checking whether the mode is in effect", || {
         poll_counting::watch(queues, programs, &mut wait)
     });
     if interruption.flag().get().is_some() {
