@@ -99,7 +99,8 @@ impl WorkReading {
         Self(programs.iter().filter_map(of).collect())
     }
 
-    /// CPU time of each program since an earlier reading, of the threads that slept in between. Threads that were not read twice are left out.
+    /// CPU time of each program since an earlier reading, of the threads that slept in between. Threads that were not read
+    /// twice are left out.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> BTreeMap<Pid, u64> {
         let of = |(pid, threads): (&Pid, &BTreeMap<Pid, ThreadTimes>)| {

@@ -327,7 +327,8 @@ fn why_keep(because: &WhyKeep, is_decided: bool) -> String {
         }
         WhyKeep::NotBeaten { failed: 0, left: 0 } if is_decided => ", because no other mode is better".to_owned(),
         WhyKeep::NotBeaten { failed: 0, left } if is_decided => format!(
-            ", because the search found no better mode; {} {} not tried, or not compared on fresh slices",
+            ", because the search found no better mode; {} that it did not exclude {} not tried, or not compared on fresh \
+             slices",
             counted(*left, "mode"),
             agree(left, "was", "were")
         ),
@@ -595,7 +596,8 @@ mod tests {
             conclusion(&Conclusion::Keep { mode, because, open, budget_ms, without_clients: false }, &[])
         };
         let said = |open: &[f64], budget_ms| said_with(0, open, budget_ms);
-        let untried = "keep base, because the search found no better mode; 2 modes were not tried, or not compared on fresh slices";
+        let untried = "keep base, because the search found no better mode; 2 modes that it did not exclude were not \
+                       tried, or not compared on fresh slices";
         assert_eq!(said_with(2, &[], None), untried);
         assert_eq!(said(&[], None), "keep base, because no other mode is better");
         let undecided = "keep base, because the search found no better mode; cpu (suspend40 −12 %) is undecided";
