@@ -40,9 +40,10 @@ impl Progress {
         done
     }
 
-    /// Like `during`, for an activity of some seconds: without a terminal, a line says what it is.
-    pub fn during_seconds<T>(what: &str, activity: impl FnOnce() -> T) -> T {
-        if !std::io::stderr().is_terminal() {
+    /// Like `during`, for an activity of some seconds: without a terminal, a line says what it is, unless JSON is printed,
+    /// which scripts may read together with standard error.
+    pub fn during_seconds<T>(what: &str, json: bool, activity: impl FnOnce() -> T) -> T {
+        if !json && !std::io::stderr().is_terminal() {
             output::say(what);
         }
         Self::during(what, activity)

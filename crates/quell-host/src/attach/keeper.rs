@@ -117,7 +117,7 @@ impl Over {
         match self {
             Self::ProgramsExited => "its keeper: the programs exited".to_owned(),
             Self::Left => "the command that took it over".to_owned(),
-            Self::Signalled => "SIGTERM to its keeper, as `quell detach` sends it".to_owned(),
+            Self::Signalled => "`quell detach`, or another SIGTERM to its keeper".to_owned(),
             Self::QueuesStall => "its keeper: its queues stalled".to_owned(),
             Self::NotPolled(why) => format!("its keeper: {why}"),
             Self::OwnerDied => "its keeper: the command that made it was killed".to_owned(),

@@ -19,10 +19,7 @@ pub enum Suspension {
     /// Nothing that would stall it.
     NoStallSeen,
     /// Modes that suspend interrupts would stall it.
-    WouldStall {
-        finding: &'static str,
-        observed: String,
-    },
+    WouldStall { finding: &'static str, observed: String },
 }
 
 impl Suspension {

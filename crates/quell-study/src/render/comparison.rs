@@ -155,7 +155,6 @@ mod tests {
     use super::*;
     use quell_published::Experiment;
 
-
     fn cell(row: &str, column: &str, modelled: f64, scored: bool) -> Cell {
         Cell {
             row: row.into(),

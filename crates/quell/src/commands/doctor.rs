@@ -119,7 +119,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
         };
     }
     let diagnosis = match &args.read[..] {
-        [] => Diagnosis::of_this_host(&args.scope.with_attachments()?, args.seconds)?,
+        [] => Diagnosis::of_this_host(&args.scope.with_attachments()?, args.seconds, args.json)?,
         [now] => Diagnosis::of(&Observed::from(read(now)?), (&[], &[]), &BTreeMap::new(), &BTreeMap::new()),
         [before, now, ..] => {
             let observed = Observed { before: Some(read(before)?), ..Observed::from(read(now)?) };
@@ -144,7 +144,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
 pub(crate) fn overview(json: bool) -> Result<(), Failure> {
     let terminal = Terminal::of_stdout();
     let scope = SnapshotScope { whole_host: true, configured_files: true, ..SnapshotScope::default() };
-    let diagnosis = Diagnosis::of_this_host(&scope, OVERVIEW_S)?;
+    let diagnosis = Diagnosis::of_this_host(&scope, OVERVIEW_S, false)?;
     if json {
         return output::json(&diagnosis.document());
     }
@@ -166,12 +166,12 @@ struct Diagnosis {
 }
 
 impl Diagnosis {
-    fn of_this_host(scope: &SnapshotScope, seconds: u64) -> Result<Self, Failure> {
+    fn of_this_host(scope: &SnapshotScope, seconds: u64, json: bool) -> Result<Self, Failure> {
         // Results are read while the host is observed.
         let reading = thread::spawn(earlier_answers);
         let observing = format!("observing this host for {}", counted(seconds, "second"));
         let (examined, measured) =
-            Progress::during_seconds(&observing, || (take(scope, seconds), reading.join().unwrap_or_default()));
+            Progress::during_seconds(&observing, json, || (take(scope, seconds), reading.join().unwrap_or_default()));
         let (examined, journal) = (examined?, journal());
         let owners = in_use(&journal).unwrap_or_default();
         let below = settings_below(&journal, &owners, &examined.now);

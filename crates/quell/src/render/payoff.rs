@@ -290,7 +290,10 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
             };
             let base = DeliveryMode::default();
             let others = if [*mode, base].contains(beside) { Vec::new() } else { vec![*beside] };
-            let beside = others.first().map(|other| format!(" beside {other}, which polls less and waits longer")).unwrap_or_default();
+            let beside = others
+                .first()
+                .map(|other| format!(" beside {other}, which polls less and waits longer"))
+                .unwrap_or_default();
             let compares = programs.compares();
             (
                 format!(
@@ -519,12 +522,10 @@ mod tests {
         assert!(drifted.contains("has changed") && !drifted.contains("packet"), "{drifted}");
         assert_eq!(command.as_deref(), Some("quell detach 812 813 && quell attach suspend20 812 813"));
         let (near, command) = said("suspend20", DoesItPay::NearBreakEven { beside: "suspend500".parse().unwrap() });
-        assert!(
-            near.contains(
-                "wait for its timer, up to 20 µs; measure whether it lowers latency beside suspend500, \
+        assert!(near.contains(
+            "wait for its timer, up to 20 µs; measure whether it lowers latency beside suspend500, \
                  which polls less and waits longer, or undo"
-            )
-        );
+        ));
         assert_eq!(command.as_deref(), Some("quell bench --pid 812,813 --modes base,suspend500"));
         let (near, command) = said("suspend20", DoesItPay::NearBreakEven { beside: "suspend20".parse().unwrap() });
         assert!(near.starts_with("suspend20 costs CPU time at this packet rate (12.1 polls per packet"), "{near}");

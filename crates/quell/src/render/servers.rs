@@ -377,7 +377,10 @@ mod tests {
         let row = table(std::slice::from_ref(&stalls), Terminal::PIPE, Fixes::ByDoctor);
         assert!(row.contains("measure modes without suspension: quell bench --pid"), "{row}");
         let said = concluded(stalls);
-        assert!(said.contains("would stall web 7481: all 76,485 calls had timeout 0 (waits-with-timeout-zero)"), "{said}");
+        assert!(
+            said.contains("would stall web 7481: all 76,485 calls had timeout 0 (waits-with-timeout-zero)"),
+            "{said}"
+        );
         assert!(concluded(of(None)).contains("it is first observed"));
         let suits = concluded(of(Some(Suspension::NoStallSeen)));
         assert!(suits.contains("nothing prevents a benefit") && !suits.contains("it is first observed"), "{suits}");

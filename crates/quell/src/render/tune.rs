@@ -249,7 +249,9 @@ fn answer(result: &TuneResult, left_alone: &[String]) -> String {
             let left = abandoned(result);
             let compared = if left.is_empty() { "" } else { "; some could not be compared" };
             let refuted = others(&words::refuted(result));
-            format!("no setting was found that is better here than {present}, the present one{compared}\n{misses}{left}{refuted}")
+            format!(
+                "no setting was found that is better here than {present}, the present one{compared}\n{misses}{left}{refuted}"
+            )
         }
         TuneAnswer::None => format!("no answer: {}\n", words::search_end(&result.end, left_alone)),
     }

@@ -13,7 +13,6 @@ use quell_test_support::lab::{ARRIVES_WITHIN, TestLab, UdpProgram};
 use quell_test_support::{Lacks, skip};
 use serde_json::Value;
 
-
 fn top(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quell"));
     command.args(["top", "-i", "0.2"]).args(arguments);

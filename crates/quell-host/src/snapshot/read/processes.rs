@@ -179,7 +179,6 @@ pub(super) fn look_again(proc: &ProcRoot, processes: &mut [OpenProcess]) {
             }
         }
     }
-
 }
 
 #[cfg(test)]

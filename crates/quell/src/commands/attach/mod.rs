@@ -119,7 +119,8 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
     let wanted = args.placement.wanted();
     let (earlier, were_steered) = earlier(&targets, &request, args)?;
-    let Observation { snapshot, request, mut plan, mut findings, behavior } = look(&targets, request, &wanted)?;
+    let Observation { snapshot, request, mut plan, mut findings, behavior } =
+        look(&targets, request, &wanted, args.json)?;
     if let Earlier::Differs(restored) = &earlier {
         restored.iter().for_each(|earlier| recall_values_before(&mut plan, &earlier.history));
     }
@@ -263,7 +264,7 @@ pub(in crate::commands) fn keep(
 ) -> Result<(), Failure> {
     let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
     let wanted = args.wanted();
-    let Observation { snapshot, request, plan, mut findings, .. } = look(targets, request, &wanted)?;
+    let Observation { snapshot, request, plan, mut findings, .. } = look(targets, request, &wanted, true)?;
     let groups = groups(&wanted, &snapshot, targets, false)?;
     findings::are_placed(&mut findings, &targets.pids(), !groups.steerings.is_empty(), args.pins());
     finding_lines(&findings).iter().for_each(|line| output::say(line));
@@ -330,8 +331,9 @@ struct Observation {
 /// Plans the attachment. Observes the programs if their epolls have to poll queues. If the mode suspends and other
 /// processes share the queues, or if it has a poller, takes a second snapshot, which shows how long they can wait, and how
 /// fast the rings fill.
-fn look(targets: &Targets, request: AttachRequest, wanted: &Wanted) -> Result<Observation, Failure> {
-    let looked = Progress::during_seconds("observing the programs", || observe_and_plan(targets, request, wanted));
+fn look(targets: &Targets, request: AttachRequest, wanted: &Wanted, json: bool) -> Result<Observation, Failure> {
+    let observe = || observe_and_plan(targets, request, wanted);
+    let looked = Progress::during_seconds("observing the programs", json, observe);
     looked.map_err(|error| failure(AttachError::Look(error)))
 }
 
@@ -551,7 +553,7 @@ fn effect(
             }
         }
     };
-    let watched = Progress::during_seconds("checking whether the mode is in effect", || {
+    let watched = Progress::during("checking whether the mode is in effect", || {
         poll_counting::watch(queues, programs, &mut wait)
     });
     if interruption.flag().get().is_some() {

@@ -56,7 +56,7 @@ pub(super) fn advise(args: &TuneArgs, targets: Option<&Targets>) -> Result<(), F
     };
     spec.complete(&mut plan);
     let ranking = || spec.rank(&plan).map_err(asked::failure);
-    let modes = Progress::during_seconds("ranking modes on the model", ranking)?;
+    let modes = Progress::during_seconds("ranking modes on the model", args.subject.json, ranking)?;
     if args.subject.json {
         let (host, goal) = (spec.setup.host.name.clone(), plan.goal.to_string());
         let (schema, loads, present, base_is) = (AdviceReport::SCHEMA, plan.loads, plan.present, plan.base_is);

@@ -121,7 +121,10 @@ impl fmt::Display for Report<'_> {
         let mut serious = self.findings.iter().filter(is_serious).peekable();
         let is_refused = !is_possible || self.sets_nothing() || self.slowed.is_some();
         if !is_refused && serious.peek().is_some() && !serious.any(Finding::predicts_stall) {
-            writeln!(f, "not refused: no stall is predicted, and no epoll would poll one of several queues that were seen to deliver to it")?;
+            writeln!(
+                f,
+                "not refused: no stall is predicted, and no epoll would poll one of several queues that were seen to deliver to it"
+            )?;
         }
         match is_possible {
             true => f.write_str(&unassigned_epolls::text(self.plan, self.follows.as_deref())),
