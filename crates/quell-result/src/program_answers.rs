@@ -1,7 +1,6 @@
 //! The answer of a result for the programs that it measured, at each load.
 
 use quell_host::servers::{EarlierAnswer, EarlierMeasurement, EarlierVerdict, NamedProcess, OpenQuestion, OwnLoad};
-use quell_host::switching::ReportedSettings;
 use quell_linux::Pid;
 use quell_linux::kernel::Kernel;
 use quell_load::OfferedLoad;
@@ -87,7 +86,7 @@ impl ResultDocument {
             _ => return None,
         };
         let compared: Vec<DeliveryMode> = compared;
-        let settings = self.settings_of_answer(subject, programs);
+        let reference = self.reference_of_answer(subject, programs)?;
         let open = match &conclusion {
             Conclusion::Keep { .. } => advice.clone().map(|(advice, command)| OpenQuestion { advice, command }),
             _ => None,
@@ -119,27 +118,23 @@ impl ResultDocument {
                 problem: programs.problems.iter().find(is_relevant).map(|problem| problem.id.clone()),
             };
             let steered = programs.placement.as_ref().is_some_and(|it| !it.steered.is_empty());
-            let (open, settings, compared) = (open.clone(), settings.clone(), compared.clone());
-            Some(EarlierAnswer { measured, verdict, open, settings, compared, steered })
+            let (open, compared) = (open.clone(), compared.clone());
+            Some(EarlierAnswer { measured, verdict, open, reference, compared, steered })
         };
         let answers: Vec<EarlierAnswer> = loads.into_iter().filter_map(at_load).collect();
         let process = |process: &ProcessFacts| Some((Pid::from_kernel(process.pid)?, process.name.clone()));
         Some((programs.processes.iter().filter_map(process).collect(), answers))
     }
 
-    /// Settings of the queues, without attachments, for which the result answers.
-    fn settings_of_answer(&self, subject: &SubjectFacts, programs: &ProgramsFacts) -> Vec<DeliveryMode> {
-        let (reference, reported) = match self {
-            Self::Experiment(result) => {
-                let Some(first) = result.experiments.first() else { return Vec::new() };
-                (first.record.design.reference.setting, first.settings.as_ref())
-            }
-            Self::Tune(file) => (file.search.plan.present, file.settings.as_ref()),
-            _ => return Vec::new(),
+    /// The reference of the result, without attachments.
+    fn reference_of_answer(&self, subject: &SubjectFacts, programs: &ProgramsFacts) -> Option<DeliveryMode> {
+        let reference = match self {
+            Self::Experiment(result) => result.experiments.first()?.record.design.reference.setting,
+            Self::Tune(file) => file.search.plan.present,
+            _ => return None,
         };
         // `base` is what an attachment was made on.
         let reference = if programs.attached == Some(reference) { DeliveryMode::default() } else { reference };
-        let before = reported.filter(|_| programs.attached.is_none()).and_then(ReportedSettings::mode_before);
-        [Some(reference), before].into_iter().flatten().map(|mode| subject.present(mode)).collect()
+        Some(subject.present(reference))
     }
 }

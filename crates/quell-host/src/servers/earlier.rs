@@ -63,10 +63,9 @@ pub struct EarlierAnswer {
     pub verdict: EarlierVerdict,
     /// What it left open although it has a mode.
     pub open: Option<OpenQuestion>,
-    /// Settings of the queues, without attachments, for which it answers, as modes: the reference, and those from before
-    /// the measurement.
-    pub settings: Vec<DeliveryMode>,
-    /// Modes that were compared.
+    /// Settings with which the others were compared, without attachments.
+    pub reference: DeliveryMode,
+    /// Modes that were compared, with the reference.
     pub compared: Vec<DeliveryMode>,
     /// Whether connections were steered to the queues of their workers.
     pub steered: bool,

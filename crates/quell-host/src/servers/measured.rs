@@ -112,14 +112,14 @@ impl MeasuredSetting<'_> {
         let answers = answers.iter().filter(|answer| !(self.is_steered && answer.is_unsteered()));
         let (current, old): (Vec<_>, Vec<_>) = answers.partition(|answer| {
             let is_set = self.below.is_none() && answer.mode().is_some_and(|mode| self.present.mode() == Some(mode));
-            is_set || below.is_one_of(&answer.settings)
+            is_set || below.is_one_of(&[answer.reference]) || below.is_one_of(&answer.compared)
         });
         match (current.is_empty(), old.first()) {
-            (true, Some(EarlierAnswer { measured, settings, .. })) => {
+            (true, Some(EarlierAnswer { measured, reference, .. })) => {
                 Answered::Missing(Box::new(NextStep::SettingsChanged {
                     steered: self.can_steer,
                     measured: measured.clone(),
-                    then: settings.first().copied().unwrap_or_default(),
+                    then: *reference,
                     now: below.mode(),
                 }))
             }

@@ -114,7 +114,7 @@ pub(super) fn of_attached(
             DoesItPay::NotInEffect { on_unset_epolls: false } | DoesItPay::LeavesQueuesUnpolled { .. }
         )
     };
-    let Answered::By(EarlierAnswer { measured, verdict, open, compared, settings, steered }) = answered else {
+    let Answered::By(EarlierAnswer { measured, verdict, open, compared, reference, steered }) = answered else {
         return NextStep::Check;
     };
     // Only `quell run` could give a launched program another mode.
@@ -132,7 +132,7 @@ pub(super) fn of_attached(
             NextStep::Keep { measured, open }
         }
         EarlierVerdict::Keep(kept) if compared.contains(&mode) && open.is_none() => {
-            NextStep::Return { mode: *kept, beneath: settings.contains(kept), measured }
+            NextStep::Return { mode: *kept, beneath: reference == kept, measured }
         }
         EarlierVerdict::Undecided { advice, command, .. } if payoff.is_none_or(|payoff| !payoff.pays.costs()) => {
             NextStep::Decide { measured, advice: advice.clone(), command: command.clone() }
@@ -154,11 +154,11 @@ pub(super) fn of_unattached(present: Option<DeliveryMode>, can_steer: bool, answ
         Answered::By(answer) => answer.clone(),
         Answered::Missing(step) => return *step,
     };
-    let (base, steered) = (DeliveryMode::default(), steered || can_steer);
+    let steered = steered || can_steer;
     match verdict {
         EarlierVerdict::Better(mode) if present != Some(mode) => NextStep::Attach { mode, steered, measured },
-        // The mode that was kept was attached then.
-        EarlierVerdict::Keep(mode) if present == Some(base) && mode != base => {
+        // The mode that was kept was attached then, or was compared with the present settings.
+        EarlierVerdict::Keep(mode) if present.is_some_and(|present| present != mode) => {
             NextStep::Attach { mode, steered, measured }
         }
         EarlierVerdict::Better(_) | EarlierVerdict::Keep(_) => NextStep::Keep { measured, open },

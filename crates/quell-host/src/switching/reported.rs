@@ -7,7 +7,7 @@ use quell_mode::{DeliveryMode, EpollParams, PartialNapiSettings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{OpenQueue, SwitchPlan, SwitchedEpoll, common_setting};
+use super::{OpenQueue, SwitchPlan, SwitchedEpoll};
 use crate::attach::Targets;
 
 /// Settings of the queues and epolls that an experiment switched, as the kernel reported them.
@@ -72,14 +72,6 @@ impl<V> ReportedValues<V> {
 }
 
 impl ReportedSettings {
-    /// Values of all queues and epolls before the experiment, as a mode. `None` if they differ, or if no mode has them.
-    #[must_use]
-    pub fn mode_before(&self) -> Option<DeliveryMode> {
-        let queues: Vec<PartialNapiSettings> = self.queues.iter().map(|queue| queue.values.before).collect();
-        let epolls: Vec<EpollParams> = self.epolls.iter().map(|epoll| epoll.values.before).collect();
-        common_setting(&queues, &epolls)
-    }
-
     /// Values before the experiment.
     pub(super) fn before(plan: &SwitchPlan) -> Self {
         let queues = plan.queues.iter().map(|queue| ReportedQueue {

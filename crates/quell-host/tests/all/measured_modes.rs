@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quell_host::attach::AttachedMode;
 use quell_host::attach::payoff::{DoesItPay, ModePayoff};
-use quell_host::servers::{EarlierAnswer, EarlierAnswers, JudgedMode, NextStep, OpenQuestion, OwnLoad, measured_step};
-use serde_json::json;
+use quell_host::servers::{
+    EarlierAnswer, EarlierAnswers, EarlierVerdict, JudgedMode, NextStep, OpenQuestion, OwnLoad, measured_step,
+};
+use serde_json::{Value, json};
 
-use crate::servers::{Facts, answer, only, pid, plain};
+use crate::servers::{Facts, answer, attached, only, pid, plain};
 use crate::snapshots::{healthy, set, snapshot};
 
 #[test]
@@ -32,7 +34,7 @@ fn a_mode_that_is_set_or_planned_has_the_answer_that_the_overview_has() {
     assert!(matches!(best.next, NextStep::Keep { open: None, .. }), "{best:?}");
     let other = step(&better, "defer20", None).unwrap();
     assert!(matches!(other.next, NextStep::Attach { .. }) && !other.was_compared, "{other:?}");
-    let others = EarlierAnswer { settings: vec![mode("threaded")], ..answer(Some("suspend50")) };
+    let others = EarlierAnswer { reference: mode("threaded"), compared: Vec::new(), ..answer(Some("suspend50")) };
     assert_eq!(step(&measured(others), "suspend200", Some(90_000)), None, "other settings");
 }
 
@@ -65,4 +67,45 @@ fn a_server_without_clients_keeps_the_answer_of_a_judge_that_was_its_only_client
     judged.measured.own_load = Some(OwnLoad::Judge);
     let server = only(&idle, &Facts { measured: vec![judged], ..Facts::default() });
     assert!(matches!(server.next, NextStep::Keep { .. }), "{:?}", server.next);
+}
+
+#[test]
+fn an_answer_counts_while_the_settings_without_an_attachment_are_those_that_it_was_measured_with() {
+    let mode = |word: &str| word.parse().unwrap();
+    let measured = |reference: &str, better: Option<&str>| {
+        let (answer, reference) = (answer(better), mode(reference));
+        let verdict = if better.is_some() { answer.verdict.clone() } else { EarlierVerdict::Keep(reference) };
+        vec![EarlierAnswer { verdict, reference, compared: vec![reference], ..answer }]
+    };
+    let next = |host: &Value, measured| only(host, &Facts { measured, ..Facts::default() }).next;
+    let mut threaded = plain();
+    for napi in [0, 1] {
+        set(&mut threaded, &format!("/devices/0/napis/{napi}/threading"), json!("enabled"));
+    }
+    let changed = next(&threaded, measured("base", None));
+    let NextStep::SettingsChanged { then, now: Some(now), steered: false, .. } = &changed else {
+        panic!("{changed:?}")
+    };
+    assert_eq!((*then, *now), (mode("base"), mode("threaded")));
+    assert!(matches!(next(&threaded, measured("threaded", None)), NextStep::Keep { .. }));
+    assert!(matches!(next(&plain(), measured("threaded", Some("suspend20"))), NextStep::SettingsChanged { .. }));
+    let unmeasured = next(&healthy(), measured("base", None));
+    assert!(matches!(unmeasured, NextStep::SettingsChanged { .. }), "a setting that was not compared is not kept");
+    let both = [measured("threaded", Some("suspend20")), measured("base", None)].concat();
+    assert!(matches!(next(&plain(), both), NextStep::Keep { .. }), "the older one was measured with these settings");
+    let mut differ = plain();
+    set(&mut differ, "/devices/0/napis/0/threading", json!("enabled"));
+    assert!(matches!(next(&differ, measured("base", None)), NextStep::SettingsChanged { now: None, .. }));
+    let on_attached = |below| {
+        let facts = Facts {
+            attached: vec![(4242, attached("suspend20", false))],
+            measured: measured("base", Some("suspend20")),
+            below,
+            ..Facts::default()
+        };
+        only(&healthy(), &facts).next
+    };
+    assert!(matches!(on_attached(Some("base")), NextStep::Keep { .. }));
+    assert!(matches!(on_attached(None), NextStep::Keep { .. }), "unknown");
+    assert_eq!(on_attached(Some("threaded")), NextStep::Check);
 }

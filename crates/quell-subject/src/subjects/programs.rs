@@ -163,6 +163,7 @@ impl Measurement<'_> {
         let (modes, mut problems) = match &mut question {
             Question::Compare(comparison) => {
                 self.use_settings_from_before(&mut comparison.modes, &mut preview)?;
+                self.add_present_setting(&mut comparison.modes, &mut preview);
                 let mut serious = self.serious(comparison.modes.iter().zip(preview.plans()), &preview);
                 if comparison.leaves_out_stalls && !self.spec.accepts_stalls {
                     stalling = leave_out_stalls(&mut comparison.modes, &mut serious, self.attached.mode);
@@ -404,6 +405,22 @@ impl Measurement<'_> {
         let present = self.attached.mode.filter(|present| modes.iter().all(|mode| settings(mode) != settings(present)));
         modes.extend(present);
         present
+    }
+
+    /// Adds the settings that programs without attachments have now, unless they are those of `base` or of another row. They
+    /// are the reference in place of `base`: what a mode has to be better than.
+    fn add_present_setting(&self, modes: &mut Vec<DeliveryMode>, preview: &mut Preview) {
+        if self.attached.mode.is_some() || preview.plan.present().is_some() {
+            return;
+        }
+        let base = DeliveryMode::default();
+        let not_other = [Some(base), self.base_is(preview)];
+        let Some(present) = preview.plan.present_setting().filter(|mode| !not_other.contains(&Some(*mode))) else {
+            return;
+        };
+        let at = if modes.first() == Some(&base) { 0 } else { modes.len() };
+        modes.insert(at, present);
+        *preview = self.preview_of(preview.snapshot.clone(), modes);
     }
 
     /// Replaces `base` by the settings from before the attachments, if all queues had the same ones.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use quell_linux::Pid;
 use quell_linux::pidfd::Signal;
 use quell_linux::process::{Child, Spawn};
+use quell_mode::PartialNapiSettings;
 use quell_test_support::small_disk::SmallDisk;
 
 use super::stage::{Stage, assert_reported_and_restored, end};
@@ -299,5 +300,25 @@ fn the_poller_of_an_attachment_pauses_while_an_experiment_switches_its_program()
     stage.assert_settings_as_before();
     stage.says(0, &["detach", &pid]);
     stage.expect(before);
+    stage.assert_as_before();
+}
+
+#[test]
+fn settings_of_the_operator_are_the_reference_and_stay() {
+    let Some(mut stage) = Stage::enter("bp-own") else { return };
+    let own = PartialNapiSettings {
+        defer_hard_irqs: Some(3),
+        gro_flush_timeout_ns: Some(123_000),
+        ..PartialNapiSettings::default()
+    };
+    stage.lab.set_napi(&own);
+    stage.begin_here();
+    let (code, _, stderr) = run(&stage, &["--modes=base,defer200", "--budget=6s", "--yes"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    let design = &stage.result()["experiments"][0]["record"]["design"];
+    assert_eq!(design["reference"]["setting"], "base,defer-hard-irqs=3,gro-flush-timeout=123us");
+    let treatments: Vec<&str> =
+        design["treatments"].as_array().unwrap().iter().map(|row| row["setting"].as_str().unwrap()).collect();
+    assert_eq!(treatments, ["base", "defer200"]);
     stage.assert_as_before();
 }
