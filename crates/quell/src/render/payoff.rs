@@ -341,7 +341,7 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
             ),
             None => (
                 format!(
-                    "{mode} has too few packets to judge it{figures}, and to gain from: look again under load, or {undo}"
+                    "{mode} has too few packets to judge it{figures}, and to gain from: {undo}, or look again under load"
                 ),
                 Some(programs.top()),
             ),

@@ -297,6 +297,10 @@ impl AppliedReport {
                 Some("quell status".to_owned()),
             ));
         }
+        // Missing queues come first: the last line of the output has the steps.
+        if self.missing().next().is_some() {
+            return None;
+        }
         let programs = self.arguments();
         // A mode that a measurement found worse is not set again.
         let wanted = self.attached.filter(|_| self.better().is_none());
@@ -307,9 +311,7 @@ impl AppliedReport {
             return Some((payoff::unset(&attached.mode, ""), Some(programs.replace(&attached.mode))));
         }
         let is_elsewhere = |effect: &ProgramEffect| {
-            effect.payoff.is_none()
-                && self.missing().next().is_none()
-                && matches!(effect.effect, LiveEffect::Judged(ModeVerdict::NotInEffect(_)))
+            effect.payoff.is_none() && matches!(effect.effect, LiveEffect::Judged(ModeVerdict::NotInEffect(_)))
         };
         if let Some(attached) = wanted.filter(|it| !it.launched && self.effects.iter().any(is_elsewhere)) {
             return Some((payoff::elsewhere(&attached.mode), Some(programs.replace(&attached.mode))));
@@ -379,7 +381,7 @@ impl StatusReport {
         let of_profiles = drifted(|state| matches!(state, AppliedState::Applied | AppliedState::Unconfirmed));
         let advice = |count: usize, what: &str, to_do: &str| {
             let has = agree(&count, "has", "have");
-            (count > 0).then(|| format!("{} of {what} {has} drifted; to reapply: {to_do}", settings(count)))
+            (count > 0).then(|| format!("{} of {what} {has} drifted; what to do: {to_do}", settings(count)))
         };
         let unset: usize = self.applied.iter().map(|applied| applied.started_since.len()).sum();
         let unset = (unset > 0).then(|| {
@@ -693,9 +695,9 @@ mod tests {
             StatusReport::new(vec![launched], Vec::new(), &[], Vec::new(), Vec::new()).advice().unwrap()
         };
         let down = advice(vec![drift(Some(missing))]);
-        assert!(down.ends_with("to reapply: the link eth0 is down: `ip link set eth0 up`"), "{down}");
+        assert!(down.ends_with("what to do: the link eth0 is down: `ip link set eth0 up`"), "{down}");
         let changed = advice(vec![drift(None)]);
-        assert!(changed.ends_with("to reapply: restart the program with `quell run`"), "{changed}");
+        assert!(changed.ends_with("what to do: restart the program with `quell run`"), "{changed}");
     }
 
     #[test]

@@ -110,7 +110,7 @@ fn the_pid_of_a_parent_means_its_children_in_every_command() {
     let status = nginx.says(0, &["status"]);
     assert!(status.contains("\n  set: server0 rx 0-1 defer-hard-irqs "), "{status}");
     assert!(status.contains(&format!(" {pid}: idle: it has no connections of its own")), "the parent: {status}");
-    assert!(status.contains(": cannot tell: ") && status.contains("look again under load, or undo it:"), "{status}");
+    assert!(status.contains(": cannot tell: ") && status.contains("undo it, or look again under load:"), "{status}");
     nginx.says(0, &["detach", "--name", &nginx.name]);
     assert!(nginx.says(1, &["detach", &pid]).contains("is not attached"));
 }

@@ -327,7 +327,7 @@ fn a_mode_that_another_program_has_changed_has_no_figures_but_the_command_that_s
     let status = stage.says(3, &["status"]);
     assert!(status.contains("has changed settings of suspend200"), "{status}");
     assert!(
-        status.contains(&format!(":\n    {again}\n")) && status.contains(&format!("to reapply: `{again}`")),
+        status.contains(&format!(":\n    {again}\n")) && status.contains(&format!("what to do: `{again}`")),
         "{status}"
     );
     assert!(!status.contains("timer expires"), "{status}");
