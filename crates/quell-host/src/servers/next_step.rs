@@ -1,7 +1,7 @@
 //! The next step of a server: by its problems, by what it has, and by earlier measurements. Pure.
 
 use quell_linux::Pid;
-use quell_mode::DeliveryMode;
+use quell_mode::{DeliveryMode, Threaded};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -127,8 +127,10 @@ pub(super) fn of_attached(
         EarlierVerdict::Better(better) => {
             NextStep::Attach { mode: *better, measured, steered: *steered || attached.steers || can_steer }
         }
-        // `base` leaves the settings that were kept.
-        EarlierVerdict::Keep(kept) if *kept == mode || mode == DeliveryMode::default() => {
+        // `base` leaves NAPI threads as they are.
+        EarlierVerdict::Keep(kept)
+            if *kept == mode || mode == DeliveryMode::default() && kept.napi().threaded != Threaded::Off =>
+        {
             NextStep::Keep { measured, open }
         }
         EarlierVerdict::Keep(kept) if compared.contains(&mode) && open.is_none() => {

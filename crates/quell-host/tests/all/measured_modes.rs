@@ -109,3 +109,15 @@ fn an_answer_counts_while_the_settings_without_an_attachment_are_those_that_it_w
     assert!(matches!(on_attached(None), NextStep::Keep { .. }), "unknown");
     assert_eq!(on_attached(Some("threaded")), NextStep::Check);
 }
+
+#[test]
+fn base_leaves_napi_threads_that_were_kept_but_no_other_mode() {
+    let kept = |word: &str| {
+        let verdict = EarlierVerdict::Keep(word.parse().unwrap());
+        let measured = vec![EarlierAnswer { verdict, ..answer(None) }];
+        only(&healthy(), &Facts { attached: vec![(4242, attached("base", true))], measured, ..Facts::default() }).next
+    };
+    assert!(matches!(kept("threaded"), NextStep::Keep { .. }));
+    let back = kept("suspend200");
+    assert!(matches!(&back, NextStep::Return { mode, .. } if mode.to_string() == "suspend200"), "{back:?}");
+}

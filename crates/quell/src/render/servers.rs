@@ -281,11 +281,11 @@ fn again(measured: &EarlierMeasurement, packets_per_s: u64) -> String {
     format!("measured{} ({}), now {now}: {again}", when(measured), visible::name(&measured.result))
 }
 
-/// `measured on 2026-11-25 (bench-20261125-180405) with other settings (base there was base, now threaded): measure again`.
+/// `measured on 2026-11-25 (bench-20261125-180405) with other settings (base then, threaded now): measure again`.
 fn settings_changed(measured: &EarlierMeasurement, then: &DeliveryMode, now: Option<&DeliveryMode>) -> String {
     let now = now.map_or_else(|| "settings that differ or that no mode has".to_owned(), ToString::to_string);
     let (when, result) = (when(measured), visible::name(&measured.result));
-    format!("measured{when} ({result}) with other settings (base there was {then}, now {now}): measure again")
+    format!("measured{when} ({result}) with other settings ({then} then, {now} now): measure again")
 }
 
 #[cfg(test)]
@@ -649,6 +649,28 @@ mod tests {
         let next = NextStep::Attach { mode: DeliveryMode::default(), steered: false, measured: measured(None) };
         let plain = HostServer { next, ..unplaced };
         assert!(super::command(&plain, Fixes::Above).is_some_and(|command| command.starts_with("quell detach")));
+    }
+
+    #[test]
+    fn present_settings_of_an_operator_are_measured_or_replaced_by_a_command_that_names_them() {
+        let mode = |word: &str| word.parse::<DeliveryMode>().unwrap_or_else(|why| panic!("{why}"));
+        let (base, present) = (DeliveryMode::default(), Some(mode("defer2000")));
+        let of = |next| concluded(HostServer { present, ..server("nginx", next) });
+        let pid = pid_7481();
+        let unknown =
+            of(NextStep::SettingsChanged { steered: false, measured: measured(None), then: base, now: present });
+        assert!(
+            unknown.contains("with other settings (base then, defer2000 now): measure again")
+                && unknown.contains(&format!("quell bench --pid {pid}")),
+            "{unknown}"
+        );
+        let worse = of(NextStep::Attach { mode: base, steered: false, measured: measured(None) });
+        assert!(
+            worse.contains("use base instead of the present settings (defer2000) for nginx")
+                && worse.contains(&format!("quell attach base {pid}"))
+                && !worse.contains("was better"),
+            "{worse}"
+        );
     }
 
     #[test]

@@ -165,7 +165,13 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
                 true => format!("; {RECONNECT_TO_ATTACHED}"),
                 false => String::new(),
             };
-            format!("use {mode}{instead} for {name} {pid}, which was better, {}{reconnect}", as_measured(measured))
+            let as_measured = as_measured(measured);
+            match first.present.filter(|now| first.attached.is_none() && *now != DeliveryMode::default()) {
+                Some(now) => format!(
+                    "use {mode} instead of the present settings ({now}) for {name} {pid}, {as_measured}{reconnect}"
+                ),
+                None => format!("use {mode}{instead} for {name} {pid}, which was better, {as_measured}{reconnect}"),
+            }
         }
         NextStep::Check => match pays(first) {
             Some((text, _)) => format!("{name} {pid}: {text}"),
