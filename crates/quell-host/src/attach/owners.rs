@@ -8,7 +8,7 @@ use quell_change::journal::{Journal, JournalError, Purpose, TargetProgram};
 use quell_change::settings::epoll::EpollPlace;
 use quell_change::transaction::{Transaction, permit_queues};
 use quell_linux::{NapiId, Pid};
-use quell_mode::{NapiAttribute, PartialNapiSettings};
+use quell_mode::{DeliveryMode, NapiAttribute, PartialNapiSettings};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -43,6 +43,18 @@ pub struct QueueSharers {
     pub same_mode: bool,
     /// Whether `quell run` started one of them: its mode ends with its command only.
     pub launched: bool,
+    /// The newer one whose values are in force; absent if none has set other values since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_force: Option<ModeInForce>,
+}
+
+/// Mode of another attachment that is in force on the queues of an attachment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct ModeInForce {
+    pub mode: DeliveryMode,
+    /// Its first program.
+    pub program: TargetProgram,
 }
 
 impl QueueSharers {
@@ -67,7 +79,16 @@ impl QueueSharers {
         let same_mode = own.iter().chain(&others).all(|one| is_like_first(&one));
         let launched = others.iter().any(|one| one.is_launched());
         let programs = others.iter().flat_map(|one| parents(&pids(one), &parent_of)).collect();
-        Some(Self { programs, same_mode, launched })
+        let covered =
+            own.iter().flat_map(|one| queues(one).filter_map(|queue| covered_values(queue, &one.path, attached)));
+        let in_force = covered.filter_map(|by| {
+            let first =
+                *parents(&by.programs.iter().map(|target| target.pid).collect::<Vec<_>>(), &parent_of).first()?;
+            let program = by.programs.into_iter().find(|target| target.pid == first)?;
+            Some(ModeInForce { mode: by.owner.mode()?, program })
+        });
+        let in_force = in_force.into_iter().next();
+        Some(Self { programs, same_mode, launched, in_force })
     }
 
     /// The same for the queues that an attachment has set.

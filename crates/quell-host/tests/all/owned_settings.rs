@@ -300,21 +300,30 @@ fn attachments_of_other_programs_share_a_queue_and_those_of_one_mode_can_be_meas
         QueueSharers::of_attached(&one, &attached, |_| None)
     };
     assert_eq!(of(&[&one]), None);
-    assert_eq!(of(&[&one, &same]), Some(QueueSharers { programs: pids(&[8]), same_mode: true, launched: false }));
+    assert_eq!(
+        of(&[&one, &same]),
+        Some(QueueSharers { programs: pids(&[8]), same_mode: true, launched: false, in_force: None })
+    );
     assert_eq!(
         of(&[&one, &same, &other]),
-        Some(QueueSharers { programs: pids(&[8, 9]), same_mode: false, launched: false })
+        Some(QueueSharers { programs: pids(&[8, 9]), same_mode: false, launched: false, in_force: None })
     );
     let mut launched = same.clone();
     launched.history.begin.purpose = Purpose::Launch { mode: "suspend20".parse().unwrap() };
-    assert_eq!(of(&[&one, &launched]), Some(QueueSharers { programs: pids(&[8]), same_mode: false, launched: true }));
+    assert_eq!(
+        of(&[&one, &launched]),
+        Some(QueueSharers { programs: pids(&[8]), same_mode: false, launched: true, in_force: None })
+    );
     let of_server = |napi: u32| {
         let napis = [NapiId::from_kernel(napi).unwrap()].into();
         QueueSharers::of(&[Pid::new(6).unwrap()].into(), &napis, &[one.clone(), same.clone()], |_| None)
     };
-    let both = QueueSharers { programs: pids(&[7, 8]), same_mode: true, launched: false };
+    let both = QueueSharers { programs: pids(&[7, 8]), same_mode: true, launched: false, in_force: None };
     assert_eq!(of_server(NAPI), Some(both), "it is not attached itself");
     assert_eq!(of_server(NAPI + 1), None);
+    let newer = of_program(8, "suspend200", &[(NapiAttribute::GroFlushTimeout, 200_000)], 9);
+    let in_force = of(&[&one, &newer]).and_then(|sharers| sharers.in_force);
+    assert_eq!(in_force.map(|it| (it.mode.to_string(), it.program.pid.get())), Some(("suspend200".to_owned(), 8)));
 }
 
 #[test]

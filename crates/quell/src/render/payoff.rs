@@ -221,6 +221,15 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
     if let Some(measured) = measured {
         return measured;
     }
+    let in_force = programs.sharing.as_ref().and_then(|sharing| sharing.in_force.as_ref());
+    if let (Some(by), DoesItPay::CostsCpuTime { .. } | DoesItPay::NearBreakEven { .. }) = (in_force, pays) {
+        let (of, name, pid) = (by.mode, visible::name(&by.program.name), by.program.pid);
+        let text = format!(
+            "the values of {of} of {name} {pid}, which was attached later, are in force instead of those of {mode}{figures}: \
+             decide about {name} {pid}"
+        );
+        return (text, Some(format!("quell doctor {pid}")));
+    }
     // `quell detach` refuses programs that `quell run` started.
     let (undo, detach) = match programs.are_launched() {
         true => ("start the command again without it", None),
@@ -433,6 +442,8 @@ fn unpolled(payoff: &ModePayoff, fix: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quell_change::journal::TargetProgram;
+    use quell_host::attach::owners::ModeInForce;
 
     fn said(mode: &str, pays: DoesItPay) -> (String, Option<String>) {
         said_with(12.1, mode, pays)
@@ -447,7 +458,13 @@ mod tests {
     }
 
     fn said_with(polls_per_packet: f64, mode: &str, pays: DoesItPay) -> (String, Option<String>) {
-        let payoff = ModePayoff {
+        let pid = |pid| Pid::new(pid).unwrap_or_else(|| unreachable!());
+        let programs = ProgramArguments::of_pids(&[pid(812), pid(813)]);
+        advice(&payoff(polls_per_packet, mode, pays), &programs)
+    }
+
+    fn payoff(polls_per_packet: f64, mode: &str, pays: DoesItPay) -> ModePayoff {
+        ModePayoff {
             mode: mode.parse().unwrap_or_else(|why| panic!("{why}")),
             queues: 2,
             packets_per_s: Some(1_000),
@@ -456,16 +473,32 @@ mod tests {
             wait_p99_ns: Some(41_000),
             cpu_wait_share: Some(0.09),
             pays,
-        };
-        let pid = |pid| Pid::new(pid).unwrap_or_else(|| unreachable!());
-        advice(&payoff, &ProgramArguments::of_pids(&[pid(812), pid(813)]))
+        }
+    }
+
+    #[test]
+    fn a_mode_whose_values_a_newer_attachment_has_changed_is_not_blamed_for_them() {
+        let pid = |pid| Pid::new(pid).unwrap();
+        let program = TargetProgram { pid: pid(900), start_time_ticks: 1, name: "nginx".to_owned() };
+        let in_force = Some(ModeInForce { mode: "suspend20".parse().unwrap(), program });
+        let sharers = QueueSharers { programs: vec![pid(900)], same_mode: false, launched: false, in_force };
+        let programs = ProgramArguments::of_pids(&[pid(812)]).sharing(Some(sharers));
+        let of = |pays| advice(&payoff(20.9, "suspend200", pays), &programs);
+        let (text, command) = of(DoesItPay::NearBreakEven { beside: DeliveryMode::default() });
+        assert!(
+            text.starts_with("the values of suspend20 of nginx 900, which was attached later, are in force"),
+            "{text}"
+        );
+        assert!(text.contains("20.9 polls per packet") && !text.contains("undo"), "{text}");
+        assert_eq!(command.as_deref(), Some("quell doctor 900"));
+        assert!(of(DoesItPay::Drifted).0.contains("has changed"));
     }
 
     #[test]
     fn a_measurement_of_a_shared_queue_has_all_its_users_or_comes_after_their_detach() {
         let pid = |pid| Pid::new(pid).unwrap();
         let command = |same_mode, launched| {
-            let sharers = QueueSharers { programs: vec![pid(900), pid(901)], same_mode, launched };
+            let sharers = QueueSharers { programs: vec![pid(900), pid(901)], same_mode, launched, in_force: None };
             ProgramArguments::of_pids(&[pid(812)]).sharing(Some(sharers)).measure(&[], "")
         };
         assert_eq!(command(true, false), "quell bench --pid 812,900,901");
