@@ -300,10 +300,10 @@ fn the_status_of_an_older_owner_names_the_newer_one_and_measures_what_bench_does
     let status: serde_json::Value = serde_json::from_str(&stage.says(0, &["status", "-j"])).unwrap();
     let of_first = status["applied"].as_array().unwrap().iter().find(|one| one["purpose"]["mode"] == "suspend20");
     let of_first = of_first.unwrap_or_else(|| panic!("{status:#}"));
-    assert_eq!(
-        of_first["sharing"],
-        serde_json::json!({"programs": [second.parse::<i32>().unwrap()], "same-mode": false, "launched": false})
-    );
+    let (mut sharing, of_second) = (of_first["sharing"].clone(), second.parse::<i32>().unwrap());
+    let in_force = sharing.as_object_mut().unwrap().remove("in-force").unwrap();
+    assert_eq!((&in_force["mode"], &in_force["program"]["pid"]), (&"suspend200".into(), &of_second.into()));
+    assert_eq!(sharing, serde_json::json!({"programs": [of_second], "same-mode": false, "launched": false}));
 
     let bench = |code, pids: &str| stage.says(code, &["bench", "--pid", pids, "--quick", "--dry-run"]);
     let refused = bench(5, &first);
