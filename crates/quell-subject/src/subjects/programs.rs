@@ -548,7 +548,8 @@ impl Measurement<'_> {
         };
         if let Some(mode) = other {
             modes.push(mode);
-            *preview = self.look(&modes)?;
+            // A judge that is the only client has ended by now.
+            *preview = self.preview_of(preview.snapshot.clone(), &modes);
         }
         let present = match polled {
             Some(polled) => modes.iter().position(|mode| *mode == polled),

@@ -10,6 +10,7 @@ use quell_linux::proc::ProcRoot;
 use quell_linux::process::Child;
 use quell_linux::sched;
 use quell_mode::PartialNapiSettings;
+use quell_test_support::wait_until;
 
 use super::stage::{Stage, assert_reported_and_restored, end};
 
@@ -101,20 +102,43 @@ fn without_a_terminal_a_search_needs_yes() {
     stage.assert_as_before();
 }
 
-#[test]
-fn settings_of_the_operator_are_the_present_setting_and_are_restored() {
-    let Some(mut stage) = enter("tp-own") else { return };
-    let own = PartialNapiSettings {
+/// Settings that an operator has made.
+fn own() -> PartialNapiSettings {
+    PartialNapiSettings {
         defer_hard_irqs: Some(3),
         gro_flush_timeout_ns: Some(123_000),
         ..PartialNapiSettings::default()
-    };
-    stage.lab.set_napi(&own);
+    }
+}
+
+#[test]
+fn settings_of_the_operator_are_the_present_setting_and_are_restored() {
+    let Some(mut stage) = enter("tp-own") else { return };
+    stage.lab.set_napi(&own());
     stage.begin_here();
     let (code, _, stderr) = run(&stage, &["--goal=least cpu", "--budget=9s", "--yes"]);
     assert_eq!(code, Some(0), "{stderr}");
     let present = "base,defer-hard-irqs=3,gro-flush-timeout=123us";
     assert_eq!(stage.result()["search"]["plan"]["present"], present);
+    stage.assert_as_before();
+}
+
+#[test]
+fn the_present_setting_is_known_if_only_the_command_that_measures_sends() {
+    let Some(mut stage) = enter("tp-judge") else { return };
+    stage.stop_clients();
+    stage.lab.set_napi(&own());
+    stage.begin_here();
+    let judge = stage.load("--rate 1K --warm-up 0.1 --seconds 0.3 --figures");
+    let search = start(&stage, &["--goal=least cpu", "--budget=600s", "--yes", &format!("--latency={judge}")]);
+    let now = || stage.lab.napi().settings;
+    let before = now();
+    wait_until(|| if now() == before { Err("no other mode is set".to_owned()) } else { Ok(()) });
+    search.pidfd().signal(Signal::INT).unwrap();
+    let (code, stdout, stderr) = end(search);
+    assert_eq!(code, Some(130), "{stderr}");
+    assert!(stderr.contains("1 queue of server0") && !stdout.contains("0 queues"), "{stderr}{stdout}");
+    assert_eq!(stage.result()["search"]["plan"]["present"], "base,defer-hard-irqs=3,gro-flush-timeout=123us");
     stage.assert_as_before();
 }
 
