@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use quell_linux::ethtool::Channels;
 use quell_linux::visible::counted;
-use quell_linux::{NapiId, Pid};
+use quell_linux::{Ifindex, NapiId, Pid};
 use quell_mode::NapiAttribute;
 
 use super::fix::Fix;
@@ -163,7 +163,13 @@ pub(crate) fn queue_per_udp_socket(query: &SnapshotQuery<'_>, socket: &SnapshotS
             && other.reuseport.known() == Some(&true)
     };
     let is_group = query.now.sockets.iter().filter(is_of_group).nth(1).is_some();
+    let queues = query.queues_of(socket);
+    let devices: BTreeSet<Ifindex> =
+        queues.iter().filter_map(|napi| query.napi(*napi)).map(|(device, _)| device.ifindex).collect();
     match (socket.steered_queues, is_group) {
+        _ if devices.len() > 1 && devices.len() == queues.len() => {
+            "let the program listen on the address of one device instead of all (SO_BINDTODEVICE does the same)"
+        }
         (Some(_), _) => "run as many workers as queues, use fewer queues (`ethtool -L`)",
         (None, true) => "add --steer --steer-udp, which gives each socket of its SO_REUSEPORT group one queue",
         (None, false) => {

@@ -327,6 +327,27 @@ fn a_udp_socket_that_receives_from_several_queues_is_measured_with_the_modes_tha
 }
 
 #[test]
+fn a_udp_socket_of_several_devices_with_one_queue_each_is_to_listen_on_one() {
+    let mut host = plain();
+    let mut socket = udp(101);
+    socket["local"] = json!("0.0.0.0:53");
+    set(&mut host, "/sockets/1", socket);
+    let devices = host["devices"].as_array_mut().unwrap();
+    devices.push(devices[0].clone());
+    (devices[1]["ifindex"], devices[1]["name"]) = (json!(99), json!("eth1"));
+    for (device, other) in [(0, 1), (1, 0)] {
+        for list in ["rx-queues", "napis"] {
+            devices[device][list].as_array_mut().unwrap().remove(other);
+        }
+    }
+    let by = only(&host, &Facts::default()).queue_per_epoll;
+    assert!(
+        matches!(&by, Some(QueuePerEpoll::Impossible { reason }) if reason.contains("the address of one device")),
+        "{by:?}"
+    );
+}
+
+#[test]
 fn an_attached_mode_that_leaves_queues_unpolled_has_the_advice_of_attach() {
     let mut host = healthy();
     set(&mut host, "/sockets/1/napi", json!(8194));
