@@ -31,7 +31,7 @@ const SAMPLED_EVERY: Duration = Duration::from_millis(10);
 /// Fewest samples for a judgement, on a machine that is too slow for more in [`OBSERVED`].
 const SAMPLES_MIN: u32 = 20;
 
-/// Programs without a mode that are observed at once: each sample looks at their epolls.
+/// Programs without a mode that are observed at once: each sample looks at the epolls of all.
 const SERVERS_MAX: usize = 32;
 
 /// An epoll: its process, and its descriptor there.
@@ -154,8 +154,7 @@ pub fn polling_programs(snapshot: &Snapshot) -> BTreeSet<Pid> {
     query.epolls_by_descriptor.iter().filter(polls).map(|epoll| epoll.process.pid).collect()
 }
 
-/// Those, and the programs to which queues deliver in epolls, unless they are more than [`SERVERS_MAX`]: a mode could make
-/// them poll.
+/// Those, and the programs to which queues deliver in epolls, unless these are more than 32: a mode could make them poll.
 #[must_use]
 pub fn programs_to_observe(snapshot: &Snapshot) -> BTreeSet<Pid> {
     let query = SnapshotQuery::new(snapshot, None);
