@@ -7,7 +7,6 @@ use std::time::Duration;
 use quell_linux::Pid;
 use quell_linux::pidfd::Signal;
 use quell_linux::process::{Child, Spawn};
-use quell_mode::PartialNapiSettings;
 use quell_test_support::small_disk::SmallDisk;
 
 use super::stage::{Stage, assert_reported_and_restored, end};
@@ -306,13 +305,7 @@ fn the_poller_of_an_attachment_pauses_while_an_experiment_switches_its_program()
 #[test]
 fn settings_of_the_operator_are_the_reference_and_stay() {
     let Some(mut stage) = Stage::enter("bp-own") else { return };
-    let own = PartialNapiSettings {
-        defer_hard_irqs: Some(3),
-        gro_flush_timeout_ns: Some(123_000),
-        ..PartialNapiSettings::default()
-    };
-    stage.lab.set_napi(&own);
-    stage.begin_here();
+    stage.set_as_an_operator();
     let (code, _, stderr) = run(&stage, &["--modes=base,defer200", "--budget=6s", "--yes"]);
     assert_eq!(code, Some(0), "{stderr}");
     let design = &stage.result()["experiments"][0]["record"]["design"];

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use quell_host::snapshot::{SnapshotScope, take};
 use quell_linux::process::{Child, Output, Spawn};
+use quell_mode::PartialNapiSettings;
 use quell_test_support::lab::{ARRIVES_WITHIN, TestLab};
 use quell_test_support::{LabTurn, Lacks, skip, wait_until};
 
@@ -144,6 +145,16 @@ impl Stage {
     pub(crate) fn begin_here(&mut self) -> BTreeMap<String, String> {
         let now = self.state();
         std::mem::replace(&mut self.before, now)
+    }
+
+    /// Sets the queue to `base,defer-hard-irqs=3,gro-flush-timeout=123us`, which must be there at the end.
+    pub(crate) fn set_as_an_operator(&mut self) {
+        self.lab.set_napi(&PartialNapiSettings {
+            defer_hard_irqs: Some(3),
+            gro_flush_timeout_ns: Some(123_000),
+            ..PartialNapiSettings::default()
+        });
+        self.before = self.state();
     }
 
     /// Makes these settings those that must be there at the end.

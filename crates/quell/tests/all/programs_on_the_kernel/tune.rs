@@ -102,20 +102,10 @@ fn without_a_terminal_a_search_needs_yes() {
     stage.assert_as_before();
 }
 
-/// Settings that an operator has made.
-fn own() -> PartialNapiSettings {
-    PartialNapiSettings {
-        defer_hard_irqs: Some(3),
-        gro_flush_timeout_ns: Some(123_000),
-        ..PartialNapiSettings::default()
-    }
-}
-
 #[test]
 fn settings_of_the_operator_are_the_present_setting_and_are_restored() {
     let Some(mut stage) = enter("tp-own") else { return };
-    stage.lab.set_napi(&own());
-    stage.begin_here();
+    stage.set_as_an_operator();
     let (code, _, stderr) = run(&stage, &["--goal=least cpu", "--budget=9s", "--yes"]);
     assert_eq!(code, Some(0), "{stderr}");
     let present = "base,defer-hard-irqs=3,gro-flush-timeout=123us";
@@ -127,8 +117,7 @@ fn settings_of_the_operator_are_the_present_setting_and_are_restored() {
 fn the_present_setting_is_known_if_only_the_command_that_measures_sends() {
     let Some(mut stage) = enter("tp-judge") else { return };
     stage.stop_clients();
-    stage.lab.set_napi(&own());
-    stage.begin_here();
+    stage.set_as_an_operator();
     let judge = stage.load("--rate 1K --warm-up 0.1 --seconds 0.3 --figures");
     let search = start(&stage, &["--goal=least cpu", "--budget=600s", "--yes", &format!("--latency={judge}")]);
     let now = || stage.lab.napi().settings;
