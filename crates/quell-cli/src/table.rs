@@ -131,10 +131,6 @@ pub fn legend(meanings: &[(&str, &str)], terminal: Terminal) -> String {
 mod tests {
     use super::*;
 
-    fn terminal(columns: usize) -> Terminal {
-        Terminal::of_columns(columns)
-    }
-
     #[test]
     fn a_table_that_is_too_wide_is_split_into_tables_with_the_names_of_the_rows() {
         let mut grid = Grid::new(["mode", "p50", "p99", "state"], 1).with_numbers(1..3).with_gap(2);
@@ -142,19 +138,19 @@ mod tests {
         grid.push(["suspend20", "9", "10", "dropped"]);
         let whole =
             "mode         p50     p99  state\nbase       1,234  56,789  alive\nsuspend20      9      10  dropped\n";
-        assert_eq!(grid.render(terminal(80)), whole);
+        assert_eq!(grid.render(Terminal::of_columns(80)), whole);
         assert_eq!(grid.render(Terminal::PIPE), whole);
         let split = "mode         p50     p99\nbase       1,234  56,789\nsuspend20      9      10\n\nmode       state\nbase       alive\nsuspend20  dropped\n";
-        assert_eq!(grid.render(terminal(30)), split);
-        assert_eq!(grid.render(terminal(5)).matches("mode").count(), 3, "a column is never split");
+        assert_eq!(grid.render(Terminal::of_columns(30)), split);
+        assert_eq!(grid.render(Terminal::of_columns(5)).matches("mode").count(), 3, "a column is never split");
     }
 
     #[test]
     fn a_legend_has_two_columns_if_there_is_room() {
         let meanings = [("qps", "requests per second"), ("p50", "median latency, µs"), ("cpu%", "CPU utilization")];
         let two = "  qps   requests per second  cpu%  CPU utilization\n  p50   median latency, µs\n";
-        assert_eq!(legend(&meanings, terminal(60)), two);
+        assert_eq!(legend(&meanings, Terminal::of_columns(60)), two);
         let one = "  qps   requests per second\n  p50   median latency, µs\n  cpu%  CPU utilization\n";
-        assert_eq!(legend(&meanings, terminal(40)), one);
+        assert_eq!(legend(&meanings, Terminal::of_columns(40)), one);
     }
 }

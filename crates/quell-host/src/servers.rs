@@ -30,7 +30,7 @@ pub use suspension::Suspension;
 use crate::attach::effect::{EffectOnQueue, judge};
 use crate::attach::no_poll::{NoPollCause, cause};
 use crate::attach::no_queue::{NoQueueCause, no_queue_cause};
-use crate::attach::own_work::{OwnWork, requests_wait, worked_by};
+use crate::attach::own_work::{OwnWork, has_backlog, worked_by, worked_ns};
 use crate::attach::owners::QueueSharers;
 use crate::attach::payoff::{DoesItPay, ModePayoff};
 use crate::attach::receivers::{OutsideWait, accepts_for_others, wait_outside_epolls};
@@ -291,10 +291,8 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         .then(|| (packets as f64 * 1e9 / known.sampled_ns as f64).round() as u64);
     let programs_cpu_ns = processes.iter().map(|process| query.cpu_ns(process)).sum::<Option<u64>>();
     let programs_cpu_wait_ns = processes.iter().map(|process| query.cpu_wait_ns(process)).sum::<Option<u64>>();
-    let programs_worked_ns = match requests_wait(query, &pids) {
-        true => programs_cpu_ns,
-        false => worked_by(&pids, known.worked_ns),
-    };
+    let programs_worked_ns =
+        worked_ns(has_backlog(query.now, &pids), programs_cpu_ns, worked_by(&pids, known.worked_ns));
     let has_drifted = !known.drifted.is_disjoint(&pids);
     let payoff = attached.filter(|_| !samples.is_empty() || has_drifted).map(|attached| {
         let mode = attached.mode;

@@ -9,7 +9,7 @@ use quell_host::attach::Targets;
 use quell_host::attach::attached::{Attached, AttachedMode, attachments, experiments};
 use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge};
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
-use quell_host::attach::own_work::{WorkReading, has_backlog};
+use quell_host::attach::own_work::{WorkReading, has_backlog, worked_ns};
 use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::views::{with_attachments, with_devices};
 use quell_host::behavior::ReadQueues;
@@ -339,10 +339,9 @@ impl Observer {
             };
             let used = self.read.attached_cpu.get(&identity);
             let used = used.zip(earlier.attached_cpu.get(&identity)).and_then(|(now, before)| now.since(*before));
-            let worked_ns = match has_backlog(&self.snapshot, &pids) {
-                true => used.map(|used| used.run_ns),
-                false => worked.get(&process.pid).copied(),
-            };
+            // Only attached programs are judged.
+            let has_backlog = mode.is_some() && has_backlog(&self.snapshot, &pids);
+            let worked_ns = worked_ns(has_backlog, used.map(|used| used.run_ns), worked.get(&process.pid).copied());
             let polling = |napi| PollingPrograms {
                 itself: can_poll(process) && used.is_none_or(|used| used.run_ns > 0),
                 others: users.get(&napi).is_some_and(|users| users.polling > usize::from(can_poll(process))),

@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::no_poll::{NoPollCause, SEE_HOW_IT_WAITS};
+use super::own_work::worked_ns;
 use crate::findings::Fix;
 use crate::findings::text::time_text;
 
@@ -136,11 +137,10 @@ impl EffectOnQueue {
         Self { programs_cpu_ns, programs_cpu_wait_ns, ..self }
     }
 
-    /// The same for programs for which a request waits if `has_backlog`: then threads that do not sleep work, too.
+    /// The same for programs for which a request waits, if `has_backlog`.
     #[must_use]
     pub fn with_backlog(self, has_backlog: bool) -> Self {
-        let programs_worked_ns = if has_backlog { self.programs_cpu_ns } else { self.programs_worked_ns };
-        Self { programs_worked_ns, ..self }
+        Self { programs_worked_ns: worked_ns(has_backlog, self.programs_cpu_ns, self.programs_worked_ns), ..self }
     }
 
     /// The same for a program that cannot have polled: polls by programs are those of others.

@@ -7,12 +7,12 @@ use quell_linux::proc::{ProcDir, ProcRoot};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::snapshot::Snapshot;
-use crate::snapshot::query::SnapshotQuery;
+use crate::snapshot::{Snapshot, SnapshotSocket};
 
 /// CPU time per packet from which on the delivery of the packet is at most a hundredth of it.
 const DOMINATES_NS: u64 = 100 * DELIVERY_NS;
-/// CPU time that the delivery of one packet takes at most: its interrupt, its poll and the wake-up of a thread.
+/// CPU time of the delivery of one packet, about: its interrupt, its poll and the wake-up of a thread. A request to
+/// memcached takes 17 µs in a veth lab at half load, its own work included.
 const DELIVERY_NS: u64 = 20_000;
 /// Minimum number of packets; fewer suffice for a program that worked for at least [`MUCH_WORK_NS`].
 const PACKETS_MIN: u64 = 5;
@@ -41,7 +41,7 @@ impl OwnWork {
         (cpu_ns_per_packet >= DOMINATES_NS && !polls).then_some(Self { cpu_ns_per_packet })
     }
 
-    /// Largest part of that time that another mode can change, 0 to 1.
+    /// Part of that time that another mode can change, 0 to 1, about.
     #[must_use]
     pub fn changeable(self) -> f64 {
         DELIVERY_NS as f64 / self.cpu_ns_per_packet as f64
@@ -70,17 +70,22 @@ impl ThreadTimes {
     }
 }
 
-/// Whether a request waits for one of these programs. Then threads that do not sleep work, too: one that spins reads at
-/// once what comes.
+/// Whether a request waits for one of these programs.
 #[must_use]
 pub fn has_backlog(snapshot: &Snapshot, programs: &BTreeSet<Pid>) -> bool {
-    requests_wait(&SnapshotQuery::new(snapshot, None), programs)
+    let is_unread =
+        |socket: &&SnapshotSocket| socket.remote.is_some() && socket.receive_queue.is_some_and(|unread| unread > 0);
+    let unread: BTreeSet<u64> = snapshot.sockets.iter().filter(is_unread).map(|socket| socket.inode).collect();
+    let its = snapshot.processes.iter().filter(|process| programs.contains(&process.pid));
+    its.filter_map(|process| process.files.known())
+        .any(|files| files.sockets.iter().any(|held| unread.contains(&held.inode)))
 }
 
-pub(crate) fn requests_wait(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>) -> bool {
-    let its = query.now.processes.iter().filter(|process| programs.contains(&process.pid));
-    its.flat_map(|process| query.sockets_of(process))
-        .any(|socket| socket.remote.is_some() && socket.receive_queue.is_some_and(|unread| unread > 0))
+/// CPU time in which programs worked: that of the threads that slept in between, or, while a request waits, of all. A thread
+/// that spins does not sleep, and reads at once what comes.
+#[must_use]
+pub fn worked_ns(has_backlog: bool, of_all_ns: Option<u64>, of_sleeping_ns: Option<u64>) -> Option<u64> {
+    if has_backlog { of_all_ns } else { of_sleeping_ns }
 }
 
 /// What the threads of programs have done since their start.

@@ -79,15 +79,14 @@ impl QueueSharers {
         let same_mode = own.iter().chain(&others).all(|one| is_like_first(&one));
         let launched = others.iter().any(|one| one.is_launched());
         let programs = others.iter().flat_map(|one| parents(&pids(one), &parent_of)).collect();
-        let covered =
+        let mut covered =
             own.iter().flat_map(|one| queues(one).filter_map(|queue| covered_values(queue, &one.path, attached)));
-        let in_force = covered.filter_map(|by| {
+        let in_force = covered.find_map(|by| {
             let first =
                 *parents(&by.programs.iter().map(|target| target.pid).collect::<Vec<_>>(), &parent_of).first()?;
             let program = by.programs.into_iter().find(|target| target.pid == first)?;
             Some(ModeInForce { mode: by.owner.mode()?, program })
         });
-        let in_force = in_force.into_iter().next();
         Some(Self { programs, same_mode, launched, in_force })
     }
 

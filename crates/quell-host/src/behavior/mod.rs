@@ -31,7 +31,7 @@ const SAMPLED_EVERY: Duration = Duration::from_millis(10);
 /// Fewest samples for a judgement, on a machine that is too slow for more in [`OBSERVED`].
 const SAMPLES_MIN: u32 = 20;
 
-/// Programs without a mode that are observed at once: each sample looks at the epolls of all.
+/// Maximum number of programs without a mode that are observed: each sample looks at the epolls of all.
 const SERVERS_MAX: usize = 32;
 
 /// An epoll: its process, and its descriptor there.
@@ -154,7 +154,8 @@ pub fn polling_programs(snapshot: &Snapshot) -> BTreeSet<Pid> {
     query.epolls_by_descriptor.iter().filter(polls).map(|epoll| epoll.process.pid).collect()
 }
 
-/// Those, and the programs to which queues deliver in epolls, unless these are more than 32: a mode could make them poll.
+/// [`polling_programs`], and those to which queues deliver in epolls, unless there are too many of the latter to observe at
+/// once. A mode could make these poll.
 #[must_use]
 pub fn programs_to_observe(snapshot: &Snapshot) -> BTreeSet<Pid> {
     let query = SnapshotQuery::new(snapshot, None);
@@ -162,7 +163,9 @@ pub fn programs_to_observe(snapshot: &Snapshot) -> BTreeSet<Pid> {
     let servers: BTreeSet<Pid> =
         query.epolls_by_descriptor.iter().filter(receives).map(|epoll| epoll.process.pid).collect();
     let mut programs = polling_programs(snapshot);
-    programs.extend(Some(servers).filter(|servers| servers.len() <= SERVERS_MAX).unwrap_or_default());
+    if servers.len() <= SERVERS_MAX {
+        programs.extend(servers);
+    }
     programs
 }
 

@@ -358,11 +358,11 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
     }
 }
 
-/// `25.0 ms of CPU time per packet: no mode changes that by more than 0.08 %`.
+/// `25.0 ms of CPU time per packet: no mode changes more than some 0.08 % of it`.
 #[must_use]
 pub(crate) fn own_work(work: OwnWork) -> String {
     let (ms, percent) = (short(work.cpu_ns_per_packet as f64 / 1e6), short(work.changeable() * 100.0));
-    format!("{ms} ms of CPU time per packet: no mode changes that by more than {percent} %")
+    format!("{ms} ms of CPU time per packet: no mode changes more than some {percent} % of it")
 }
 
 /// ` (a; b)`, without empty parts. Empty if all are.
@@ -573,7 +573,7 @@ mod tests {
         let (work, command) = said("suspend20", work);
         assert_eq!(
             work,
-            "suspend20 gains nothing: 25.0 ms of CPU time per packet: no mode changes that by more than 0.08 %; undo it"
+            "suspend20 gains nothing: 25.0 ms of CPU time per packet: no mode changes more than some 0.08 % of it; undo it"
         );
         assert_eq!(command.as_deref(), Some("quell detach 812 813"));
         let (idle, command) = said("fullbusy", DoesItPay::TooFewPackets);

@@ -46,7 +46,7 @@ pub(crate) struct Report<'a> {
     pub(crate) rings_left_alone: Vec<RingLeftAlone>,
     pub(crate) plan: &'a AttachPlan,
     pub(crate) findings: Vec<Finding>,
-    /// The finding about an epoll that would poll one of several queues of which it receives; absent if there is none, if a
+    /// The finding about an epoll that receives from several queues, and would poll one of them. Absent without one, if a
     /// measurement found the mode best, and if connections are steered.
     #[serde(skip)]
     pub(crate) slowed: Option<Finding>,
@@ -121,10 +121,7 @@ impl fmt::Display for Report<'_> {
         let mut serious = self.findings.iter().filter(is_serious).peekable();
         let is_refused = !is_possible || self.sets_nothing() || self.slowed.is_some();
         if !is_refused && serious.peek().is_some() && !serious.any(Finding::predicts_stall) {
-            writeln!(
-                f,
-                "not refused: no stall is predicted, and no epoll would poll one of several queues that were seen to deliver to it"
-            )?;
+            writeln!(f, "not refused: no stall is predicted, and no unsteered epoll received from several queues")?;
         }
         match is_possible {
             true => f.write_str(&unassigned_epolls::text(self.plan, self.follows.as_deref())),
