@@ -9,7 +9,7 @@ use super::{Node, Observation, Rule, Severity};
 use crate::behavior::{Behavior, EpollWaits, ReadyCause, ReadyGroup, cause_in_snapshot, is_reported_by_each_wait};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Thread, WatchedFile, WatchedKind};
-use quell_linux::visible::counted;
+use quell_linux::visible::{counted, thousands};
 
 pub(super) const RULES: &[&Rule] = &[&READY_OBJECT, &OTHER_EVENTS, &ZERO_TIMEOUT, &BLOCKS];
 
@@ -476,7 +476,7 @@ fn cause_of_zero(
         return ZeroCause::Frames(format!("{calls}; {threads} slept elsewhere for most of the time"));
     }
     if waits.zero_empty * 2 >= waits.zero {
-        let empty = format!("{} returned nothing", waits.zero_empty);
+        let empty = format!("{} returned nothing", thousands(&waits.zero_empty.to_string()));
         return ZeroCause::Serious(match waits.threads {
             0 | 1 => format!("{calls}, and {empty}: the thread spins"),
             threads => format!("{calls}, and {empty}: {threads} threads call in turn"),

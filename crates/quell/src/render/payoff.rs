@@ -2,7 +2,7 @@
 
 use quell_cli::number::{plain, short};
 use quell_host::attach::own_work::OwnWork;
-use quell_host::attach::owners::QueueSharers;
+use quell_host::attach::owners::{ModeInForce, QueueSharers};
 use quell_host::attach::payoff::{DoesItPay, ModePayoff};
 use quell_host::attach::{AttachedMode, ModeCommand, Selection};
 use quell_host::findings::{LackingCpus, STEERED};
@@ -206,6 +206,12 @@ pub(crate) fn in_short(payoff: &ModePayoff) -> &'static str {
     }
 }
 
+/// The mode of a newer attachment whose values make the kernel poll more, if those of the judged mode are not in force.
+pub(crate) fn in_force<'a>(payoff: &ModePayoff, sharing: Option<&'a QueueSharers>) -> Option<&'a ModeInForce> {
+    let costs = matches!(payoff.pays, DoesItPay::CostsCpuTime { .. } | DoesItPay::NearBreakEven { .. });
+    sharing.and_then(|sharing| sharing.in_force.as_ref()).filter(|_| costs)
+}
+
 /// What to do with a mode that pays or does not, with its figures, and the command for it.
 #[must_use]
 pub(crate) fn advice(payoff: &ModePayoff, programs: &ProgramArguments) -> (String, Option<String>) {
@@ -221,8 +227,7 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
     if let Some(measured) = measured {
         return measured;
     }
-    let in_force = programs.sharing.as_ref().and_then(|sharing| sharing.in_force.as_ref());
-    if let (Some(by), DoesItPay::CostsCpuTime { .. } | DoesItPay::NearBreakEven { .. }) = (in_force, pays) {
+    if let Some(by) = in_force(payoff, programs.sharing.as_ref()) {
         let (of, name, pid) = (by.mode, visible::name(&by.program.name), by.program.pid);
         let text = format!(
             "the values of {of} of {name} {pid}, which was attached later, are in force instead of those of {mode}{figures}: \
@@ -443,7 +448,6 @@ fn unpolled(payoff: &ModePayoff, fix: &str) -> String {
 mod tests {
     use super::*;
     use quell_change::journal::TargetProgram;
-    use quell_host::attach::owners::ModeInForce;
 
     fn said(mode: &str, pays: DoesItPay) -> (String, Option<String>) {
         said_with(12.1, mode, pays)

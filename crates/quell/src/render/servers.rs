@@ -5,6 +5,7 @@ mod conclusion;
 
 use quell_change::journal::EndRecord;
 use quell_cli::number::short;
+use quell_host::attach::owners::ModeInForce;
 use quell_host::findings::{EPOLL_MIXES_NAPIS, QueuePerEpoll};
 use quell_host::servers::{EarlierMeasurement, HostServer, LocalServer, NextStep, ServerWait, Suspension};
 use quell_linux::proc::ProgramPlace;
@@ -263,7 +264,15 @@ fn next(server: &HostServer, fixes: Fixes) -> String {
             let other = to_change(server).map(|_| "; one queue per epoll may change that");
             format!("keep, {}{}", as_measured(measured), other.unwrap_or_default())
         }
-        NextStep::Check => server.payoff.as_ref().map_or("check", payoff::in_short).to_owned(),
+        NextStep::Check => server.payoff.as_ref().map_or_else(
+            || "check".to_owned(),
+            |payoff| match payoff::in_force(payoff, server.sharing.as_ref()) {
+                Some(ModeInForce { mode, program }) => {
+                    format!("{mode} of {} {} is in force", visible::name(&program.name), program.pid)
+                }
+                None => payoff::in_short(payoff).to_owned(),
+            },
+        ),
         NextStep::AwaitExperiment { pid } => format!("wait: an experiment (PID {pid}) compares modes on it"),
         NextStep::AwaitClients => {
             let known = to_change(server).map(|_| format!(" (known now: {EPOLL_MIXES_NAPIS})"));
@@ -370,16 +379,26 @@ mod tests {
 
     #[test]
     fn a_server_that_suspension_would_stall_is_measured_without_it() {
-        let observed = "all 76,485 calls had timeout 0".to_owned();
-        let would_stall = Suspension::WouldStall { finding: "waits-with-timeout-zero", observed };
+        let would_stall = || Suspension::WouldStall {
+            finding: "waits-with-timeout-zero",
+            observed: "all 76,485 calls had timeout 0".to_owned(),
+        };
         let of = |suspension| HostServer { suspension, ..server("web", NextStep::Measure { steered: false }) };
-        let stalls = of(Some(would_stall));
+        let stalls = of(Some(would_stall()));
         let row = table(std::slice::from_ref(&stalls), Terminal::PIPE, Fixes::ByDoctor);
         assert!(row.contains("measure modes without suspension: quell bench --pid"), "{row}");
         let said = concluded(stalls);
         assert!(
             said.contains("would stall web 7481: all 76,485 calls had timeout 0 (waits-with-timeout-zero)"),
             "{said}"
+        );
+        let both = [
+            of(Some(would_stall())),
+            HostServer { pid: Pid::new(7_482).unwrap(), ..of(Some(Suspension::NoStallSeen)) },
+        ];
+        assert!(
+            !conclusion(&both, true, Fixes::ByDoctor, &Examined::Host).contains("likewise"),
+            "only one would stall"
         );
         assert!(concluded(of(None)).contains("it is first observed"));
         let suits = concluded(of(Some(Suspension::NoStallSeen)));

@@ -264,8 +264,15 @@ fn also(servers: &[HostServer], first: &HostServer) -> String {
             NextStep::Fix { finding } => Some(finding),
             _ => None,
         };
-        let pays = server.payoff.as_ref().map(|payoff| discriminant(&payoff.pays));
-        (discriminant(&server.next), finding, pays, server.modes.clone(), server.can_pin)
+        let stall = match server.suspension {
+            Some(Suspension::WouldStall { finding, .. }) => Some(finding),
+            _ => None,
+        };
+        let payoff = server.payoff.as_ref();
+        let pays = payoff.map(|payoff| discriminant(&payoff.pays));
+        let in_force = payoff.and_then(|payoff| payoff::in_force(payoff, server.sharing.as_ref()));
+        let in_force = in_force.map(|by| by.program.pid);
+        (discriminant(&server.next), finding, stall, pays, in_force, server.modes.clone(), server.can_pin)
     };
     let has_epoll = |server: &HostServer| server.waits == ServerWait::Epoll;
     let alike = servers.iter().filter(|server| has_epoll(server) == has_epoll(first) && server.pid != first.pid);
