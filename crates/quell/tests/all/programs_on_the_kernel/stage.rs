@@ -325,7 +325,8 @@ pub(crate) fn end(mut quell: Child) -> (Option<i32>, String, String) {
     let status = quell.wait(ENDS_WITHIN).unwrap().expect("quell exits in time");
     let text = |bytes: Option<Vec<u8>>| String::from_utf8(bytes.unwrap()).unwrap();
     let (stdout, stderr) = (text(quell.stdout_tail()), text(quell.stderr_tail()));
-    let is_withheld = status.code() == Some(3) && stdout.contains(WITHHELD);
+    let has_answered = stderr.contains("was not decided");
+    let is_withheld = status.code() == Some(3) && stdout.contains(WITHHELD) && has_answered;
     (if is_withheld { Some(0) } else { status.code() }, stdout, stderr)
 }
 
