@@ -99,6 +99,28 @@ impl QueueSharers {
     }
 }
 
+/// An owner of queues of a plan for other programs. Some of its values are not in force while the planned ones are set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct CoveredOwner {
+    pub owner: Purpose,
+    /// Empty for a profile.
+    pub programs: Vec<TargetProgram>,
+}
+
+/// The owners that a plan for `programs` covers.
+#[must_use]
+pub fn covered_by(plan: &AttachPlan, programs: &BTreeSet<Pid>, owners: &[Attached]) -> Vec<CoveredOwner> {
+    let is_covered = |own: &NapiSettingsChange| {
+        let new = plan.queues().filter(|step| step.napi.get() == own.napi_id).map(|step| step.new);
+        let differs = |attribute, new: &PartialNapiSettings| Some(new.get(attribute)? != own.new.get(attribute)?);
+        new.into_iter().any(|new| NapiAttribute::ALL.iter().any(|&attribute| differs(attribute, &new) == Some(true)))
+    };
+    let others = owners.iter().filter(|one| one.history.targets.iter().all(|target| !programs.contains(&target.pid)));
+    let covered = others.filter(|one| queues(one).any(is_covered));
+    covered.map(|one| CoveredOwner { owner: one.purpose().clone(), programs: one.history.targets.clone() }).collect()
+}
+
 /// Values of a queue that a newer owner has set differently.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CoveredValues {

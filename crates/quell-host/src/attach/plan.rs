@@ -18,6 +18,7 @@ use tracing::{debug, info};
 use super::affected_processes::{AffectedProcess, affected_processes};
 pub use super::limitation::Limitation;
 use super::no_queue::{NoQueueCause, no_queue_cause};
+use super::owners::CoveredOwner;
 use super::pollers::{self, RingStep, SocketsStep, of_xdp_sockets, without_napi};
 use super::receivers::{WhyUnpolled, names_without_epolls, will_poll, without_blocking_receive, without_epoll};
 use super::shared_epolls::EpollPlaces;
@@ -54,6 +55,9 @@ pub struct AttachPlan {
     pub impossible: Vec<AttachObstacle>,
     pub limitations: Vec<Limitation>,
     pub affected_processes: Vec<AffectedProcess>,
+    /// Other owners of its queues, some of whose values are not in force while it is made. Not known from snapshots:
+    /// see [`covered_by`](super::owners::covered_by).
+    pub covers: Vec<CoveredOwner>,
     /// Processes whose files Quell may not read, so it is unknown whether they are affected.
     pub hidden: Vec<Pid>,
 }

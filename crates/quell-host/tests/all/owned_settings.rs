@@ -11,15 +11,16 @@ use quell_change::drift::Condition;
 use quell_change::journal::record::{Begin, FORMAT, Record};
 use quell_change::journal::{History, Keeper, Purpose, TargetProgram};
 use quell_change::missing_queue::{MissingCause, MissingQueue};
-use quell_host::attach::Attached;
 use quell_host::attach::attached::OwnerCondition;
-use quell_host::attach::owners::{CoveredValues, QueueSharers, covered_values};
+use quell_host::attach::owners::{CoveredValues, QueueSharers, covered_by, covered_values};
 use quell_host::attach::payoff::DoesItPay;
+use quell_host::attach::plan::QueueStep;
+use quell_host::attach::{AttachPlan, AttachStep, Attached};
 use quell_host::findings::FixText;
 use quell_host::findings::{Finding, Severity, add_missing_queues, are_owned, examine};
 use quell_host::servers::NextStep;
 use quell_linux::{Ifindex, NapiId, Pid};
-use quell_mode::NapiAttribute;
+use quell_mode::{NapiAttribute, PartialNapiSettings};
 use serde_json::{Value, json};
 
 const NAPI: u32 = 8_193;
@@ -341,4 +342,29 @@ fn the_values_of_an_older_owner_that_a_newer_one_has_changed_have_its_name() {
     let owner = newer.purpose().clone();
     assert_eq!(covered(&older), Some(CoveredValues { now, owner, programs: newer.history.targets.clone() }));
     assert_eq!(covered(&newer), None);
+}
+
+#[test]
+fn a_plan_covers_the_owners_of_its_queues_that_have_other_values() {
+    use NapiAttribute::{DeferHardIrqs, GroFlushTimeout};
+    let older = of_program(7, "suspend20", &[(DeferHardIrqs, 100), (GroFlushTimeout, 20_000)], 1);
+    let covered = |timer_ns: u64, napi: u32, program: i32| -> Vec<i32> {
+        let new = [(DeferHardIrqs, 100), (GroFlushTimeout, timer_ns)].into_iter().collect();
+        let steps = vec![AttachStep::Queue(QueueStep {
+            namespace_cookie: 1,
+            device: "eth0".to_owned(),
+            queues: vec![0],
+            napi: NapiId::from_kernel(napi).unwrap(),
+            irq: None,
+            old: PartialNapiSettings::default(),
+            new,
+        })];
+        let plan = AttachPlan { steps, ..AttachPlan::default() };
+        let covered = covered_by(&plan, &[Pid::new(program).unwrap()].into(), std::slice::from_ref(&older));
+        covered.iter().flat_map(|one| one.programs.iter().map(|program| program.pid.get())).collect()
+    };
+    assert_eq!(covered(200_000, NAPI, 8), [7]);
+    assert_eq!(covered(20_000, NAPI, 8), [0; 0], "equal values remain in force");
+    assert_eq!(covered(200_000, NAPI + 1, 8), [0; 0], "another queue");
+    assert_eq!(covered(200_000, NAPI, 7), [0; 0], "its own, which it replaces");
 }

@@ -17,7 +17,9 @@ use quell_linux::CpuList;
 use quell_linux::visible::{self, counted};
 use quell_mode::{DeliveryMode, NAPI_POLL_WEIGHT, Requirement};
 
-use super::attach::{affected_process_line, impossible as impossible_lines, limitation_lines, queue_lines};
+use super::attach::{
+    affected_process_line, covered_line, impossible as impossible_lines, limitation_lines, queue_lines,
+};
 use crate::commands::run::Launch;
 
 pub(crate) fn launch(launch: &Launch) -> String {
@@ -202,7 +204,9 @@ pub(crate) fn impossible(plan: &AttachPlan) -> String {
 }
 
 pub(crate) fn affected_lines(plan: &AttachPlan) -> Vec<String> {
-    plan.affected_processes.iter().map(|affected| format!("affects {}", affected_process_line(affected))).collect()
+    let affected =
+        plan.affected_processes.iter().map(|affected| format!("affects {}", affected_process_line(affected)));
+    affected.chain(plan.covers.iter().map(covered_line)).collect()
 }
 
 /// Outcome of a pass: new objects that were set (only with `details`), and failures.

@@ -2,14 +2,17 @@
 //! reach are set while it runs; connections are steered once it listens. This process undoes everything at the end. If
 //! it is killed, the keeper does.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use quell_change::journal::JournalError;
 use quell_change::recovery::Reverted;
 use quell_change::transaction::ChangeStage;
+use quell_host::attach::attached::in_use;
 use quell_host::attach::consequences::consequences;
 use quell_host::attach::instances::InstanceWatch;
 use quell_host::attach::launch::{devices_with_queues, plan_of_devices};
+use quell_host::attach::owners::covered_by;
 use quell_host::attach::placement::{Placement, Wanted};
 use quell_host::attach::{AttachError, AttachPlan, AttachRequest, Attachment, EpollsSetBy, Selection, Targets};
 use quell_host::findings::Finding;
@@ -50,7 +53,8 @@ pub(super) fn plan(choice: &LaunchChoice, wanted: &Wanted) -> Result<(AttachPlan
         devices_with_queues(&snapshot, &steer.devices).map_err(Failure::usage)?;
     }
     let named = choice.devices.as_ref().map(|chosen| chosen.value.as_slice());
-    let plan = plan_of_devices(&snapshot, named, &choice.mode.value).map_err(Failure::usage)?;
+    let mut plan = plan_of_devices(&snapshot, named, &choice.mode.value).map_err(Failure::usage)?;
+    plan.covers = covered_by(&plan, &BTreeSet::new(), &in_use(&journal()).unwrap_or_default());
     let mut findings = consequences(&snapshot, None, &plan);
     findings.retain(Finding::is_about_queues);
     Ok((plan, findings))

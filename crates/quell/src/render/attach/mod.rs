@@ -11,6 +11,7 @@ use std::fmt::{self, Write as _};
 
 use quell_change::journal::TargetProgram;
 use quell_host::attach::affected_processes::{AffectedProcess, Until};
+use quell_host::attach::owners::CoveredOwner;
 use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::plan::{EpollStep, Limitation, QueueStep};
 use quell_host::attach::poller::SHARED_CPUS;
@@ -24,6 +25,7 @@ use serde::Serialize;
 
 use super::payoff::whole_cpus;
 use super::show_names::ranges;
+use super::status::to_programs;
 use crate::output::on_one_line;
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -114,6 +116,7 @@ impl fmt::Display for Report<'_> {
             writeln!(f, "not possible here:\n{}", impossible(self.plan))?;
         }
         affected_processes(f, self.plan)?;
+        self.plan.covers.iter().try_for_each(|covered| writeln!(f, "{}", covered_line(covered)))?;
         finding_lines(&self.findings).iter().try_for_each(|line| writeln!(f, "{line}"))?;
         self.will_mix.iter().try_for_each(|by| f.write_str(&will_mix(by)))?;
         self.measured.iter().try_for_each(|measured| writeln!(f, "{measured}"))?;
@@ -129,6 +132,11 @@ impl fmt::Display for Report<'_> {
             false => Ok(()),
         }
     }
+}
+
+pub(crate) fn covered_line(CoveredOwner { owner, programs }: &CoveredOwner) -> String {
+    let owner = on_one_line(&format!("{owner}{}", to_programs(programs)));
+    format!("{owner} has other values for these queues: they are not in force while these are set")
 }
 
 /// A warning about connections that have not come yet.
