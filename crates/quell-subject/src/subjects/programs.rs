@@ -182,6 +182,10 @@ impl Measurement<'_> {
         self.tools.journal.check_writable()?;
         let groups = self.decide_groups(&mut preview.snapshot)?;
         let watched = server_side::watched(&preview.snapshot, &self.spec.targets.pids(), &preview.plan.napis());
+        if let Question::Search(plan) = &question {
+            // Slices are only lengthened from here on, so a budget that is too short now stays too short.
+            plan.check().map_err(|error| Unanswered::Plan { error, plan: plan.clone() })?;
+        }
         let first = self.run_judges(&watched, question.slice_ms(), operator)?;
         let (contention, mut used) = Contention::observe(&watched, self.stopped);
         if !self.spec.judges.is_empty() {
