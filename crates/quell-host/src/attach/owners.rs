@@ -99,7 +99,7 @@ impl QueueSharers {
     }
 }
 
-/// An owner of queues of a plan for other programs. Some of its values are not in force while the planned ones are set.
+/// An owner of queues that a plan sets, too. Some of its values are not in force while the planned ones are set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct CoveredOwner {
@@ -108,13 +108,19 @@ pub struct CoveredOwner {
     pub programs: Vec<TargetProgram>,
 }
 
-/// The owners that a plan for `programs` covers.
+/// The owners that these new values of queues cover. Those of `programs` are replaced instead.
 #[must_use]
-pub fn covered_by(plan: &AttachPlan, programs: &BTreeSet<Pid>, owners: &[Attached]) -> Vec<CoveredOwner> {
+pub fn covered_by(
+    planned: &[(NapiId, PartialNapiSettings)],
+    programs: &BTreeSet<Pid>,
+    owners: &[Attached],
+) -> Vec<CoveredOwner> {
     let is_covered = |own: &NapiSettingsChange| {
-        let new = plan.queues().filter(|step| step.napi.get() == own.napi_id).map(|step| step.new);
-        let differs = |attribute, new: &PartialNapiSettings| Some(new.get(attribute)? != own.new.get(attribute)?);
-        new.into_iter().any(|new| NapiAttribute::ALL.iter().any(|&attribute| differs(attribute, &new) == Some(true)))
+        let differs = |&attribute: &NapiAttribute, new: &PartialNapiSettings| {
+            new.get(attribute).zip(own.new.get(attribute)).is_some_and(|(new, own)| new != own)
+        };
+        let mut its = planned.iter().filter(|(napi, _)| napi.get() == own.napi_id);
+        its.any(|(_, new)| NapiAttribute::ALL.iter().any(|attribute| differs(attribute, new)))
     };
     let others = owners.iter().filter(|one| one.history.targets.iter().all(|target| !programs.contains(&target.pid)));
     let covered = others.filter(|one| queues(one).any(is_covered));

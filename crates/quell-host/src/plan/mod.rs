@@ -13,7 +13,9 @@ mod steering;
 use std::collections::BTreeMap;
 use std::mem;
 
+use quell_linux::NapiId;
 use quell_linux::capability::Capability;
+use quell_mode::PartialNapiSettings;
 use quell_mode::profile::{DeviceProfile, Place, Placed, Profile};
 use tracing::info;
 
@@ -75,6 +77,16 @@ pub struct ProfilePlan {
 }
 
 impl ProfilePlan {
+    /// Values to set on the present NAPI instances.
+    #[must_use]
+    pub fn values(&self) -> Vec<(NapiId, PartialNapiSettings)> {
+        let of = |step: &ProfileStep| match &step.change {
+            PlannedChange::Napi(queue) => queue.napi.zip(queue.values.new),
+            _ => None,
+        };
+        self.steps.iter().filter_map(of).collect()
+    }
+
     #[must_use]
     pub fn of(observed: &PlanInput, profile: &Profile) -> Self {
         let mut plan = Self::default();

@@ -11,16 +11,15 @@ use quell_change::drift::Condition;
 use quell_change::journal::record::{Begin, FORMAT, Record};
 use quell_change::journal::{History, Keeper, Purpose, TargetProgram};
 use quell_change::missing_queue::{MissingCause, MissingQueue};
+use quell_host::attach::Attached;
 use quell_host::attach::attached::OwnerCondition;
 use quell_host::attach::owners::{CoveredValues, QueueSharers, covered_by, covered_values};
 use quell_host::attach::payoff::DoesItPay;
-use quell_host::attach::plan::QueueStep;
-use quell_host::attach::{AttachPlan, AttachStep, Attached};
 use quell_host::findings::FixText;
 use quell_host::findings::{Finding, Severity, add_missing_queues, are_owned, examine};
 use quell_host::servers::NextStep;
 use quell_linux::{Ifindex, NapiId, Pid};
-use quell_mode::{NapiAttribute, PartialNapiSettings};
+use quell_mode::NapiAttribute;
 use serde_json::{Value, json};
 
 const NAPI: u32 = 8_193;
@@ -350,17 +349,8 @@ fn a_plan_covers_the_owners_of_its_queues_that_have_other_values() {
     let older = of_program(7, "suspend20", &[(DeferHardIrqs, 100), (GroFlushTimeout, 20_000)], 1);
     let covered = |timer_ns: u64, napi: u32, program: i32| -> Vec<i32> {
         let new = [(DeferHardIrqs, 100), (GroFlushTimeout, timer_ns)].into_iter().collect();
-        let steps = vec![AttachStep::Queue(QueueStep {
-            namespace_cookie: 1,
-            device: "eth0".to_owned(),
-            queues: vec![0],
-            napi: NapiId::from_kernel(napi).unwrap(),
-            irq: None,
-            old: PartialNapiSettings::default(),
-            new,
-        })];
-        let plan = AttachPlan { steps, ..AttachPlan::default() };
-        let covered = covered_by(&plan, &[Pid::new(program).unwrap()].into(), std::slice::from_ref(&older));
+        let planned = [(NapiId::from_kernel(napi).unwrap(), new)];
+        let covered = covered_by(&planned, &[Pid::new(program).unwrap()].into(), std::slice::from_ref(&older));
         covered.iter().flat_map(|one| one.programs.iter().map(|program| program.pid.get())).collect()
     };
     assert_eq!(covered(200_000, NAPI, 8), [7]);

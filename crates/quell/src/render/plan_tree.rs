@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use quell_change::change::Drift;
+use quell_host::attach::owners::CoveredOwner;
 use quell_host::findings::Finding;
 use quell_host::plan::{ChangeText, ImpossibleSetting, PlannedChange, ProfilePlan, ProfileStep};
 use quell_linux::CpuList;
@@ -15,6 +16,8 @@ pub(crate) struct PlanReport<'a> {
     schema: &'static str,
     changes: Vec<ChangeReport<'a>>,
     impossible: Vec<ImpossibleReport<'a>>,
+    /// Owners of these queues, some of whose values are not in force while the changes are made.
+    covers: &'a [CoveredOwner],
     /// Findings that the changes cause.
     findings: &'a [Finding],
 }
@@ -38,7 +41,7 @@ struct ImpossibleReport<'a> {
 impl<'a> PlanReport<'a> {
     pub(crate) const SCHEMA: &'static str = "quell-plan/1";
 
-    pub(crate) fn new(plan: &'a ProfilePlan, findings: &'a [Finding]) -> Self {
+    pub(crate) fn new(plan: &'a ProfilePlan, covers: &'a [CoveredOwner], findings: &'a [Finding]) -> Self {
         let change = |step: &'a ProfileStep| ChangeReport {
             change: &step.change,
             wanted_by: step.wanted_by.as_ref().map(ToString::to_string),
@@ -52,6 +55,7 @@ impl<'a> PlanReport<'a> {
             schema: Self::SCHEMA,
             changes: plan.steps.iter().map(change).collect(),
             impossible: plan.impossible.iter().map(impossible).collect(),
+            covers,
             findings,
         }
     }

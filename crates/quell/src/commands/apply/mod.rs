@@ -4,6 +4,7 @@
 mod layers;
 pub(crate) mod watchdog;
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,8 @@ use quell_change::journal::{History, Purpose};
 use quell_change::persistent::{self, Persistent};
 use quell_change::transaction::ChangeError;
 use quell_host::apply::{self, Applied, ApplyError, ApplyRequest, observe};
+use quell_host::attach::attached::in_use;
+use quell_host::attach::owners::{CoveredOwner, covered_by};
 use quell_host::findings::Finding;
 use quell_host::plan::{PlanInput, ProfilePlan};
 use quell_linux::netns::NamespaceName;
@@ -30,7 +33,7 @@ use super::stalls;
 use crate::exit::{Exit, Failure};
 use crate::journals::{journal, name_of, revert_killed_runs};
 use crate::output;
-use crate::render::attach::finding_lines;
+use crate::render::attach::{covered_line, finding_lines};
 use crate::render::plan_tree::{self, PlanReport, ReassertReport};
 use crate::render::progress::Progress;
 use crate::render::reverted::undo_outcome;
@@ -101,13 +104,14 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
     let (observed, plan) = look(&request, args.wait_for_link)?;
     let forecast = || apply::forecast(&journal(), &observed, &plan);
     let findings = Progress::during("observing the programs", forecast).map_err(failure)?;
-    let lines = finding_lines(&findings);
+    let covers = covered_by(&plan.values(), &BTreeSet::new(), &in_use(&journal()).unwrap_or_default());
+    let lines: Vec<String> = finding_lines(&findings).into_iter().chain(covers.iter().map(covered_line)).collect();
     lines.iter().for_each(|line| output::say(line));
     say_what_programs_need(&profile, &name);
     let stall = findings.iter().find(|finding| finding.predicts_stall()).filter(|_| !args.accept_stalls);
     if args.dry_run || stall.is_some() {
         if args.dry_run {
-            show(&plan, &findings, args.json)?;
+            show(&plan, (&covers, &findings), args.json)?;
             if let Some(time) = args.confirm {
                 output::say(&format!("would be rolled back in {} s unless you run `quell confirm`", time.as_secs()));
             }
@@ -125,7 +129,7 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
     }
     let is_shown = !lines.is_empty() && !args.json && ask::is_asked(args.yes);
     if is_shown {
-        show(&plan, &findings, false)?;
+        show(&plan, (&covers, &findings), false)?;
     }
     if !lines.is_empty() {
         ask::on_terminal(args.yes, "apply?")?;
@@ -142,7 +146,7 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
         }
         applied => applied.map_err(failure)?,
     };
-    let shown = if is_shown { Ok(()) } else { show(&applied.plan, &findings, args.json) };
+    let shown = if is_shown { Ok(()) } else { show(&applied.plan, (&covers, &findings), args.json) };
     say_what_next(&applied, args.confirm);
     shown
 }
@@ -199,8 +203,8 @@ fn refused(error: &ProfileError) -> Failure {
     Failure::usage(format!("{error}\n{}", error.caret()))
 }
 
-fn show(plan: &ProfilePlan, findings: &[Finding], json: bool) -> Result<(), Failure> {
-    if json { output::json(&PlanReport::new(plan, findings)) } else { output::prose(&plan_tree::tree(plan)) }
+fn show(plan: &ProfilePlan, (covers, findings): (&[CoveredOwner], &[Finding]), json: bool) -> Result<(), Failure> {
+    if json { output::json(&PlanReport::new(plan, covers, findings)) } else { output::prose(&plan_tree::tree(plan)) }
 }
 
 fn say_what_next(applied: &Applied, confirm: Option<Duration>) {

@@ -124,7 +124,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     if let Earlier::Differs(restored) = &earlier {
         restored.iter().for_each(|earlier| recall_values_before(&mut plan, &earlier.history));
     }
-    plan.covers = covered_by(&plan, &targets.pids(), &in_use(&journal()).unwrap_or_default());
+    plan.covers = covered_by(&plan.values(), &targets.pids(), &in_use(&journal()).unwrap_or_default());
     let mode = request.mode;
     plan.log();
     for finding in &findings {

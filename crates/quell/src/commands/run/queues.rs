@@ -12,7 +12,7 @@ use quell_host::attach::attached::in_use;
 use quell_host::attach::consequences::consequences;
 use quell_host::attach::instances::InstanceWatch;
 use quell_host::attach::launch::{devices_with_queues, plan_of_devices};
-use quell_host::attach::owners::covered_by;
+use quell_host::attach::owners::{covered_by, refuse_under_owners};
 use quell_host::attach::placement::{Placement, Wanted};
 use quell_host::attach::{AttachError, AttachPlan, AttachRequest, Attachment, EpollsSetBy, Selection, Targets};
 use quell_host::findings::Finding;
@@ -24,7 +24,7 @@ use quell_mode::{DeliveryMode, EpollParams};
 
 use super::verify::Verifier;
 use crate::commands::attach::watch::{MissingQueues, QueueEvents, QueueWatch};
-use crate::commands::attach::{ask, keeper, poller};
+use crate::commands::attach::{ask, failure, keeper, poller};
 use crate::commands::snapshot_scope::not_taken;
 use crate::commands::stalls::StallForecast;
 use crate::exit::{Exit, Failure};
@@ -54,7 +54,7 @@ pub(super) fn plan(choice: &LaunchChoice, wanted: &Wanted) -> Result<(AttachPlan
     }
     let named = choice.devices.as_ref().map(|chosen| chosen.value.as_slice());
     let mut plan = plan_of_devices(&snapshot, named, &choice.mode.value).map_err(Failure::usage)?;
-    plan.covers = covered_by(&plan, &BTreeSet::new(), &in_use(&journal()).unwrap_or_default());
+    plan.covers = covered_by(&plan.values(), &BTreeSet::new(), &in_use(&journal()).unwrap_or_default());
     let mut findings = consequences(&snapshot, None, &plan);
     findings.retain(Finding::is_about_queues);
     Ok((plan, findings))
@@ -101,10 +101,11 @@ impl Queues {
         let journal = journal();
         // Without this, changes left by a killed run would be recorded as the host's own values.
         revert_killed_runs(&journal).map_err(Failure::refused)?;
-        let nobody = Targets::find(Selection::Processes(Vec::new())).map_err(|error| failure(&error.into()))?;
+        refuse_under_owners(&journal, &plan).map_err(failure)?;
+        let nobody = Targets::find(Selection::Processes(Vec::new())).map_err(|error| failure(error.into()))?;
         let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
-        let mut attachment = Attachment::begin(&journal, nobody, request, &mut |path| keeper::start(path))
-            .map_err(|error| failure(&error))?;
+        let mut attachment =
+            Attachment::begin(&journal, nobody, request, &mut |path| keeper::start(path)).map_err(failure)?;
         let made = poller::start(&mut attachment).and_then(|()| attachment.make(&plan, &mut never_stop));
         if let Err(error) = made {
             let back = reverted::undo_outcome(&attachment.end());
@@ -238,8 +239,4 @@ impl Queues {
     fn print(&self, error: &dyn std::fmt::Display) {
         output::say(&format!("quell: {error}"));
     }
-}
-
-fn failure(error: &AttachError) -> Failure {
-    Failure::new(Exit::KernelRefused, format!("{error}; nothing was changed or started"))
 }

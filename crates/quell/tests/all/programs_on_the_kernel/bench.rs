@@ -117,6 +117,35 @@ fn a_budget_without_time_for_slow_judges_is_refused_before_the_plan_with_one_tha
 }
 
 #[test]
+fn a_search_whose_budget_is_too_short_is_refused_before_a_judge_runs() {
+    let Some(stage) = Stage::enter("bp-short") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let ran = dir.path().join("ran");
+    let judge = format!("--latency=sh -c 'touch {}; echo p99-us 7'", ran.display());
+    let tune = ["tune", "--goal=least cpu", "--slice=1000", "--budget=5s", "--yes", "--output=/dev/null", &judge];
+    let (code, _, stderr) = end(stage.start(&tune));
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("use --budget") && !ran.exists(), "{stderr}");
+    stage.assert_as_before();
+}
+
+#[test]
+fn no_command_is_started_with_a_mode_on_a_queue_that_an_experiment_switches() {
+    let Some(stage) = Stage::enter("bp-run") else { return };
+    let experiment = stage.start(&[&["bench"], LONG].concat());
+    stage.wait_until_switched();
+    let dir = tempfile::tempdir().unwrap();
+    let started = dir.path().join("started");
+    let run = ["run", "suspend200", "--", "touch", started.to_str().unwrap()];
+    let (code, _, stderr) = end(stage.start_with(&run, |spawn| spawn.netns(&stage.lab.server)));
+    assert_eq!(code, Some(5), "{stderr}");
+    assert!(stderr.contains("experiment") && !started.exists(), "{stderr}");
+    end(stage.start_without_pid(&["revert"]));
+    stage.assert_as_before();
+    end(experiment);
+}
+
+#[test]
 fn the_plan_has_the_length_of_slices_and_its_reason() {
     let Some(stage) = Stage::enter("bp-length") else { return };
     let judge = "--latency=sh -c 'sleep 0.9; echo p99-us 7'";
