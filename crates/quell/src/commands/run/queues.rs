@@ -85,10 +85,13 @@ impl Queues {
         wanted: Wanted,
         (details, yes): (bool, bool),
     ) -> Result<Self, Failure> {
-        let mode = choice.mode.value;
+        let (mode, journal) = (choice.mode.value, journal());
+        // Without this, changes left by a killed run would be recorded as the host's own values.
+        revert_killed_runs(&journal).map_err(Failure::refused)?;
         let (plan, findings) = plan(choice, &wanted)?;
         plan.log();
         refuse_impossible(choice, &plan)?;
+        refuse_under_owners(&journal, &plan).map_err(failure)?;
         if !follows && plan.queues().all(|step| step.is_there()) {
             return Ok(Self::default());
         }
@@ -98,10 +101,6 @@ impl Queues {
         if !plan.affected_processes.is_empty() {
             ask::on_terminal(yes, "quell: start the command with the mode?")?;
         }
-        let journal = journal();
-        // Without this, changes left by a killed run would be recorded as the host's own values.
-        revert_killed_runs(&journal).map_err(Failure::refused)?;
-        refuse_under_owners(&journal, &plan).map_err(failure)?;
         let nobody = Targets::find(Selection::Processes(Vec::new())).map_err(|error| failure(error.into()))?;
         let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
         let mut attachment =
