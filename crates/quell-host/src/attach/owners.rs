@@ -21,6 +21,14 @@ pub fn refuse_under_owners(journal: &Journal, plan: &AttachPlan) -> Result<(), A
     permit_queues(journal, queues).map_err(AttachError::Begin)
 }
 
+impl AttachPlan {
+    /// Values to set, by NAPI instance.
+    #[must_use]
+    pub fn values(&self) -> Vec<(NapiId, PartialNapiSettings)> {
+        self.queues().map(|step| (step.napi, step.new)).collect()
+    }
+}
+
 /// Whether the object of a step, which this attachment has set, has the value of a newer owner.
 pub(super) fn newer_owner_has_set(transaction: &Transaction, step: &AttachStep) -> Result<bool, JournalError> {
     match step {

@@ -199,12 +199,6 @@ impl AttachPlan {
         })
     }
 
-    /// Values to set, by NAPI instance.
-    #[must_use]
-    pub fn values(&self) -> Vec<(NapiId, PartialNapiSettings)> {
-        self.queues().map(|step| (step.napi, step.new)).collect()
-    }
-
     pub fn epolls(&self) -> impl Iterator<Item = &EpollStep> {
         self.steps.iter().filter_map(|step| match step {
             AttachStep::Epoll(step) => Some(step),
