@@ -21,6 +21,8 @@ pub(super) const SEE_HOW_IT_WAITS: &str =
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoPollCause {
+    /// The programs have no TCP or UDP socket, or have exited.
+    NoSocket,
     /// No program has an epoll that watches a TCP or UDP socket.
     NoEpoll,
     /// The epolls of the programs watch listening sockets. The connections are received without an epoll.
@@ -106,8 +108,11 @@ pub fn no_poll_cause_now(before: Option<&Snapshot>, programs: &BTreeSet<Pid>, na
 }
 
 pub(crate) fn cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, napi: NapiId) -> NoPollCause {
-    let files = |pid: &Pid| query.now.processes.iter().find(|process| process.pid == *pid)?.files.known();
-    if !programs.iter().any(|pid| files(pid).is_some()) {
+    let mut processes = query.now.processes.iter().filter(|process| programs.contains(&process.pid)).peekable();
+    if processes.peek().is_none() {
+        return NoPollCause::NoSocket;
+    }
+    if !processes.any(|process| process.files.known().is_some()) {
         return NoPollCause::Unknown { seen: "the programs' files could not be read".to_owned() };
     }
     let own: Vec<&EpollContext<'_>> =
@@ -214,7 +219,7 @@ impl NoPollCause {
     /// Whether the mode has nothing to do on the queue, so that missing polls are no evidence against it.
     #[must_use]
     pub fn is_none_of_the_programs(&self) -> bool {
-        matches!(self, Self::TrafficOfOthers { .. })
+        matches!(self, Self::NoSocket | Self::TrafficOfOthers { .. })
     }
 
     /// Whether it explains packets that wait in a queue whose programs run. A thread that is not asleep may be at work,
@@ -248,7 +253,7 @@ impl NoPollCause {
     pub fn fix(&self) -> Option<Fix> {
         let text = match self {
             Self::NoEpoll | Self::ListenersOnly => "choose a mode that only defers, such as defer20",
-            Self::TrafficOfOthers { .. } | Self::Unknown { .. } => return None,
+            Self::NoSocket | Self::TrafficOfOthers { .. } | Self::Unknown { .. } => return None,
             Self::Found(finding) => return finding.fix.first().cloned(),
             Self::Moved { again, .. } | Self::NotEnabled { again, .. } => {
                 return Some(Fix::Mode {
@@ -270,6 +275,7 @@ impl NoPollCause {
 impl fmt::Display for NoPollCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NoSocket => f.write_str("the programs have no TCP or UDP socket"),
             Self::NoEpoll => f.write_str("no epoll of the program watches a network socket, and only an epoll polls"),
             Self::ListenersOnly => f.write_str(
                 "the epolls of the program watch listening sockets only; its connections are received without an epoll",

@@ -104,6 +104,8 @@ impl AttachmentWatch {
 struct EffectWatch {
     counting: Option<PollCounting>,
     last: LastVerdicts,
+    /// Whether it has judged the queues, although it may not have been able to tell.
+    has_judged: bool,
     /// Whether the mode paid when this was reported last.
     pays: Option<Discriminant<DoesItPay>>,
     /// Whether it was reported to be in effect before the watch began.
@@ -126,15 +128,25 @@ pub struct EffectChange {
 struct LastVerdicts(BTreeMap<NapiId, bool>);
 
 impl LastVerdicts {
-    /// Records a verdict. Returns whether it has to be reported: a change, or a first verdict, except that the mode is in
-    /// effect if that `is_reported`.
-    fn is_news(&mut self, napi: NapiId, verdict: &ModeVerdict, is_reported: bool) -> bool {
-        let in_effect = match verdict {
-            ModeVerdict::InEffect(_) => true,
-            ModeVerdict::NotInEffect(_) => false,
-            ModeVerdict::CannotTell(_) => return false,
-        };
-        self.0.insert(napi, in_effect).map_or(!in_effect || !is_reported, |before| before != in_effect)
+    /// Whether a verdict has to be reported: a change, or a first verdict, except that the mode is in effect if that
+    /// `is_reported`.
+    fn is_news(&self, napi: NapiId, verdict: &ModeVerdict, is_reported: bool) -> bool {
+        let before = self.0.get(&napi);
+        in_effect(verdict).is_some_and(|now| before.map_or(!now || !is_reported, |before| *before != now))
+    }
+
+    fn record(&mut self, napi: NapiId, verdict: &ModeVerdict) {
+        if let Some(now) = in_effect(verdict) {
+            self.0.insert(napi, now);
+        }
+    }
+}
+
+fn in_effect(verdict: &ModeVerdict) -> Option<bool> {
+    match verdict {
+        ModeVerdict::InEffect(_) => Some(true),
+        ModeVerdict::NotInEffect(_) => Some(false),
+        ModeVerdict::CannotTell(_) => None,
     }
 }
 
@@ -156,7 +168,7 @@ impl EffectWatch {
                 return Ok((Vec::new(), None));
             }
         };
-        let awaits_first = self.last.0.is_empty() && !self.is_reported;
+        let awaits_first = self.last.0.is_empty() && !self.is_reported && !self.has_judged;
         if counting.began.elapsed() < if awaits_first { FIRST_AFTER } else { PERIOD } {
             return Ok((Vec::new(), None));
         }
@@ -165,6 +177,7 @@ impl EffectWatch {
         if counting.began.elapsed() < PERIOD && !counting.suffices(&polls) {
             return Ok((Vec::new(), None));
         }
+        self.has_judged = true;
         let launched = attachment.is_launched();
         let steers = attachment.steers();
         let attached = AttachedMode { mode: request.mode, launched, steers, pins: steers };
@@ -173,16 +186,20 @@ impl EffectWatch {
             if is_measured_now(attachment) {
                 continue;
             }
-            // The cause needs a snapshot, so it is looked for only if the verdict is reported.
-            let first = judge(&request.mode, &seen, || NoPollCause::Unknown { seen: String::new() });
+            // The cause needs a snapshot, so it is looked for only if the verdict would be reported.
+            let mut verdict = judge(&request.mode, &seen, || NoPollCause::Unknown { seen: String::new() });
             let is_first = !self.last.0.contains_key(&seen.napi);
-            let is_news = self.last.is_news(seen.napi, &first, self.is_reported);
-            judged.push((seen, first));
+            if self.last.is_news(seen.napi, &verdict, self.is_reported) {
+                let cause = || no_poll_cause_now(None, programs, seen.napi).if_attached(&attached);
+                verdict = judge(&request.mode, &seen, cause);
+            }
+            // The cause can be that the packets are those of others, which shows nothing.
+            let is_news = self.last.is_news(seen.napi, &verdict, self.is_reported);
+            self.last.record(seen.napi, &verdict);
+            judged.push((seen, verdict.clone()));
             if !is_news {
                 continue;
             }
-            let verdict =
-                judge(&request.mode, &seen, || no_poll_cause_now(None, programs, seen.napi).if_attached(&attached));
             match &verdict {
                 ModeVerdict::InEffect(why) => info!(napi = seen.napi.get(), %why, "the mode is in effect"),
                 ModeVerdict::NotInEffect(why) | ModeVerdict::CannotTell(why) => {
@@ -226,7 +243,12 @@ mod tests {
     fn only_changes_between_certain_verdicts_are_news() {
         let napi = NapiId::from_kernel(8_193).unwrap();
         let mut last = LastVerdicts::default();
-        let mut is_news = |verdict: fn(String) -> ModeVerdict| last.is_news(napi, &verdict(String::new()), true);
+        let mut is_news = |verdict: fn(String) -> ModeVerdict| {
+            let verdict = verdict(String::new());
+            let is_news = last.is_news(napi, &verdict, true);
+            last.record(napi, &verdict);
+            is_news
+        };
         assert!(!is_news(ModeVerdict::InEffect), "attach has reported the first verdict");
         assert!(!is_news(ModeVerdict::CannotTell));
         assert!(is_news(ModeVerdict::NotInEffect));

@@ -72,6 +72,7 @@ fn rows() -> Vec<Row> {
             "the cause is unknown: epoll 5 of server 4242 watches 2 sockets of the queue, and 1 thread sleeps in it",
             "",
         ),
+        row(vec![("/processes/0/pid", json!(4_243))], vec![], "the programs have no TCP or UDP socket", ""),
         row(
             vec![("/processes/0/files/epolls", json!([]))],
             vec![],
@@ -206,13 +207,14 @@ fn number(cause: &NoPollCause) -> usize {
         NoPollCause::Unknown { .. } => 8,
         NoPollCause::ListenersOnly => 9,
         NoPollCause::OfFirstDatagram { .. } => 10,
+        NoPollCause::NoSocket => 11,
     }
 }
 
 #[test]
 fn every_cause_has_a_row() {
     let numbers: BTreeSet<usize> = rows().iter().map(|row| number(&cause(row))).collect();
-    assert_eq!(numbers, (0..=10).collect());
+    assert_eq!(numbers, (0..=11).collect());
 }
 
 #[test]

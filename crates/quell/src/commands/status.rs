@@ -30,7 +30,7 @@ use crate::render::reverted::ConfirmReport;
 use crate::render::status::{AppliedReport, StatusReport};
 
 /// Time for which programs are observed, and the time for which they are observed again if that did not suffice.
-const OBSERVED: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(800)];
+const OBSERVED: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(1)];
 
 /// Options of both commands.
 #[derive(Debug, Args)]
