@@ -361,6 +361,7 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
             (Some(NoQueueCause::GroOff { .. }), _) => NextStep::Fix { finding: GRO_OFF_ID },
             // The judge of the measurement was its only client.
             (_, Answered::By(answer)) => of_unattached(present, can_steer, Answered::By(answer)),
+            (Some(NoQueueCause::NoDatagram), Answered::Missing(_)) => NextStep::AwaitDatagrams,
             (_, Answered::Missing(_)) => NextStep::AwaitClients,
         },
         (None, None, None, None) => of_unattached(present, can_steer, measured()),

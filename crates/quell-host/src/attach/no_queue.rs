@@ -34,6 +34,9 @@ pub enum NoQueueCause {
         connections: usize,
         fix: FixText,
     },
+    /// No unconnected UDP socket of the programs has recorded a queue, and they have no other socket. A socket records
+    /// that of its first datagram (`sk_mark_napi_id_once` in `include/net/busy_poll.h`), also if it was none.
+    NoDatagram,
     #[default]
     NoPacket,
 }
@@ -65,6 +68,10 @@ pub(crate) fn no_queue_cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>
     let namespaces: BTreeSet<u64> = sockets.iter().map(|socket| socket.namespace).collect();
     if let Some(device) = namespaces.into_iter().find_map(|namespace| veth_without_napi(query, namespace, &sockets)) {
         return NoQueueCause::GroOff { device: device.name.clone(), fix: gro_on(query, device).text() };
+    }
+    let is_silent_udp = |socket: &&SnapshotSocket| socket.records_first_napi() && socket.napi.known() == Some(&None);
+    if !sockets.is_empty() && sockets.iter().all(is_silent_udp) {
+        return NoQueueCause::NoDatagram;
     }
     let bypassing: Vec<&SnapshotSocket> = sockets.into_iter().filter(|socket| bypasses_napi(socket)).collect();
     match fix_of_bypass(query, &bypassing).first() {
@@ -155,6 +162,7 @@ impl fmt::Display for NoQueueCause {
                 let connections = counted(*connections, "connection");
                 write!(f, "the packets of {connections} pass no NAPI instance and have no queue: {}", to_do(fix))
             }
+            Self::NoDatagram => write!(f, "the UDP sockets have received from no queue: {FIRST_DATAGRAM}"),
             Self::NoPacket => f.write_str("no socket of the programs has received a packet through a queue"),
         }
     }
@@ -166,6 +174,11 @@ fn to_do(fix: &FixText) -> Cow<'_, str> {
         FixText::Advice(advice) => advice.into(),
     }
 }
+
+/// What an unconnected UDP socket without a queue can lack.
+pub const FIRST_DATAGRAM: &str = "either no datagram has come yet, or the first one passed no NAPI instance, which a UDP socket keeps: if datagrams \
+     do come, let them pass one (on a veth: GRO on here, and `ethtool -K PEER tso off gso off` at the other end), then \
+     restart the program";
 
 /// What gives programs a queue, in every case.
 pub const SEND_REQUESTS: &str =

@@ -93,6 +93,8 @@ pub enum NextStep {
     },
     /// Wait: it has no connection through a queue at present.
     AwaitClients,
+    /// Wait for datagrams, or restart it: its UDP sockets have recorded no queue.
+    AwaitDatagrams,
 }
 
 /// What measurements say about a server, or that one is missing.

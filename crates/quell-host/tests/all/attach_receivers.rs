@@ -4,10 +4,12 @@
 use quell_host::attach::no_queue::NoQueueCause;
 use quell_host::attach::plan;
 use quell_host::attach::plan::Limitation;
+use quell_host::servers::NextStep;
 use quell_linux::Pid;
 use serde_json::{Value, json};
 
 use crate::attach_plans::{MEMCACHED, plan_of, request, untouched, with_ring};
+use crate::servers::{Facts, only};
 use crate::snapshots::{healthy, set, snapshot};
 
 /// The program watches no socket by epoll and waits in this call.
@@ -267,4 +269,19 @@ fn a_program_without_epoll_is_not_refused_if_it_may_be_polled_otherwise() {
     let both = [MEMCACHED, 5_000].into_iter().filter_map(Pid::new).collect();
     let plan = plan(&snapshot(&service), None, &both, &request("suspend20"));
     assert!(plan.impossible.is_empty() && plan.queues().count() == 2, "{plan:?}");
+}
+
+#[test]
+fn a_udp_server_without_a_queue_may_have_had_a_first_datagram_past_napi() {
+    let mut host = untouched();
+    for socket in 0..5 {
+        set(&mut host, &format!("/sockets/{socket}/napi"), json!(null));
+        set(&mut host, &format!("/sockets/{socket}/remote"), json!(null));
+        set(&mut host, &format!("/sockets/{socket}/protocol"), json!("udp"));
+        set(&mut host, &format!("/sockets/{socket}/state"), json!("close"));
+    }
+    let cause = plan_of(&host, "suspend200").without_queue.unwrap();
+    assert_eq!(cause, NoQueueCause::NoDatagram);
+    assert!(cause.to_string().ends_with("then restart the program"), "{cause}");
+    assert_eq!(only(&host, &Facts::default()).next, NextStep::AwaitDatagrams);
 }

@@ -274,6 +274,7 @@ fn next(server: &HostServer, fixes: Fixes) -> String {
             },
         ),
         NextStep::AwaitExperiment { pid } => format!("wait: an experiment (PID {pid}) compares modes on it"),
+        NextStep::AwaitDatagrams => "no datagram through a queue".to_owned(),
         NextStep::AwaitClients => {
             let known = to_change(server).map(|_| format!(" (known now: {EPOLL_MIXES_NAPIS})"));
             format!("no connection through a queue{}: send requests, then again", known.unwrap_or_default())

@@ -416,7 +416,10 @@ fn refuse(report: &render::Report<'_>, args: &AttachArgs) -> Result<(), Failure>
     if report.sets_nothing() {
         let cause = match &report.plan.without_queue {
             Some(
-                cause @ (NoQueueCause::GroOff { .. } | NoQueueCause::Bypass { .. } | NoQueueCause::NoNetworkSocket),
+                cause @ (NoQueueCause::GroOff { .. }
+                | NoQueueCause::Bypass { .. }
+                | NoQueueCause::NoDatagram
+                | NoQueueCause::NoNetworkSocket),
             ) => cause.to_string(),
             _ => {
                 "no TCP or UDP socket of the programs has received from a queue. Loopback, raw and packet sockets have \

@@ -11,7 +11,7 @@ use quell_linux::visible::{counted, noun};
 /// later; absent if this command does so itself.
 pub(super) fn text(plan: &AttachPlan, follows: Option<&str>) -> String {
     let mut text = match &plan.without_queue {
-        Some(cause @ (NoQueueCause::GroOff { .. } | NoQueueCause::Bypass { .. })) => {
+        Some(cause @ (NoQueueCause::GroOff { .. } | NoQueueCause::Bypass { .. } | NoQueueCause::NoDatagram)) => {
             format!("NO QUEUE IS SET YET: {cause}\n")
         }
         _ if plan.unassigned_epolls.is_empty() => return String::new(),

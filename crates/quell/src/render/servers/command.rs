@@ -75,6 +75,7 @@ pub(super) fn command(server: &HostServer, fixes: Fixes) -> Option<String> {
         | NextStep::Keep { .. }
         | NextStep::AwaitExperiment { .. }
         | NextStep::NoModeHelps
+        | NextStep::AwaitDatagrams
         | NextStep::NothingToGain(_) => None,
     }
 }

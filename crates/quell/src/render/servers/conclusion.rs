@@ -3,6 +3,7 @@
 use std::mem::discriminant;
 
 use quell_host::attach::attached::Unfinished;
+use quell_host::attach::no_queue::FIRST_DATAGRAM;
 use quell_host::attach::payoff::DoesItPay;
 use quell_host::findings::{EPOLL_MIXES_NAPIS, FixText};
 use quell_host::servers::{HostServer, NextStep, ServerWait, Suspension};
@@ -39,7 +40,7 @@ pub(super) fn most_urgent(servers: &[HostServer]) -> Option<&HostServer> {
     let rank = |server: &HostServer| match &server.next {
         // Many daemons receive a few packets without an epoll.
         NextStep::Measure { .. } if server.waits != ServerWait::Epoll => 7,
-        NextStep::AwaitClients if server.waits != ServerWait::Epoll => 9,
+        NextStep::AwaitClients | NextStep::AwaitDatagrams if server.waits != ServerWait::Epoll => 9,
         NextStep::Fix { .. } | NextStep::FindStall { .. } => 0,
         NextStep::Check if pays_not(server) => 1,
         NextStep::Return { .. } => 1,
@@ -51,6 +52,7 @@ pub(super) fn most_urgent(servers: &[HostServer]) -> Option<&HostServer> {
         NextStep::Keep { .. } => 6,
         NextStep::AwaitExperiment { .. }
         | NextStep::AwaitClients
+        | NextStep::AwaitDatagrams
         | NextStep::NoModeHelps
         | NextStep::NothingToGain(_) => 8,
     };
@@ -194,6 +196,9 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
         NextStep::AwaitExperiment { pid: by } => {
             format!("an experiment (PID {by}) compares modes on {name} {pid}: wait for its end")
         }
+        NextStep::AwaitDatagrams => {
+            format!("no UDP socket of {name} {pid} has received from a queue: {FIRST_DATAGRAM}")
+        }
         NextStep::AwaitClients => {
             let known = to_change(first).map(|change| {
                 format!(
@@ -217,6 +222,7 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
                 | NextStep::NothingToGain(_)
                 | NextStep::AwaitExperiment { .. }
                 | NextStep::AwaitClients
+                | NextStep::AwaitDatagrams
         )
     };
     let root = if !changes_nothing(&first.next) && !is_root { " (as root)" } else { "" };
