@@ -210,7 +210,9 @@ impl EffectWatch {
             let (device, rx_queues) = (step.device.clone(), step.queues.clone());
             changes.push(EffectChange { device, rx_queues, napi: seen.napi, verdict, is_first });
         }
-        let payoff = snapshot.filter(|_| !judged.is_empty()).map(|snapshot| {
+        // Polls for packets of others say nothing about the programs.
+        let tells = judged.iter().any(|(_, verdict)| in_effect(verdict).is_some());
+        let payoff = snapshot.filter(|_| tells).map(|snapshot| {
             let fix = unpolled_queues(snapshot).into_iter().find(|(pid, _)| programs.contains(pid));
             let fix = fix.map(|(_, fix)| one_queue_if_attached(fix, &attached));
             let has_poller = request.mode.poller().is_some();
