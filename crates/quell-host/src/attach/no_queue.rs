@@ -34,8 +34,8 @@ pub enum NoQueueCause {
         connections: usize,
         fix: FixText,
     },
-    /// No unconnected UDP socket of the programs has recorded a queue, and they have no other socket. A socket records
-    /// that of its first datagram (`sk_mark_napi_id_once` in `include/net/busy_poll.h`), also if it was none.
+    /// The programs have unconnected UDP sockets only, and none has recorded a queue. Such a socket records that of its
+    /// first datagram (`sk_mark_napi_id_once` in `include/net/busy_poll.h`), also if it had none.
     NoDatagram,
     #[default]
     NoPacket,
@@ -175,10 +175,12 @@ fn to_do(fix: &FixText) -> Cow<'_, str> {
     }
 }
 
-/// What an unconnected UDP socket without a queue can lack.
-pub const FIRST_DATAGRAM: &str = "either no datagram has come yet, or the first one passed no NAPI instance, which a UDP socket keeps: if datagrams \
-     do come, let them pass one (on a veth: GRO on here, and `ethtool -K PEER tso off gso off` at the other end), then \
-     restart the program";
+/// Why an unconnected UDP socket has no queue, and what to do. The kernel does not show which of the two it is.
+pub const FIRST_DATAGRAM: &str = concat!(
+    "no datagram has come, or the first one passed no NAPI instance, which the socket remembers; if datagrams do ",
+    "come, let them pass one (veth: GRO on here, `ethtool -K PEER tso off gso off` at the other end), then restart ",
+    "the program"
+);
 
 /// What gives programs a queue, in every case.
 pub const SEND_REQUESTS: &str =

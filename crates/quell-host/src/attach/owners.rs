@@ -124,11 +124,7 @@ pub fn covered_by(
     owners: &[Attached],
 ) -> Vec<CoveredOwner> {
     let is_covered = |own: &NapiSettingsChange| {
-        let differs = |&attribute: &NapiAttribute, new: &PartialNapiSettings| {
-            new.get(attribute).zip(own.new.get(attribute)).is_some_and(|(new, own)| new != own)
-        };
-        let mut its = planned.iter().filter(|(napi, _)| napi.get() == own.napi_id);
-        its.any(|(_, new)| NapiAttribute::ALL.iter().any(|attribute| differs(attribute, new)))
+        planned.iter().any(|(napi, new)| napi.get() == own.napi_id && !covering(&own.new, new).is_empty())
     };
     let others = owners.iter().filter(|one| one.history.targets.iter().all(|target| !programs.contains(&target.pid)));
     let covered = others.filter(|one| queues(one).any(is_covered));
@@ -151,15 +147,20 @@ pub fn covered_values(change: &NapiSettingsChange, own: &Path, owners: &[Attache
     let newer =
         newer.filter(|(_, queue)| queue.is_of_the_queue_of(change) && queue.set_at_boot_ns > change.set_at_boot_ns);
     let covered = newer.filter_map(|(owner, queue)| {
-        let differs = |attribute: &NapiAttribute| {
-            let (old, new) = (change.new.get(*attribute)?, queue.new.get(*attribute)?);
-            (old != new).then_some((*attribute, new))
-        };
-        let now: PartialNapiSettings = NapiAttribute::ALL.iter().filter_map(differs).collect();
+        let now = covering(&change.new, &queue.new);
         (!now.is_empty()).then_some((queue.set_at_boot_ns, owner, now))
     });
     let (_, owner, now) = covered.max_by_key(|(at, ..)| *at)?;
     Some(CoveredValues { now, owner: owner.purpose().clone(), programs: owner.history.targets.clone() })
+}
+
+/// The values of `newer` for attributes that `older` has with other values.
+fn covering(older: &PartialNapiSettings, newer: &PartialNapiSettings) -> PartialNapiSettings {
+    let differs = |attribute: &NapiAttribute| {
+        let (old, new) = (older.get(*attribute)?, newer.get(*attribute)?);
+        (old != new).then_some((*attribute, new))
+    };
+    NapiAttribute::ALL.iter().filter_map(differs).collect()
 }
 
 fn queues(attached: &Attached) -> impl Iterator<Item = &NapiSettingsChange> {

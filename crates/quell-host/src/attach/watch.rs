@@ -104,8 +104,9 @@ impl AttachmentWatch {
 struct EffectWatch {
     counting: Option<PollCounting>,
     last: LastVerdicts,
-    /// Whether it has judged the queues, although it may not have been able to tell.
-    has_judged: bool,
+    /// Whether a snapshot has shown that packets were those of others, which says nothing about the programs. A snapshot
+    /// takes too long for one per [`FIRST_AFTER`].
+    saw_others: bool,
     /// Whether the mode paid when this was reported last.
     pays: Option<Discriminant<DoesItPay>>,
     /// Whether it was reported to be in effect before the watch began.
@@ -168,7 +169,7 @@ impl EffectWatch {
                 return Ok((Vec::new(), None));
             }
         };
-        let awaits_first = self.last.0.is_empty() && !self.is_reported && !self.has_judged;
+        let awaits_first = self.last.0.is_empty() && !self.is_reported && !self.saw_others;
         if counting.began.elapsed() < if awaits_first { FIRST_AFTER } else { PERIOD } {
             return Ok((Vec::new(), None));
         }
@@ -177,7 +178,6 @@ impl EffectWatch {
         if counting.began.elapsed() < PERIOD && !counting.suffices(&polls) {
             return Ok((Vec::new(), None));
         }
-        self.has_judged = true;
         let launched = attachment.is_launched();
         let steers = attachment.steers();
         let attached = AttachedMode { mode: request.mode, launched, steers, pins: steers };
@@ -187,19 +187,21 @@ impl EffectWatch {
                 continue;
             }
             // The cause needs a snapshot, so it is looked for only if the verdict would be reported.
-            let mut verdict = judge(&request.mode, &seen, || NoPollCause::Unknown { seen: String::new() });
-            let is_first = !self.last.0.contains_key(&seen.napi);
-            if self.last.is_news(seen.napi, &verdict, self.is_reported) {
-                let cause = || no_poll_cause_now(None, programs, seen.napi).if_attached(&attached);
-                verdict = judge(&request.mode, &seen, cause);
-            }
-            // The cause can be that the packets are those of others, which shows nothing.
-            let is_news = self.last.is_news(seen.napi, &verdict, self.is_reported);
-            self.last.record(seen.napi, &verdict);
-            judged.push((seen, verdict.clone()));
-            if !is_news {
+            let without_cause = judge(&request.mode, &seen, || NoPollCause::Unknown { seen: String::new() });
+            if !self.last.is_news(seen.napi, &without_cause, self.is_reported) {
+                self.last.record(seen.napi, &without_cause);
+                judged.push((seen, without_cause));
                 continue;
             }
+            let cause = || no_poll_cause_now(None, programs, seen.napi).if_attached(&attached);
+            let verdict = judge(&request.mode, &seen, cause);
+            if in_effect(&verdict).is_none() {
+                self.saw_others = true;
+                continue;
+            }
+            let is_first = !self.last.0.contains_key(&seen.napi);
+            self.last.record(seen.napi, &verdict);
+            judged.push((seen, verdict.clone()));
             match &verdict {
                 ModeVerdict::InEffect(why) => info!(napi = seen.napi.get(), %why, "the mode is in effect"),
                 ModeVerdict::NotInEffect(why) | ModeVerdict::CannotTell(why) => {
@@ -210,9 +212,7 @@ impl EffectWatch {
             let (device, rx_queues) = (step.device.clone(), step.queues.clone());
             changes.push(EffectChange { device, rx_queues, napi: seen.napi, verdict, is_first });
         }
-        // Polls for packets of others say nothing about the programs.
-        let tells = judged.iter().any(|(_, verdict)| in_effect(verdict).is_some());
-        let payoff = snapshot.filter(|_| tells).map(|snapshot| {
+        let payoff = snapshot.filter(|_| !judged.is_empty()).map(|snapshot| {
             let fix = unpolled_queues(snapshot).into_iter().find(|(pid, _)| programs.contains(pid));
             let fix = fix.map(|(_, fix)| one_queue_if_attached(fix, &attached));
             let has_poller = request.mode.poller().is_some();

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use quell_host::attach::attached::{attached_modes, in_use};
 use quell_host::attach::measured::settings_below;
+use quell_host::attach::owners::{CoveredOwner, covered_by};
 use quell_host::attach::{Attached, AttachedMode, Targets};
 use quell_host::findings::workers_can_be_pinned;
 use quell_host::servers::{EarlierAnswers, JudgedMode, MeasuredStep, NextStep, measured_step};
 use quell_host::snapshot::Snapshot;
-use quell_linux::Pid;
-use quell_mode::DeliveryMode;
+use quell_linux::{NapiId, Pid};
+use quell_mode::{DeliveryMode, PartialNapiSettings};
 use quell_report::words;
 use quell_result::store::ResultStore;
 
@@ -42,6 +43,11 @@ pub(super) fn measured(
 ) -> Option<MeasuredStep> {
     let below = below(now, programs, &in_use(&journal()).unwrap_or_default());
     measured_step(now, programs, answers, &JudgedMode { below, ..*judged })
+}
+
+/// The owners that these values of queues, set for `programs`, cover.
+pub(super) fn covers(planned: &[(NapiId, PartialNapiSettings)], programs: &BTreeSet<Pid>) -> Vec<CoveredOwner> {
+    covered_by(planned, programs, &in_use(&journal()).unwrap_or_default())
 }
 
 /// The mode that journals record for programs, as commands about them have it.

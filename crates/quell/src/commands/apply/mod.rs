@@ -17,8 +17,7 @@ use quell_change::journal::{History, Purpose};
 use quell_change::persistent::{self, Persistent};
 use quell_change::transaction::ChangeError;
 use quell_host::apply::{self, Applied, ApplyError, ApplyRequest, observe};
-use quell_host::attach::attached::in_use;
-use quell_host::attach::owners::{CoveredOwner, covered_by};
+use quell_host::attach::owners::CoveredOwner;
 use quell_host::findings::Finding;
 use quell_host::plan::{PlanInput, ProfilePlan};
 use quell_linux::netns::NamespaceName;
@@ -28,6 +27,7 @@ use quell_mode::parse_duration;
 use quell_mode::profile::{Profile, ProfileError};
 
 use super::attach::ask;
+use super::earlier::covers;
 use super::snapshot_scope::is_missing;
 use super::stalls;
 use crate::exit::{Exit, Failure};
@@ -104,14 +104,14 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
     let (observed, plan) = look(&request, args.wait_for_link)?;
     let forecast = || apply::forecast(&journal(), &observed, &plan);
     let findings = Progress::during("observing the programs", forecast).map_err(failure)?;
-    let covers = covered_by(&plan.values(), &BTreeSet::new(), &in_use(&journal()).unwrap_or_default());
+    let covers = covers(&plan.values(), &BTreeSet::new());
     let lines: Vec<String> = finding_lines(&findings).into_iter().chain(covers.iter().map(covered_line)).collect();
     lines.iter().for_each(|line| output::say(line));
     say_what_programs_need(&profile, &name);
     let stall = findings.iter().find(|finding| finding.predicts_stall()).filter(|_| !args.accept_stalls);
     if args.dry_run || stall.is_some() {
         if args.dry_run {
-            show(&plan, (&covers, &findings), args.json)?;
+            show(&plan, &covers, &findings, args.json)?;
             if let Some(time) = args.confirm {
                 output::say(&format!("would be rolled back in {} s unless you run `quell confirm`", time.as_secs()));
             }
@@ -129,7 +129,7 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
     }
     let is_shown = !lines.is_empty() && !args.json && ask::is_asked(args.yes);
     if is_shown {
-        show(&plan, (&covers, &findings), false)?;
+        show(&plan, &covers, &findings, false)?;
     }
     if !lines.is_empty() {
         ask::on_terminal(args.yes, "apply?")?;
@@ -146,7 +146,7 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
         }
         applied => applied.map_err(failure)?,
     };
-    let shown = if is_shown { Ok(()) } else { show(&applied.plan, (&covers, &findings), args.json) };
+    let shown = if is_shown { Ok(()) } else { show(&applied.plan, &covers, &findings, args.json) };
     say_what_next(&applied, args.confirm);
     shown
 }
@@ -203,7 +203,7 @@ fn refused(error: &ProfileError) -> Failure {
     Failure::usage(format!("{error}\n{}", error.caret()))
 }
 
-fn show(plan: &ProfilePlan, (covers, findings): (&[CoveredOwner], &[Finding]), json: bool) -> Result<(), Failure> {
+fn show(plan: &ProfilePlan, covers: &[CoveredOwner], findings: &[Finding], json: bool) -> Result<(), Failure> {
     if json { output::json(&PlanReport::new(plan, covers, findings)) } else { output::prose(&plan_tree::tree(plan)) }
 }
 

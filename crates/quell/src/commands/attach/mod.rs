@@ -20,13 +20,13 @@ use clap::{Args, value_parser};
 use quell_change::journal::{JournalError, Purpose};
 use quell_change::recovery::Reverted;
 use quell_change::transaction::{ChangeError, ChangeStage};
-use quell_host::attach::attached::{in_use, refuse_what_is_attached};
+use quell_host::attach::attached::refuse_what_is_attached;
 use quell_host::attach::consequences::consequences_observed;
 use quell_host::attach::hand_over::{Earlier, HAND_OVER, find_earlier, recall_values_before};
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause_now};
 use quell_host::attach::no_queue::NoQueueCause;
 use quell_host::attach::own_work::has_backlog;
-use quell_host::attach::owners::{covered_by, refuse_under_owners};
+use quell_host::attach::owners::refuse_under_owners;
 use quell_host::attach::payoff::packets_per_s;
 use quell_host::attach::placement::{Groups, Placement, PlacementResult, Wanted, decide};
 use quell_host::attach::plan::{QueueStep, polls_epolls};
@@ -50,7 +50,7 @@ use args::AttachProgramsArgs;
 
 use self::left::{leave, reverted_meanwhile};
 use self::watch::QueueWatch;
-use super::earlier::{cost_of, earlier_answers, measured, recorded};
+use super::earlier::{cost_of, covers, earlier_answers, measured, recorded};
 use super::placement_args::PlacementArgs;
 use super::stalls;
 use super::status::queue_sharers;
@@ -124,7 +124,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     if let Earlier::Differs(restored) = &earlier {
         restored.iter().for_each(|earlier| recall_values_before(&mut plan, &earlier.history));
     }
-    plan.covers = covered_by(&plan.values(), &targets.pids(), &in_use(&journal()).unwrap_or_default());
+    plan.covers = covers(&plan.values(), &targets.pids());
     let mode = request.mode;
     plan.log();
     for finding in &findings {

@@ -8,11 +8,10 @@ use std::ops::ControlFlow;
 use quell_change::journal::JournalError;
 use quell_change::recovery::Reverted;
 use quell_change::transaction::ChangeStage;
-use quell_host::attach::attached::in_use;
 use quell_host::attach::consequences::consequences;
 use quell_host::attach::instances::InstanceWatch;
 use quell_host::attach::launch::{devices_with_queues, plan_of_devices};
-use quell_host::attach::owners::{covered_by, refuse_under_owners};
+use quell_host::attach::owners::refuse_under_owners;
 use quell_host::attach::placement::{Placement, Wanted};
 use quell_host::attach::{AttachError, AttachPlan, AttachRequest, Attachment, EpollsSetBy, Selection, Targets};
 use quell_host::findings::Finding;
@@ -25,6 +24,7 @@ use quell_mode::{DeliveryMode, EpollParams};
 use super::verify::Verifier;
 use crate::commands::attach::watch::{MissingQueues, QueueEvents, QueueWatch};
 use crate::commands::attach::{ask, failure, keeper, poller};
+use crate::commands::earlier::covers;
 use crate::commands::snapshot_scope::not_taken;
 use crate::commands::stalls::StallForecast;
 use crate::exit::{Exit, Failure};
@@ -54,7 +54,7 @@ pub(super) fn plan(choice: &LaunchChoice, wanted: &Wanted) -> Result<(AttachPlan
     }
     let named = choice.devices.as_ref().map(|chosen| chosen.value.as_slice());
     let mut plan = plan_of_devices(&snapshot, named, &choice.mode.value).map_err(Failure::usage)?;
-    plan.covers = covered_by(&plan.values(), &BTreeSet::new(), &in_use(&journal()).unwrap_or_default());
+    plan.covers = covers(&plan.values(), &BTreeSet::new());
     let mut findings = consequences(&snapshot, None, &plan);
     findings.retain(Finding::is_about_queues);
     Ok((plan, findings))
