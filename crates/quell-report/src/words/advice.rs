@@ -7,6 +7,7 @@ use quell_result::experiment::{ExperimentResult, SubjectFacts};
 use quell_result::facts::{PlacementFacts, ProgramsFacts};
 use quell_result::tune::TuneFile;
 
+use super::conclusion::worse_mode;
 use crate::words;
 
 /// A sentence without a full stop, and the command that follows it.
@@ -48,7 +49,7 @@ pub fn cost_of(document: &ResultDocument, mode: &DeliveryMode) -> Option<String>
         Conclusion::NotDecidable { worse, .. } => worse.into_iter().find(|one| one.mode == mode.to_string())?,
         _ => return None,
     };
-    Some(words::worse_mode(&costs))
+    Some(worse_mode(&costs))
 }
 
 /// What an experiment advises. `None` if it measures no times, or is empty.
