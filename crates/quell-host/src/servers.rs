@@ -27,7 +27,7 @@ pub use measured::{JudgedMode, MeasuredStep, measured_step};
 pub use next_step::NextStep;
 pub use suspension::Suspension;
 
-use crate::attach::effect::{EffectOnQueue, judge};
+use crate::attach::effect::{EffectOnQueue, PACKETS_TO_JUDGE, judge};
 use crate::attach::no_poll::{NoPollCause, cause};
 use crate::attach::no_queue::{NoQueueCause, no_queue_cause};
 use crate::attach::own_work::{OwnWork, has_backlog, worked_by, worked_ns};
@@ -83,6 +83,10 @@ pub struct HostServer {
     pub modes: Vec<DeliveryMode>,
     /// CPUs that it used between the snapshots; absent with one snapshot.
     pub cpus: Option<f64>,
+    /// Packets per second from its queues; absent if they were not counted.
+    pub packets_per_s: Option<u64>,
+    /// Whether these are too few to judge a mode, and to gain from one.
+    pub has_few_packets: bool,
     /// Local address of most of its connections from queues; without one, an address on which it listens, also a wildcard.
     pub address: Option<SocketAddr>,
     /// Number of kinds of serious findings about it.
@@ -264,7 +268,8 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let epolls: Vec<&EpollContext<'_>> = query.epolls().filter(|epoll| pids.contains(&epoll.process.pid)).collect();
     let receiving: Vec<&EpollContext<'_>> = epolls.iter().copied().filter(|epoll| !epoll.by_napi.is_empty()).collect();
     let files = processes.iter().filter_map(|process| process.files.known());
-    let queues: BTreeSet<NapiId> = files.flat_map(|files| query.napis_of(files)).collect();
+    let queues: BTreeSet<NapiId> =
+        files.flat_map(|files| query.napis_of(files)).filter(|&napi| query.napi(napi).is_some()).collect();
     let waits = if receiving.is_empty() { other_wait(query, processes, &epolls) } else { ServerWait::Epoll };
     let in_epolls = receiving.iter().flat_map(|epoll| &epoll.waiters).map(|(thread, _)| thread.tid);
     let in_calls = processes.iter().flat_map(|process| process.threads.known_elements());
@@ -274,8 +279,11 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let is_idle = queues.is_empty();
     let expected = || processes.iter().filter_map(|process| expected_device(query, process)).flat_map(receiving_napis);
     let its_queues = if is_idle { expected().collect() } else { queues.clone() };
-    let about: Vec<&Finding> =
-        known.findings.iter().filter(|finding| concerns(query, finding, processes, &its_queues)).collect();
+    let is_about = |finding: &&Finding| {
+        let is_of_receivers = is_idle && finding.judges_settings();
+        !is_of_receivers && concerns(query, finding, processes, &its_queues)
+    };
+    let about: Vec<&Finding> = known.findings.iter().filter(is_about).collect();
     let count = |severity| kinds_of(severity, about.iter().copied());
     let answers = processes.iter().find_map(|process| known.measured.get(&(process.pid, process.name.clone())));
     let is_steered = attached.is_some_and(|it| it.steers);
@@ -391,6 +399,10 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         queue_per_epoll: mixing.or_else(|| QueuePerEpoll::expected(query, processes).filter(|_| is_idle)),
         modes,
         cpus: programs_cpu_ns.zip(query.interval_ns()).map(|(ran, interval)| ran as f64 / interval as f64),
+        packets_per_s: load.filter(|_| !is_idle),
+        has_few_packets: !is_idle
+            && load.is_some()
+            && samples.iter().all(|(_, sample)| sample.packets < PACKETS_TO_JUDGE),
         serious: count(Severity::Serious),
         warnings: count(Severity::Warning),
         notes: count(Severity::Note),

@@ -72,6 +72,17 @@ pub enum Conclusion {
     },
 }
 
+impl Conclusion {
+    /// The same with what the recommended mode costs besides.
+    pub(crate) fn with_costs(mut self, beside: &Standing) -> Self {
+        if let Self::Use { costs, undecided, .. } = &mut self {
+            costs.extend(beside.costs(|_| true));
+            undecided.extend(beside.undecided(|_| true));
+        }
+        self
+    }
+}
+
 /// Why the present mode stays.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WhyKeep {

@@ -167,7 +167,7 @@ impl Standing {
     }
 
     /// By quantity, in the order of the loads.
-    fn undecided(&self, of: fn(&AtLoad) -> bool) -> Vec<UndecidedCost> {
+    pub(crate) fn undecided(&self, of: fn(&AtLoad) -> bool) -> Vec<UndecidedCost> {
         let of_load = self
             .0
             .iter()

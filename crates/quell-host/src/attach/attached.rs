@@ -235,6 +235,16 @@ pub fn root<'a>(
     ancestors.filter_map(|pid| programs.iter().find(|other| other.pid == pid)).last().unwrap_or(program)
 }
 
+/// Attachments of these programs that nobody undoes, so that the next command that changes something does.
+pub fn orphans(journal: &Journal, targets: &Targets) -> Result<Vec<Attached>, AttachError> {
+    let is_living = |target: &TargetProgram| targets.living().any(|living| living.is_same_process(target));
+    let is_orphan = |attached: &Attached| {
+        let is_meant = attached.mode().is_some() && attached.history.targets.iter().any(is_living);
+        is_meant && !attached.is_locked && !attached.is_owner_visible()
+    };
+    Ok(in_use(journal)?.into_iter().filter(is_orphan).collect())
+}
+
 /// Checks that none of the programs is attached, takes part in an experiment, or belongs to a lab that measures it.
 pub fn refuse_what_is_attached(journal: &Journal, targets: &Targets) -> Result<(), AttachError> {
     for attached in in_use(journal)? {

@@ -10,12 +10,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::no_poll::{NoPollCause, SEE_HOW_IT_WAITS};
-use super::own_work::worked_ns;
+use super::own_work::{OwnWork, worked_ns};
 use crate::findings::Fix;
 use crate::findings::text::time_text;
 
 /// Minimum number of packets for a verdict.
-pub(super) const PACKETS_TO_JUDGE: u64 = 200;
+pub(crate) const PACKETS_TO_JUDGE: u64 = 200;
 /// Of this many polls by a program that receives events, at least one should find its queue suspended. The other polls
 /// belong to calls that return no events.
 const POLLS_PER_SUSPENSION: u64 = 10;
@@ -265,9 +265,15 @@ fn never_polled(seen: &EffectOnQueue, cause: impl FnOnce() -> NoPollCause) -> (M
         ModeVerdict::NotInEffect(_) => {
             let cause = cause();
             let text = format!("{text}: {cause}");
-            match cause.is_none_of_the_programs() {
-                true => (ModeVerdict::CannotTell(text), None),
-                false => (ModeVerdict::NotInEffect(text), cause.fix()),
+            // Its next events are there at each call, so that it never polls: no evidence about a lower load.
+            let work = OwnWork::of_queues([seen]).filter(|_| matches!(cause, NoPollCause::NobodySleeps { .. }));
+            match (cause.is_none_of_the_programs(), work) {
+                (_, Some(OwnWork { cpu_ns_per_packet })) => {
+                    let work = time_text(cpu_ns_per_packet);
+                    (ModeVerdict::CannotTell(format!("{text}; it works for {work} of CPU time per packet")), None)
+                }
+                (true, None) => (ModeVerdict::CannotTell(text), None),
+                (false, None) => (ModeVerdict::NotInEffect(text), cause.fix()),
             }
         }
         other => (other, None),

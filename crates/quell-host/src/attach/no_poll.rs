@@ -17,7 +17,7 @@ use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Snapshot, SnapshotSocket};
 
 pub(super) const SEE_HOW_IT_WAITS: &str =
-    "`quell doctor` observes how the program waits; a mode that only defers does not depend on it";
+    "see the other findings of `quell doctor` about how it waits; a mode that only defers does not depend on it";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoPollCause {
@@ -252,7 +252,9 @@ impl NoPollCause {
     #[must_use]
     pub fn fix(&self) -> Option<Fix> {
         let text = match self {
-            Self::NoEpoll | Self::ListenersOnly => "choose a mode that only defers, such as defer20",
+            Self::NoEpoll | Self::ListenersOnly => {
+                "choose a mode that only defers, such as defer20, if a measurement finds that it pays"
+            }
             Self::NoSocket | Self::TrafficOfOthers { .. } | Self::Unknown { .. } => return None,
             Self::Found(finding) => return finding.fix.first().cloned(),
             Self::Moved { again, .. } | Self::NotEnabled { again, .. } => {
@@ -306,5 +308,31 @@ impl fmt::Display for NoPollCause {
             }
             Self::Unknown { seen } => write!(f, "the cause is unknown: {seen}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quell_sampler::QueueSample;
+
+    use super::*;
+    use crate::attach::effect::{EffectOnQueue, ModeVerdict, suspension_of};
+
+    #[test]
+    fn a_program_that_has_its_next_events_at_each_call_is_no_evidence_against_the_mode() {
+        let verdict = |worked_ns| {
+            let mut sample = QueueSample { packets: 300, ..QueueSample::default() };
+            sample.polls.timer = 5_000;
+            let seen = EffectOnQueue {
+                programs_cpu_ns: Some(900_000_000),
+                programs_worked_ns: Some(worked_ns),
+                ..EffectOnQueue::of(NapiId::from_kernel(9_000).unwrap(), 1_000_000_000, &sample)
+            };
+            let epoll = NamedEpoll { fd: 5, process: "app".to_owned(), pid: Pid::of_this_process() };
+            suspension_of(&seen, 20_000_000, || NoPollCause::NobodySleeps { epoll }).0
+        };
+        let ModeVerdict::CannotTell(why) = verdict(900_000_000) else { panic!("it works for longer than it waits") };
+        assert!(why.ends_with("; it works for 3 ms of CPU time per packet"), "{why}");
+        assert!(matches!(verdict(90_000_000), ModeVerdict::NotInEffect(_)), "0.3 ms per packet");
     }
 }

@@ -34,6 +34,8 @@ pub enum NoQueueCause {
         connections: usize,
         fix: FixText,
     },
+    /// All connections of the programs came through queues of a device that was removed, or is not visible.
+    DeviceGone,
     /// The programs have unconnected UDP sockets only, and none has recorded a queue. Such a socket records that of its
     /// first datagram (`sk_mark_napi_id_once` in `include/net/busy_poll.h`), also if it had none.
     NoDatagram,
@@ -68,6 +70,10 @@ pub(crate) fn no_queue_cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>
     let namespaces: BTreeSet<u64> = sockets.iter().map(|socket| socket.namespace).collect();
     if let Some(device) = namespaces.into_iter().find_map(|namespace| veth_without_napi(query, namespace, &sockets)) {
         return NoQueueCause::GroOff { device: device.name.clone(), fix: gro_on(query, device).text() };
+    }
+    let mut recorded = sockets.iter().filter_map(|socket| socket.napi.known().copied().flatten()).peekable();
+    if recorded.peek().is_some() && recorded.all(|napi| query.napi(napi).is_none()) {
+        return NoQueueCause::DeviceGone;
     }
     let is_silent_udp = |socket: &&SnapshotSocket| socket.records_first_napi() && socket.napi.known() == Some(&None);
     if !sockets.is_empty() && sockets.iter().all(is_silent_udp) {
@@ -115,7 +121,10 @@ impl AttachPlan {
     #[must_use]
     pub fn is_without_effect(&self) -> bool {
         // An epoll that is set polls nothing as long as no NAPI instance delivers to it.
-        let has_no_napi = matches!(self.without_queue, Some(NoQueueCause::GroOff { .. } | NoQueueCause::Bypass { .. }));
+        let has_no_napi = matches!(
+            self.without_queue,
+            Some(NoQueueCause::GroOff { .. } | NoQueueCause::Bypass { .. } | NoQueueCause::DeviceGone)
+        );
         self.queues().next().is_none() && (has_no_napi || self.steps.iter().all(AttachStep::is_there))
     }
 
@@ -162,6 +171,10 @@ impl fmt::Display for NoQueueCause {
                 let connections = counted(*connections, "connection");
                 write!(f, "the packets of {connections} pass no NAPI instance and have no queue: {}", to_do(fix))
             }
+            Self::DeviceGone => f.write_str(
+                "the device through which the connections came was removed, or is not visible here, so they have no queue: \
+                 let the clients reconnect",
+            ),
             Self::NoDatagram => write!(f, "the UDP sockets have received from no queue: {FIRST_DATAGRAM}"),
             Self::NoPacket => f.write_str("no socket of the programs has received a packet through a queue"),
         }

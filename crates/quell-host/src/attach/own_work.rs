@@ -7,6 +7,7 @@ use quell_linux::proc::{ProcDir, ProcRoot};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::effect::EffectOnQueue;
 use crate::snapshot::{Snapshot, SnapshotSocket};
 
 /// CPU time per packet from which on the delivery of the packet is at most a hundredth of it.
@@ -39,6 +40,16 @@ impl OwnWork {
         let cpu_ns_per_packet = worked_ns.checked_div(packets)?;
         let polls = polls_by_programs >= packets.saturating_mul(POLLS_OF_SPINNING);
         (cpu_ns_per_packet >= DOMINATES_NS && !polls).then_some(Self { cpu_ns_per_packet })
+    }
+
+    /// The same for programs that these queues serve.
+    #[must_use]
+    pub fn of_queues<'a>(queues: impl IntoIterator<Item = &'a EffectOnQueue>) -> Option<Self> {
+        let sum = |(worked, packets, polls): (Option<u64>, u64, u64), seen: &EffectOnQueue| {
+            (worked.max(seen.programs_worked_ns), packets + seen.packets, polls + seen.by_programs())
+        };
+        let (worked_ns, packets, polls_by_programs) = queues.into_iter().fold((None, 0, 0), sum);
+        Self::of(worked_ns, packets, polls_by_programs)
     }
 
     /// Part of that time that another mode can change, 0 to 1, about.

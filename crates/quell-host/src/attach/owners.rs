@@ -154,6 +154,20 @@ pub fn covered_values(change: &NapiSettingsChange, own: &Path, owners: &[Attache
     Some(CoveredValues { now, owner: owner.purpose().clone(), programs: owner.history.targets.clone() })
 }
 
+/// The newest owner that has set all values of this change of the journal `own` since: when it is undone, they stay.
+#[must_use]
+pub fn keeps_values<'a>(change: &NapiSettingsChange, own: &Path, owners: &'a [Attached]) -> Option<&'a Purpose> {
+    let has_all = |queue: &NapiSettingsChange| {
+        NapiAttribute::ALL.iter().all(|&one| change.new.get(one).is_none() || queue.new.get(one).is_some())
+    };
+    let is_newer = |queue: &NapiSettingsChange| {
+        queue.is_of_the_queue_of(change) && queue.set_at_boot_ns > change.set_at_boot_ns && has_all(queue)
+    };
+    let others = owners.iter().filter(|owner| owner.path != own);
+    let newer = others.flat_map(|owner| queues(owner).filter(|queue| is_newer(queue)).map(move |queue| (queue, owner)));
+    newer.max_by_key(|(queue, _)| queue.set_at_boot_ns).map(|(_, owner)| owner.purpose())
+}
+
 /// The values of `newer` for attributes that `older` has with other values.
 fn covering(older: &PartialNapiSettings, newer: &PartialNapiSettings) -> PartialNapiSettings {
     let differs = |attribute: &NapiAttribute| {

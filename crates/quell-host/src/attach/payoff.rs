@@ -34,7 +34,7 @@ pub struct ModePayoff {
     /// Share of the polls by programs, 0 to 1; null without polls.
     pub program_share: Option<f64>,
     /// 99th percentile of the time that packets can have waited in the queue where it is longest, in nanoseconds. Null
-    /// if most packets came by an enabled interrupt, so that they have no bound.
+    /// if most packets came by an enabled interrupt, so that they have no bound, and if too few came for a percentile.
     pub wait_p99_ns: Option<u64>,
     /// Share of the time in which the program wanted to run but waited for a CPU, 0 to 1. Null if it is unknown.
     pub cpu_wait_share: Option<f64>,
@@ -165,8 +165,7 @@ impl ModePayoff {
         let cost = queues.iter().filter_map(|(seen, _)| PollCost::of(&mode, seen)).max_by_key(PollCost::rank);
         let lacking = lacking.filter(|_| mode.poller().is_some());
         // The programs of such a mode spin, in calls that return sooner or later.
-        let worked_ns = queues.iter().filter_map(|(seen, _)| seen.programs_worked_ns).max();
-        let work = OwnWork::of(worked_ns.filter(|_| !spins(&mode)), packets, sum(EffectOnQueue::by_programs));
+        let work = OwnWork::of_queues(queues.iter().map(|(seen, _)| seen)).filter(|_| !spins(&mode));
         let pays = match (cost, fix, lacking, work) {
             _ if is(|verdict| matches!(verdict, ModeVerdict::NotInEffect(_))) => {
                 DoesItPay::NotInEffect { on_unset_epolls: false }
@@ -187,13 +186,15 @@ impl ModePayoff {
             _ => DoesItPay::CannotTell,
         };
         let waited = |(seen, _): &(EffectOnQueue, ModeVerdict)| seen.cpu_wait_share();
+        let wait_p99_ns =
+            |(seen, _): &(EffectOnQueue, ModeVerdict)| seen.wait_p99_ns.filter(|_| seen.packets >= PACKETS_TO_JUDGE);
         Self {
             mode,
             queues: queues.len(),
             packets_per_s: packets_per_s(queues.iter().map(|(seen, _)| seen)),
             polls_per_packet: ratio(polls, packets),
             program_share: ratio(sum(EffectOnQueue::by_programs), polls),
-            wait_p99_ns: queues.iter().filter_map(|(seen, _)| seen.wait_p99_ns).max(),
+            wait_p99_ns: queues.iter().filter_map(wait_p99_ns).max(),
             cpu_wait_share: queues.iter().filter_map(waited).max_by(f64::total_cmp),
             pays,
         }
@@ -499,6 +500,8 @@ mod tests {
             payoff("suspend20", &queues, None);
         assert_eq!((queues, polls_per_packet, program_share), (2, Some(0.5), Some(0.9)));
         assert_eq!((wait_p99_ns, pays), (Some(3_000), DoesItPay::MeasureToKnow));
+        let few = payoff("suspend20", &[(seen(PACKETS_TO_JUDGE - 1, 100, 50), in_effect())], None);
+        assert_eq!(few.wait_p99_ns, None, "too few for a percentile");
         let idle = payoff("suspend20", &[(seen(0, 0, 0), ModeVerdict::CannotTell("idle".to_owned()))], None);
         assert_eq!((idle.polls_per_packet, idle.program_share, idle.pays), (None, None, DoesItPay::TooFewPackets));
         let cannot_tell = |seen| payoff("suspend20", &[(seen, ModeVerdict::CannotTell(String::new()))], None).pays;

@@ -12,7 +12,8 @@ use quell_linux::{NapiId, Pid};
 
 use super::attached::{Attached, attachments};
 use super::attachment::observe;
-use crate::snapshot::{Device, Snapshot, SnapshotScope};
+use crate::snapshot::query::SnapshotQuery;
+use crate::snapshot::{Device, Process, Snapshot, SnapshotScope};
 
 /// Adds the network namespaces of attachments: of all, and of all applied profiles, to the default scope; otherwise of
 /// those that touch a namespace of the scope. A scope of one device, or of the whole host, stays as it is. Does nothing
@@ -49,6 +50,20 @@ pub fn with_devices(scope: SnapshotScope, seen: &Snapshot) -> SnapshotScope {
         other_namespaces: theirs.filter_map(|namespace| namespace.cookie.known().copied()).collect(),
         ..scope
     }
+}
+
+/// Adds the processes that receive from the same queues as those of the scope: how a queue works depends on all of them.
+#[must_use]
+pub fn with_queue_sharers(mut scope: SnapshotScope) -> SnapshotScope {
+    let Ok(host) = observe() else { return scope };
+    let query = SnapshotQuery::new(&host, None);
+    let napis_of = |process: &Process| process.files.known().map(|files| query.napis_of(files)).unwrap_or_default();
+    let (own, others): (Vec<_>, Vec<_>) = host.processes.iter().partition(|process| scope.pids.contains(&process.pid));
+    let napis: BTreeSet<NapiId> = own.into_iter().flat_map(napis_of).collect();
+    let shares = |process: &&Process| !napis_of(process).is_disjoint(&napis);
+    let sharers: Vec<Pid> = others.into_iter().filter(shares).map(|process| process.pid).collect();
+    scope.pids.extend(sharers);
+    scope
 }
 
 /// NAPI instances of sockets whose device is not part of the snapshot.

@@ -14,7 +14,7 @@ use super::attached::AttachedMode;
 use super::attachment::Attachment;
 use super::effect::{EffectOnQueue, ModeVerdict, judge};
 use super::no_poll::{NoPollCause, no_poll_cause_now};
-use super::own_work::has_backlog;
+use super::own_work::{OwnWork, has_backlog};
 use super::payoff::{DoesItPay, ModePayoff};
 use super::plan::QueueStep;
 use super::poll_counting::PollCounting;
@@ -181,8 +181,10 @@ impl EffectWatch {
         let launched = attachment.is_launched();
         let steers = attachment.steers();
         let attached = AttachedMode { mode: request.mode, launched, steers, pins: steers };
+        let has_backlog = snapshot.is_some_and(|snapshot| has_backlog(snapshot, programs));
         let (mut changes, mut judged) = (Vec::new(), Vec::<(EffectOnQueue, ModeVerdict)>::new());
         for seen in counting.next(programs, polls) {
+            let seen = seen.with_backlog(has_backlog);
             if is_measured_now(attachment) {
                 continue;
             }
@@ -196,7 +198,10 @@ impl EffectWatch {
             let cause = || no_poll_cause_now(None, programs, seen.napi).if_attached(&attached);
             let verdict = judge(&request.mode, &seen, cause);
             if in_effect(&verdict).is_none() {
-                self.saw_others = true;
+                match OwnWork::of_queues([&seen]) {
+                    Some(_) => judged.push((seen, verdict)),
+                    None => self.saw_others = true,
+                }
                 continue;
             }
             let is_first = !self.last.0.contains_key(&seen.napi);
@@ -217,8 +222,6 @@ impl EffectWatch {
             let fix = fix.map(|(_, fix)| one_queue_if_attached(fix, &attached));
             let has_poller = request.mode.poller().is_some();
             let lacking = has_poller.then(|| cpus_lacking_for_pollers(snapshot, programs, judged.len())).flatten();
-            let has_backlog = has_backlog(snapshot, programs);
-            judged.iter_mut().for_each(|(seen, _)| *seen = seen.with_backlog(has_backlog));
             ModePayoff::of(request.mode, &judged, fix.as_ref(), lacking)
         });
         Ok((changes, payoff.filter(|payoff| self.is_news(payoff))))

@@ -154,15 +154,18 @@ pub fn polling_programs(snapshot: &Snapshot) -> BTreeSet<Pid> {
     query.epolls_by_descriptor.iter().filter(polls).map(|epoll| epoll.process.pid).collect()
 }
 
-/// [`polling_programs`], and those to which queues deliver in epolls, unless there are too many of the latter to observe at
-/// once. A mode could make these poll.
+/// Of the processes for which `is_wanted` holds: [`polling_programs`], and those to which queues deliver in epolls, unless
+/// there are too many of the latter to observe at once. A mode could make these poll.
 #[must_use]
-pub fn programs_to_observe(snapshot: &Snapshot) -> BTreeSet<Pid> {
+pub fn programs_to_observe(snapshot: &Snapshot, is_wanted: impl Fn(Pid) -> bool) -> BTreeSet<Pid> {
     let query = SnapshotQuery::new(snapshot, None);
-    let receives = |epoll: &&EpollContext<'_>| !epoll.by_napi.is_empty() && !epoll.process.is_own();
+    let receives = |epoll: &&EpollContext<'_>| {
+        !epoll.by_napi.is_empty() && !epoll.process.is_own() && is_wanted(epoll.process.pid)
+    };
     let servers: BTreeSet<Pid> =
         query.epolls_by_descriptor.iter().filter(receives).map(|epoll| epoll.process.pid).collect();
     let mut programs = polling_programs(snapshot);
+    programs.retain(|&pid| is_wanted(pid));
     if servers.len() <= SERVERS_MAX {
         programs.extend(servers);
     }

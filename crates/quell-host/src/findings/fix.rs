@@ -117,6 +117,19 @@ impl Fix {
         }
     }
 
+    /// Lets a command that steers and sets a mode steer only, and set the mode once clients have reconnected.
+    pub(super) fn sort_first(&mut self) {
+        let Self::Mode { first, command, otherwise } = self else { return };
+        if !command.steers || command.attached.is_some() {
+            return;
+        }
+        let base = AttachedMode { mode: DeliveryMode::default(), launched: false, steers: true, pins: command.pins };
+        let steer = ModeCommand { mode: Some(base.mode), ..command.clone() };
+        let then = command.clone().if_attached(&base);
+        let otherwise = otherwise.as_ref().map(|otherwise| format!("; or {otherwise}")).unwrap_or_default();
+        *self = Self::Advice(format!("{first} `{steer}`; once its clients have reconnected: `{then}`{otherwise}"));
+    }
+
     pub(crate) fn advice(text: impl Into<String>) -> Self {
         Self::Advice(text.into())
     }

@@ -10,7 +10,7 @@ use crate::snapshot::{Device, SnapshotNapi, SnapshotSocket};
 
 pub(super) const RULES: &[&Rule] = &[&SESSION];
 
-static SESSION: Rule = Rule {
+pub(super) static SESSION: Rule = Rule {
     id: "ssh-session-on-delayed-queue",
     severity: Severity::Serious,
     title: "your SSH session shares a suspended or deferred queue",

@@ -164,10 +164,20 @@ impl FindingsReport {
     /// Leaves out findings about processes of Quell alone (`quell load`, `respond`, `export`, `top`), except those about
     /// their AF_XDP sockets, which a reader measures by them.
     pub fn leave_out_own(&mut self, now: &Snapshot) {
-        let own: Vec<&Process> = now.processes.iter().filter(|process| process.is_own()).collect();
+        self.leave_out(now, Process::is_own, |id| id.starts_with("xdp-"));
+    }
+
+    /// Leaves out findings about other processes than these programs alone, except those about the present SSH session.
+    pub fn leave_out_others(&mut self, now: &Snapshot, programs: &BTreeSet<Pid>) {
+        let is_of_session = |id: &str| id == management::SESSION.id;
+        self.leave_out(now, |process| !programs.contains(&process.pid), is_of_session);
+    }
+
+    fn leave_out(&mut self, now: &Snapshot, is_out: impl Fn(&Process) -> bool, keeps: impl Fn(&str) -> bool) {
+        let out: Vec<&Process> = now.processes.iter().filter(|process| is_out(process)).collect();
         self.findings.retain(|finding| {
-            let mut of_own = finding.nodes.iter().filter_map(|node| node.is_of_any(&own)).peekable();
-            finding.id.starts_with("xdp-") || of_own.peek().is_none() || !of_own.all(|is_own| is_own)
+            let mut are_out = finding.nodes.iter().filter_map(|node| node.is_of_any(&out)).peekable();
+            keeps(finding.id) || are_out.peek().is_none() || !are_out.all(|is_out| is_out)
         });
     }
 }
@@ -259,7 +269,7 @@ pub(crate) fn added(
     let mut then = examine(after).findings;
     then.retain(|finding| {
         finding.severity > Severity::CannotTell
-            && rule(finding.id).is_some_and(|rule| !rule.judges_settings)
+            && !finding.judges_settings()
             // No mode has an effect on these connections, so that each plan has the finding.
             && (finding.id == polling::WITHOUT_NAPI_ID
                 || !there.contains(&(finding.id, &finding.nodes, finding.severity)))
@@ -298,6 +308,18 @@ impl Finding {
     #[must_use]
     pub fn leaves_queues_unpolled(&self) -> bool {
         self.id == EPOLL_MIXES_NAPIS && self.severity >= Severity::Warning
+    }
+
+    /// The same with fixes that have the connections sorted by queue before a mode polls them.
+    #[must_use]
+    pub fn sorted_first(mut self) -> Self {
+        self.fix.iter_mut().for_each(Fix::sort_first);
+        self
+    }
+
+    /// Whether counters showed how present settings work, which concerns only programs that receive under them.
+    pub(crate) fn judges_settings(&self) -> bool {
+        rule(self.id).is_some_and(|rule| rule.judges_settings)
     }
 
     /// Whether the program would stall with these settings. Commands refuse to set them.

@@ -63,8 +63,11 @@ fn without_napi(query: &SnapshotQuery<'_>) -> Vec<Observation> {
 /// How the packets of these sockets get a queue; not empty.
 pub(crate) fn fix_of_bypass(query: &SnapshotQuery<'_>, sockets: &[&SnapshotSocket]) -> Vec<Fix> {
     let is_theirs = |device: &&Device| sockets.iter().any(|socket| socket.namespace == device.namespace);
-    let veths = query.now.devices.iter().filter(|device| device.kind.as_deref() == Some("veth")).filter(is_theirs);
-    let mut fix: Vec<Fix> = veths.flat_map(|veth| fix_of_veth(query, veth)).collect();
+    let has_received =
+        |device: &&Device| device.is_up && device.counters.known().is_none_or(|counters| counters.rx_packets > 0);
+    let veths = query.now.devices.iter().filter(|device| device.kind.as_deref() == Some("veth"));
+    let mut fix: Vec<Fix> =
+        veths.filter(is_theirs).filter(has_received).flat_map(|veth| fix_of_veth(query, veth)).collect();
     if fix.is_empty() {
         fix.push(Fix::advice("find the device that receives them and check that its driver uses NAPI"));
     }

@@ -193,7 +193,10 @@ fn advice(cause: &ReadyCause) -> String {
         ReadyCause::File(WatchedKind::Unnamed) => "unregister files (EPOLL_CTL_DEL) before it closes them",
         ReadyCause::File(_) => "read it until EAGAIN, or watch it in another epoll",
     };
-    format!("let the program {program}; or use a mode without suspension, such as defer20")
+    format!(
+        "let the program {program}; or use a mode without suspension, such as defer20, if a measurement finds that it \
+         pays"
+    )
 }
 
 fn kind_in_words(kind: &WatchedKind) -> &str {
@@ -249,7 +252,8 @@ fn other_events(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             nodes: epoll.nodes(),
             observed: format!("in {time}, {events}"),
             fix: vec![Fix::advice(
-                "use a mode without suspension, such as defer20, or another process that serves local clients",
+                "use a mode without suspension, such as defer20, if a measurement finds that it pays, or another process \
+                 that serves local clients",
             )],
         })
     };
@@ -317,10 +321,10 @@ const CALLS_OF_RESTING_MIN: u64 = 4;
 const FEW: u64 = 100;
 
 const RUN_OR_DEFER: &str = "start the program with `quell run`, which turns timeout 0 into a short wait, or use a mode \
-                            without suspension, such as defer20";
+                            without suspension, such as defer20, if a measurement finds that it pays";
 
-const SLEEP_OR_DEFER: &str = "use a mode in which the epoll does not poll, such as defer20, or let the program sleep in the epoll \
-                              that has the connections";
+const SLEEP_OR_DEFER: &str = "use a mode in which the epoll does not poll, such as defer20, if a measurement finds that \
+                              it pays, or let the program sleep in the epoll that has the connections";
 
 fn zero_timeout(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let waits_long = |epoll: &EpollContext<'_>| query.longest_unpolled_ns(epoll).is_some_and(|ns| ns >= LONG_NS);
@@ -530,8 +534,8 @@ fn blocks(query: &SnapshotQuery<'_>) -> Vec<Observation> {
                 time_text(longest_ns)
             ),
             fix: vec![Fix::advice(
-                "use a mode in which the epoll does not poll, such as defer20; or another queue for these sockets, or a program that \
-                 waits for them in the epoll, too",
+                "use a mode in which the epoll does not poll, such as defer20, if a measurement finds that it pays; or \
+                 another queue for these sockets, or a program that waits for them in the epoll, too",
             )],
         })
     };

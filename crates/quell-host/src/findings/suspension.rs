@@ -11,6 +11,7 @@ use super::text::time_text;
 use super::{Observation, Rule, Severity};
 use crate::attach::effect::{EffectOnQueue, ModeVerdict, suspension_of};
 use crate::attach::no_poll::cause;
+use crate::attach::own_work::has_backlog;
 use crate::snapshot::query::{EpollContext, PACKETS_TO_JUDGE, SnapshotQuery, saturating_sum};
 use crate::snapshot::{Device, Process, SnapshotNapi, WatchedKind};
 
@@ -216,7 +217,9 @@ fn suspension_without_effect(query: &SnapshotQuery<'_>) -> Vec<Observation> {
 
 fn judge_effect(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi) -> Option<Observation> {
     let observation = |severity, observed: String, fix| {
-        Some(Observation { severity, nodes: vec![query.napi_node(napi.id)], observed, fix })
+        let holders = query.epolls_on(napi.id).filter(|epoll| epoll.prefers()).flat_map(EpollContext::nodes);
+        let nodes = std::iter::once(query.napi_node(napi.id)).chain(holders).collect();
+        Some(Observation { severity, nodes, observed, fix })
     };
     let cannot_tell = |why: &str| observation(Severity::CannotTell, why.to_owned(), Vec::new());
     // Longer than the present one, and at least that of the published measurements.
@@ -231,12 +234,13 @@ fn judge_effect(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi)
             .filter(|epoll| epoll.prefers())
             .map(|epoll| (epoll.process.pid, epoll.process))
             .collect();
+        let pids = programs.keys().copied().collect();
         let observed = EffectOnQueue {
             programs_cpu_ns: saturating_sum(programs.values().map(|process| query.cpu_ns(process))),
             programs_cpu_wait_ns: saturating_sum(programs.values().map(|process| query.cpu_wait_ns(process))),
             ..EffectOnQueue::of(napi.id, interval_ns, sample)
         };
-        let pids = programs.keys().copied().collect();
+        let observed = observed.with_backlog(has_backlog(query.now, &pids));
         let timeout_ns = *napi.irq_suspend_timeout_ns.known()?;
         return match suspension_of(&observed, timeout_ns, || cause(query, &pids, napi.id)) {
             (ModeVerdict::InEffect(_), _) => None,

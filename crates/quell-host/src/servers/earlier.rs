@@ -110,6 +110,13 @@ impl EarlierAnswer {
         !matches!(self.verdict, EarlierVerdict::Undecided { .. })
     }
 
+    /// Whether it compared the mode that an older answer chose, at the load of that one, and did not choose it.
+    pub(super) fn refutes(&self, older: &Self) -> bool {
+        let EarlierVerdict::Better(mode) = older.verdict else { return false };
+        let is_other = self.mode().is_some_and(|chosen| chosen != mode) && self.compared.contains(&mode);
+        is_other && self.measured.is_near(older.measured.packets_per_s)
+    }
+
     pub(super) fn is_unsteered(&self) -> bool {
         matches!(self.verdict, EarlierVerdict::Undecided { unsteered: true, .. })
     }

@@ -190,6 +190,8 @@ pub(super) fn by_answers<'a>(
         !is_steered_next && !is_sorted_now
     };
     let answers: Vec<&EarlierAnswer> = answers.filter(holds).collect();
+    let is_refuted = |at: usize| answers[..at].iter().any(|newer| newer.refutes(answers[at]));
+    let answers: Vec<&EarlierAnswer> = (0..answers.len()).filter(|&at| !is_refuted(at)).map(|at| answers[at]).collect();
     let at_this_load = answers.iter().copied().filter(|answer| answer.measured.decides_at(load));
     if let Some(answer) = at_this_load.min_by_key(|answer| (!answer.is_decided(), !answer.measured.is_near(load))) {
         return Answered::By(answer);

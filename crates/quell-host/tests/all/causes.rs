@@ -31,7 +31,8 @@ fn row(
     Row { now, both, cause, advice: (!advice.is_empty()).then_some(advice) }
 }
 
-const OBSERVE_IT: &str = "`quell doctor` observes how the program waits; a mode that only defers does not depend on it";
+const OBSERVE_IT: &str =
+    "see the other findings of `quell doctor` about how it waits; a mode that only defers does not depend on it";
 
 const OF_FIRST: &str = "an unconnected UDP socket receives from several queues, and polls only that of its first \
                         datagram (NAPI 8194)";
@@ -77,7 +78,7 @@ fn rows() -> Vec<Row> {
             vec![("/processes/0/files/epolls", json!([]))],
             vec![],
             "no epoll of the program watches a network socket, and only an epoll polls",
-            "choose a mode that only defers, such as defer20",
+            "choose a mode that only defers, such as defer20, if a measurement finds that it pays",
         ),
         row(
             moved(),
@@ -112,13 +113,13 @@ fn rows() -> Vec<Row> {
             vec![("/processes/0/files/epolls", json!([])), ("/sockets/1", first(101, 0))],
             vec![],
             "no epoll of the program watches a network socket, and only an epoll polls",
-            "choose a mode that only defers, such as defer20",
+            "choose a mode that only defers, such as defer20, if a measurement finds that it pays",
         ),
         row(
             vec![],
             vec![("/processes/0/files/epolls", json!([accepting]))],
             "the epolls of the program watch listening sockets only; its connections are received without an epoll",
-            "choose a mode that only defers, such as defer20",
+            "choose a mode that only defers, such as defer20, if a measurement finds that it pays",
         ),
         row([moved(), others()].concat(), vec![], "the program has no socket on this queue; resolver has", ""),
         row(

@@ -1,14 +1,20 @@
 //! What follows from a search.
 
-use quell_experiment::{ContrastResult, Criterion, Goal, SliceFlag, SwitchbackAnalysis};
+use quell_experiment::{
+    ContrastResult, Criterion, ExperimentDesign, ExperimentRecord, Goal, SliceFlag, SwitchbackAnalysis, analyse,
+};
 use quell_mode::DeliveryMode;
-use quell_tune::{ArmReport, ArmState, Confirmation, TuneAnswer, TuneEnd, TuneMetric, TuneResult};
+use quell_tune::{ArmReport, ArmState, Confirmation, TuneAnswer, TuneDirection, TuneEnd, TuneMetric, TuneResult};
 
 use super::{Conclusion, EstimatedGain, OpenGain, Quantity, WhyKeep, WhyLonger, longer_ms};
 use crate::experiment::is_mostly;
 use crate::figures;
 use crate::standing::{AtLoad, Standing, Worth};
 use crate::tune::TuneFile;
+
+/// Quantities that a mode can make worse although the goal does not name them.
+const BESIDE_GOAL: [TuneMetric; 3] =
+    [TuneMetric::Latency { quantile: 0.5 }, TuneMetric::Latency { quantile: 0.99 }, TuneMetric::Cpu];
 
 impl TuneFile {
     /// What follows for the reader.
@@ -30,12 +36,9 @@ impl TuneFile {
             // `base` may be the answer of the confirmation of another mode.
             let of_mode = self.search.confirmations.iter().find(|one| one.mode == *mode);
             let confirmation = of_mode.or(self.search.confirmations.last());
-            confirmation.map(|one| standing(one, mode)).unwrap_or_default().to_use(
-                *mode,
-                present,
-                holds_limits,
-                without_clients,
-            )
+            let of_goal = confirmation.map(|one| standing(one, mode)).unwrap_or_default();
+            let beside = confirmation.map(|one| self.beside_goal(one, mode)).unwrap_or_default();
+            of_goal.to_use(*mode, present, holds_limits, without_clients).with_costs(&beside)
         };
         if let Some(why) = self.why_withheld() {
             return why.without_figures();
@@ -65,6 +68,27 @@ impl TuneFile {
                 }
             }
         }
+    }
+
+    /// What the mode changes besides the objective, on the fresh slices of a confirmation.
+    fn beside_goal(&self, confirmation: &Confirmation, mode: &DeliveryMode) -> Standing {
+        let plan = &self.search.plan;
+        let of_load = |(load, record): (&String, &ExperimentRecord<DeliveryMode>)| {
+            let slice = &record.slices.first()?.observation;
+            let of_metric = |metric: TuneMetric| Some((metric.criterion(TuneDirection::Lowest, slice)?, metric));
+            let others = BESIDE_GOAL.into_iter().filter(|metric| *metric != plan.goal.objective);
+            let (criteria, metrics): (Vec<Criterion>, Vec<TuneMetric>) = others.filter_map(of_metric).unzip();
+            let design = ExperimentDesign { criteria: criteria.clone(), ..record.design.clone() };
+            let analysis = analyse(&ExperimentRecord { design, ..record.clone() });
+            let (mode, reference) = (mode.to_string(), &record.design.reference.name);
+            let of_mode = |one: &&ContrastResult| one.treatment == mode && one.against == *reference;
+            let quantity = |criterion: &Criterion| {
+                let metric = criteria.iter().position(|one| one == criterion).map(|at| metrics[at].clone());
+                metric.map_or_else(|| Quantity::Criterion(criterion.clone()), Quantity::Metric)
+            };
+            Some(AtLoad::new(load.parse().ok(), analysis.contrasts.iter().filter(of_mode), 0.0, quantity))
+        };
+        Standing(plan.loads.iter().zip(&confirmation.experiments).filter_map(of_load).collect())
     }
 
     /// The mode to use instead of the present one, if the answer of the search counts.

@@ -14,6 +14,7 @@ use quell_host::attach::attached::{
 use quell_host::attach::measured::settings_below;
 use quell_host::attach::own_work::WorkReading;
 use quell_host::attach::placement::mark_attached_filters;
+use quell_host::attach::views::with_queue_sharers;
 use quell_host::behavior::{self, Behavior, ReadQueues};
 use quell_host::findings::{self, FindingsReport, Rule, Severity};
 use quell_host::servers::{self, EarlierAnswers, HostServer, Known, LocalServer};
@@ -119,7 +120,12 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
         };
     }
     let diagnosis = match &args.read[..] {
-        [] => Diagnosis::of_this_host(&args.scope.with_attachments()?, args.seconds, args.json)?,
+        [] => {
+            let scope = args.scope.with_attachments()?;
+            let programs: BTreeSet<Pid> = scope.pids.iter().copied().collect();
+            let scope = if programs.is_empty() { scope } else { with_queue_sharers(scope) };
+            Diagnosis::of_this_host(&scope, &programs, args.seconds, args.json)?
+        }
         [now] => Diagnosis::of(&Observed::from(read(now)?), (&[], &[]), &BTreeMap::new(), &BTreeMap::new()),
         [before, now, ..] => {
             let observed = Observed { before: Some(read(before)?), ..Observed::from(read(now)?) };
@@ -144,7 +150,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
 pub(crate) fn overview(json: bool) -> Result<(), Failure> {
     let terminal = Terminal::of_stdout();
     let scope = SnapshotScope { whole_host: true, configured_files: true, ..SnapshotScope::default() };
-    let diagnosis = Diagnosis::of_this_host(&scope, OVERVIEW_S, false)?;
+    let diagnosis = Diagnosis::of_this_host(&scope, &BTreeSet::new(), OVERVIEW_S, false)?;
     if json {
         return output::json(&diagnosis.document());
     }
@@ -166,19 +172,34 @@ struct Diagnosis {
 }
 
 impl Diagnosis {
-    fn of_this_host(scope: &SnapshotScope, seconds: u64, json: bool) -> Result<Self, Failure> {
+    /// Of the programs, unless these are none: the other processes of the scope share their queues.
+    fn of_this_host(
+        scope: &SnapshotScope,
+        programs: &BTreeSet<Pid>,
+        seconds: u64,
+        json: bool,
+    ) -> Result<Self, Failure> {
+        let is_examined = |pid: &Pid| programs.is_empty() || programs.contains(pid);
         // Results are read while the host is observed.
         let reading = thread::spawn(earlier_answers);
         let observing = format!("observing this host for {}", counted(seconds, "second"));
-        let (examined, measured) =
-            Progress::during_seconds(&observing, json, || (take(scope, seconds), reading.join().unwrap_or_default()));
+        let (examined, measured) = Progress::during_seconds(&observing, json, || {
+            (take(scope, seconds, is_examined), reading.join().unwrap_or_default())
+        });
         let (examined, journal) = (examined?, journal());
         let owners = in_use(&journal).unwrap_or_default();
         let below = settings_below(&journal, &owners, &examined.now);
         let reverted = reverted(journal.ends(), &examined.now, &attached_modes(&owners));
         let unfinished = unfinished(&journal, &examined.now, &owners);
         let stalls = boot_id().ok().and_then(|boot_id| journal.stall_records(&boot_id).ok()).unwrap_or_default();
-        Ok(Self { reverted, unfinished, ..Self::of(&examined, (&owners, &stalls), &below, &measured) })
+        let mut diagnosis = Self { reverted, unfinished, ..Self::of(&examined, (&owners, &stalls), &below, &measured) };
+        if !programs.is_empty() {
+            diagnosis.report.leave_out_others(&examined.now, programs);
+            diagnosis.servers.retain(|server| server.processes.iter().any(is_examined));
+            diagnosis.local_servers.retain(|server| is_examined(&server.pid));
+            diagnosis.reverted.retain(|end| end.programs.iter().any(|program| is_examined(&program.pid)));
+        }
+        Ok(diagnosis)
     }
 
     /// `owners` are those of settings of this host, `stalls` the records of their stalls, `below` the settings of attached
@@ -317,7 +338,7 @@ impl From<Snapshot> for Observed {
     }
 }
 
-fn take(scope: &SnapshotScope, seconds: u64) -> Result<Observed, Failure> {
+fn take(scope: &SnapshotScope, seconds: u64, is_examined: impl Fn(&Pid) -> bool) -> Result<Observed, Failure> {
     let look = || {
         let (mut snapshot, _) = snapshot::take(scope).map_err(|error| not_taken(&error))?;
         mark_attached_filters(&mut snapshot, &journal());
@@ -333,7 +354,7 @@ fn take(scope: &SnapshotScope, seconds: u64) -> Result<Observed, Failure> {
     let observed = before.processes.iter().map(|process| process.pid).collect();
     let work = WorkReading::of(&observed);
     let reads = ReadQueues::observe(&before, |_| true);
-    let programs = behavior::programs_to_observe(&before);
+    let programs = behavior::programs_to_observe(&before, |pid| is_examined(&pid));
     let behavior = (!programs.is_empty()).then(|| behavior::observe(&before, &programs, true));
     thread::sleep(Duration::from_secs(seconds).saturating_sub(began.elapsed()));
     let worked_ns = WorkReading::of(&observed).since(&work);

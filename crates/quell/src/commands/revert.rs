@@ -9,8 +9,9 @@ use quell_change::drift::condition;
 use quell_change::journal::{EndRecord, History, Journal, ListedJournal, Persistence, Purpose, StallRecord};
 use quell_change::persistent::{PersistError, PersistState, Persistent, give_up, release, salvage};
 use quell_change::recovery::{Found, Reverted, recover_except, recover_one};
-use quell_host::attach::attached::{Attached, attachments_and_begun_profiles};
+use quell_host::attach::attached::{Attached, attachments_and_begun_profiles, in_use};
 use quell_host::attach::keeper::Detached;
+use quell_host::attach::owners::keeps_values;
 use quell_linux::visible;
 use quell_mode::did_you_mean;
 
@@ -57,7 +58,9 @@ pub(crate) fn run(args: &RevertArgs) -> Result<(), Failure> {
     };
     if args.dry_run {
         let forgotten: Vec<StallRecord> = stalls.iter().filter(|record| is_forgotten(record)).cloned().collect();
-        return show(chosen(), &forgotten, args.json);
+        let left: Vec<Attached> =
+            in_use(&journal).map_err(Failure::refused)?.into_iter().filter(|owner| !is_selected(&owner.path)).collect();
+        return show(chosen(), &left, &forgotten, args.json);
     }
     // Attachments end before profiles, because they were applied on top of them.
     let mut applied_last = attachments_and_begun_profiles(&journal).map_err(Failure::refused)?;
@@ -219,15 +222,23 @@ fn unknown(name: &str, all: &[Revertible]) -> String {
     )
 }
 
+/// `left` are the owners that are not undone.
 fn show<'a>(
     chosen: impl Iterator<Item = &'a Revertible>,
+    left: &[Attached],
     forgotten: &[StallRecord],
     json: bool,
 ) -> Result<(), Failure> {
     let planned = chosen.filter(|one| !one.is_launched()).map(|one| {
         // A setting that cannot be compared is one that would be restored.
         let gone = one.history.as_ref().and_then(|history| condition(&one.path, history).ok());
-        PlannedRevert::new(&one.path, one.history.as_ref(), gone.map_or(0, |condition| condition.gone))
+        let queues = one.history.iter().flat_map(History::pending).filter_map(|(_, entry)| match &entry.change {
+            Change::NapiSettings(change) => Some(change),
+            _ => None,
+        });
+        let kept_for = queues.filter_map(|change| keeps_values(change, &one.path, left)).map(ToString::to_string);
+        let gone = gone.map_or(0, |condition| condition.gone);
+        PlannedRevert::new(&one.path, one.history.as_ref(), gone, kept_for.collect())
     });
     let planned: Vec<PlannedRevert> = planned.collect();
     if json {

@@ -30,6 +30,8 @@ pub(crate) struct ProgramArguments {
     pub(super) mixes: bool,
     /// What a stored measurement says about the attached mode.
     measured: Option<MeasuredStep>,
+    /// Whether the mode was set although it was predicted to stall or slow them.
+    accepts_stalls: bool,
 }
 
 impl ProgramArguments {
@@ -39,7 +41,8 @@ impl ProgramArguments {
     }
 
     fn named(positional: String, by_option: String) -> Self {
-        Self { positional, by_option, attached: None, judge: None, sharing: None, mixes: false, measured: None }
+        let (attached, judge, sharing, measured) = (None, None, None, None);
+        Self { positional, by_option, attached, judge, sharing, mixes: false, measured, accepts_stalls: false }
     }
 
     pub(crate) fn attached(self, attached: Option<AttachedMode>) -> Self {
@@ -52,6 +55,10 @@ impl ProgramArguments {
 
     pub(crate) fn mixing(self, mixes: bool) -> Self {
         Self { mixes, ..self }
+    }
+
+    pub(crate) fn accepting_stalls(self, accepts_stalls: bool) -> Self {
+        Self { accepts_stalls, ..self }
     }
 
     pub(crate) fn answered_by(self, measured: Option<MeasuredStep>) -> Self {
@@ -345,6 +352,14 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
                 Some(programs.measure(&[], "")),
             )
         }
+        DoesItPay::TooFewPackets if programs.accepts_stalls => (
+            format!(
+                "{mode} has too few packets to judge it{figures}; it was set although a stall or delay was predicted, which \
+                 can be why: {undo}, or see the cause in `quell doctor {}`",
+                programs.positional
+            ),
+            detach,
+        ),
         DoesItPay::TooFewPackets => match whole_cpus(mode, *queues) {
             Some(cost) => (
                 format!(

@@ -58,16 +58,15 @@ pub(crate) fn planned(all: &[PlannedRevert]) -> String {
 }
 
 fn one_planned(planned: &PlannedRevert) -> String {
-    let PlannedRevert { journal_name, purpose, programs, changes, gone } = planned;
+    let PlannedRevert { journal_name, purpose, programs, changes, gone, kept_for } = planned;
     let purpose = purpose.as_ref().map_or_else(|| "damaged journal".to_owned(), ToString::to_string);
     let what = on_one_line(&format!("{purpose}{} ({journal_name})", to_programs(programs)));
-    let left = changes.len().saturating_sub(*gone);
-    let mut text = match (left, gone) {
+    let kept = detached::kept_for(kept_for.iter().map(String::as_str));
+    let left = counted(changes.len().saturating_sub(*gone + kept_for.len()), "change");
+    let mut text = match (changes.len().saturating_sub(*gone), gone) {
         (0, 1..) => return format!("{what}: nothing is left to undo: its devices or network namespace are gone\n"),
-        (_, 0) => format!("{what}: {} to undo\n", counted(left, "change")),
-        (_, gone) => {
-            format!("{what}: {} to undo, {gone} gone with the device or network namespace\n", counted(left, "change"))
-        }
+        (_, 0) => format!("{what}: {left} to undo{kept}\n"),
+        (_, gone) => format!("{what}: {left} to undo, {gone} gone with the device or network namespace{kept}\n"),
     };
     // Undone in this order.
     text.extend(changes.iter().rev().take(CHANGES_SHOWN).map(|change| format!("  {}\n", on_one_line(change))));
@@ -154,10 +153,12 @@ pub(crate) struct PlannedRevert {
     changes: Vec<String>,
     /// Number of changes that vanished with their device or network namespace.
     gone: usize,
+    /// Owners that have set the values of a change since, and keep them: one for each such change.
+    kept_for: Vec<String>,
 }
 
 impl PlannedRevert {
-    pub(crate) fn new(journal: &Path, history: Option<&History>, gone: usize) -> Self {
+    pub(crate) fn new(journal: &Path, history: Option<&History>, gone: usize, kept_for: Vec<String>) -> Self {
         Self {
             journal_name: name_of(journal),
             purpose: history.map(|history| history.begin.purpose.clone()),
@@ -168,6 +169,7 @@ impl PlannedRevert {
                 .map(|(_, entry)| entry.change.to_string())
                 .collect(),
             gone,
+            kept_for,
         }
     }
 }
@@ -268,15 +270,22 @@ mod tests {
 
     #[test]
     fn a_dry_run_says_what_is_left_and_what_is_gone() {
-        let planned = |gone| {
+        let planned_beside = |gone, kept_for: &[&str]| {
+            let kept_for = kept_for.iter().map(|&owner| owner.to_owned()).collect();
             let changes = vec!["first".to_owned(), "second".to_owned()];
             let purpose = Some(Purpose::Attachment { mode: "suspend20".parse().unwrap() });
             let journal_name = "attach-7".to_owned();
-            planned(&[PlannedRevert { journal_name, purpose, programs: Vec::new(), changes, gone }])
+            planned(&[PlannedRevert { journal_name, purpose, programs: Vec::new(), changes, gone, kept_for }])
         };
+        let planned = |gone| planned_beside(gone, &[]);
         assert_eq!(planned(0), "attach suspend20 (attach-7): 2 changes to undo\n  second\n  first\n");
         assert!(planned(1).starts_with("attach suspend20 (attach-7): 1 change to undo, 1 gone with the device"));
         let gone = "nothing is left to undo: its devices or network namespace are gone\n";
         assert_eq!(planned(2), format!("attach suspend20 (attach-7): {gone}"));
+        let kept = planned_beside(0, &["attach defer20"]);
+        assert!(
+            kept.starts_with("attach suspend20 (attach-7): 1 change to undo, 1 kept for attach defer20\n"),
+            "{kept}"
+        );
     }
 }

@@ -132,7 +132,10 @@ fn grid(setup: &SimulationSetup, groups: &[&[SweepRow]], terminal: Terminal) -> 
 
 /// Median over seeds, or the range of a tail.
 fn cell(column: &Column, group: &[SweepRow]) -> String {
-    let mut values: Vec<f64> = group.iter().map(|row| column.of(&row.figures)).collect();
+    // A run without a request has no latency.
+    let is_latency = matches!(column, Column::Mean | Column::P50 | Column::P95 | Column::P99);
+    let with_values = group.iter().filter(|row| !is_latency || row.figures.qps > 0.0);
+    let mut values: Vec<f64> = with_values.map(|row| column.of(&row.figures)).collect();
     values.sort_by(f64::total_cmp);
     match (column, &values[..]) {
         (Column::P95 | Column::P99, [low, .., high]) => format!("{}–{}", number::short(*low), number::short(*high)),
@@ -170,6 +173,9 @@ fn is_met(setup: &SimulationSetup, row: &SweepRow) -> bool {
 
 fn notes(setup: &SimulationSetup, rows: &[SweepRow]) -> String {
     let mut notes = String::new();
+    if rows.iter().any(|row| row.figures.qps == 0.0) {
+        notes.push_str("\nno latency without a request in the measured time: --seconds takes a longer one\n");
+    }
     if !rows.iter().all(|row| is_met(setup, row)) {
         notes.push_str("\n* the server could not keep up; the latency is that of a closed loop\n");
     }

@@ -304,6 +304,7 @@ mod tests {
             parents: Vec::new(),
             attached: None,
             is_followed: false,
+            accepts_stalls: false,
             load_command: None,
             mixes: false,
             packets_per_s: None,

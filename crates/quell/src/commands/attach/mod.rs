@@ -4,28 +4,28 @@
 pub(super) mod args;
 pub(super) mod ask;
 pub(crate) mod detach;
+mod earlier;
 mod follow;
 pub(crate) mod keeper;
 mod left;
 pub(crate) mod poller;
 pub(super) mod watch;
 
-use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
-use quell_change::journal::{JournalError, Purpose};
+use quell_change::journal::JournalError;
 use quell_change::recovery::Reverted;
 use quell_change::transaction::{ChangeError, ChangeStage};
-use quell_host::attach::attached::refuse_what_is_attached;
 use quell_host::attach::consequences::consequences_observed;
-use quell_host::attach::hand_over::{Earlier, HAND_OVER, find_earlier, recall_values_before};
-use quell_host::attach::no_poll::{NoPollCause, no_poll_cause_now};
+use quell_host::attach::effect::EffectOnQueue;
+use quell_host::attach::hand_over::{Earlier, HAND_OVER, recall_values_before};
+use quell_host::attach::no_poll::no_poll_cause_now;
 use quell_host::attach::no_queue::NoQueueCause;
-use quell_host::attach::own_work::has_backlog;
+use quell_host::attach::own_work::{OwnWork, has_backlog};
 use quell_host::attach::owners::refuse_under_owners;
 use quell_host::attach::payoff::packets_per_s;
 use quell_host::attach::placement::{Groups, Placement, PlacementResult, Wanted, decide};
@@ -37,12 +37,11 @@ use quell_host::attach::{
 };
 use quell_host::behavior::{self, Behavior};
 use quell_host::findings::{self, Finding, cpus_lacking_for_pollers};
-use quell_host::servers::{EarlierAnswers, JudgedMode, MeasuredStep, NextStep};
+use quell_host::servers::{JudgedMode, NextStep};
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::steer::{NothingSteered, Steering, mark_steered};
 use quell_linux::pidfd::Signal;
 use quell_linux::signal::Interruption;
-use quell_linux::{NapiId, Pid};
 use quell_mode::DeliveryMode;
 use tracing::{debug, info};
 
@@ -66,7 +65,7 @@ use crate::render::progress::Progress;
 
 /// Time for which the queues of a mode that is kept are watched, to check that it is in effect.
 const EFFECT_WATCHED: Duration = Duration::from_secs(1);
-/// Time for which packets are counted to find the measurement of their rate.
+/// Time for which packets are counted if the programs are not observed.
 const LOAD_COUNTED: Duration = Duration::from_millis(200);
 /// Interval at which the check looks whether the attachment was ended.
 const ENDED_WITHIN: Duration = Duration::from_millis(100);
@@ -118,8 +117,8 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     }
     let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
     let wanted = args.placement.wanted();
-    let (earlier, were_steered) = earlier(&targets, &request, args)?;
-    let Observation { snapshot, request, mut plan, mut findings, behavior } =
+    let (earlier, were_steered) = earlier::of(&targets, &request, args)?;
+    let Observation { snapshot, request, mut plan, mut findings, behavior, seen } =
         look(&targets, request, &wanted, args.json)?;
     if let Earlier::Differs(restored) = &earlier {
         restored.iter().for_each(|earlier| recall_values_before(&mut plan, &earlier.history));
@@ -150,14 +149,20 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     }
     let attached = AttachedMode { mode, launched: false, steers: is_steered, pins: args.placement.pins() };
     let answers = earlier_answers();
-    let step = measured_before(&snapshot, &targets, &answers, &plan, attached);
+    let planned = JudgedMode { packets_per_s: packets_per_s(seen.iter()), ..JudgedMode::planned(attached) };
+    let step = measured(&snapshot, &targets.pids(), &answers, &planned);
     report.measured =
         step.as_ref().and_then(|step| measured_render::before(step, &mode, cost_of(&mode, &step.next).as_deref()));
-    // A measurement decides before a prediction, and new connections that are steered do not mix.
+    // A measurement decides before a prediction.
     let is_best = step.is_some_and(|step| matches!(step.next, NextStep::Keep { .. }));
-    report.slowed = behavior
-        .filter(|_| !is_steered && !is_best)
-        .and_then(|behavior| findings::observed_to_mix(&report.findings, &behavior).cloned());
+    let has_backlog_now = has_backlog(&snapshot, &targets.pids());
+    let seen: Vec<EffectOnQueue> = seen.into_iter().map(|seen| seen.with_backlog(has_backlog_now)).collect();
+    report.own_work = OwnWork::of_queues(&seen).filter(|_| !is_best);
+    let mixed = behavior.filter(|_| !is_best).and_then(|behavior| {
+        findings::observed_to_mix(&report.findings, &behavior).cloned().map(Finding::sorted_first)
+    });
+    // New connections that are steered do not mix.
+    (report.unsorted, report.slowed) = if is_steered { (mixed.is_some(), None) } else { (false, mixed) };
     if args.dry_run {
         if args.json {
             output::json(&report)?;
@@ -214,16 +219,10 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     // An attachment that was taken over keeps its pins.
     let attached = recorded(&snapshot, &targets).unwrap_or(attached);
     let time = Duration::from_secs(args.seconds);
-    let cause = |napi| {
-        let cause = no_poll_cause_now(Some(&snapshot), &targets.pids(), napi);
-        cause.if_attached(&attached)
-    };
     let mut is_over = || left.as_mut().is_some_and(|left| !left.is_kept());
-    report.effect = effect(&request, &queues, &targets.pids(), time, cause, &mut is_over, &interruption);
-    let payoff = |effect: &render::Effect| {
-        let (pids, lacking) = (targets.pids(), report.lacking_cpus);
-        effect.payoff(&attached, &pids, &report.findings, lacking, has_backlog(&snapshot, &pids))
-    };
+    report.effect = effect((&request, &attached), &queues, (&targets, &snapshot), time, &mut is_over, &interruption);
+    let payoff =
+        |effect: &render::Effect| effect.payoff(&attached, &targets.pids(), &report.findings, report.lacking_cpus);
     report.payoff = report.effect.as_ref().and_then(payoff);
     if is_over() {
         return Err(reverted_meanwhile(&targets, left.as_ref()));
@@ -241,12 +240,16 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
             .answered_by(judged.and_then(|judged| measured(&snapshot, &targets.pids(), &answers, &judged)))
             .judged_by(client_load::judge_in(&snapshot, &targets.pids()))
             .mixing(findings::mixes_queues(&snapshot, &targets.pids()))
+            .accepting_stalls(args.accept_stalls && report.findings.iter().any(Finding::predicts_stall))
             .sharing(queue_sharers(&targets, &queues.iter().map(|step| step.napi).collect()));
         show_what_was_set(&report, &groups, &placed, &programs, mode, args)
     };
     // A closed pipe must not undo the mode.
     if let Some(attachment) = kept {
-        let watch = QueueWatch::after(report.payoff.as_ref(), args.placement.pins());
+        let watch = match queues.is_empty() && !time.is_zero() {
+            true => QueueWatch::from_begin(args.placement.pins()),
+            false => QueueWatch::after(report.payoff.as_ref(), args.placement.pins()),
+        };
         follow::follow(attachment, placement, watch, &interruption)?;
         return printed;
     }
@@ -284,8 +287,8 @@ pub(in crate::commands) fn keep(
     let mut left = leave(attachment)?;
     let mut is_over = || !left.is_kept();
     let attached = AttachedMode { mode, launched: false, steers: !groups.steerings.is_empty(), pins: args.pins() };
-    let cause = |napi| no_poll_cause_now(Some(&snapshot), &targets.pids(), napi).if_attached(&attached);
-    let effect = effect(&request, &queues, &targets.pids(), EFFECT_WATCHED, cause, &mut is_over, &interruption);
+    let (request, of) = ((&request, &attached), (targets, &snapshot));
+    let effect = effect(request, &queues, of, EFFECT_WATCHED, &mut is_over, &interruption);
     if is_over() {
         return Err(reverted_meanwhile(targets, Some(&left)));
     }
@@ -306,7 +309,7 @@ fn show_what_was_set(
     output::prose(&render::placement::placed(groups, placed))?;
     if !args.follow && placed.not_pinned.iter().any(|one| one.why.may_change()) {
         let command = args.command_instead(mode);
-        output::prose(&format!("to pin workers as soon as that is possible: {command}\n"))?;
+        output::prose(&format!("to pin workers as soon as that is possible: `{command}`\n"))?;
     }
     let Some(effect) = &report.effect else { return Ok(()) };
     let has_older = groups.steerings.iter().any(Steering::leaves_established);
@@ -327,6 +330,8 @@ struct Observation {
     findings: Vec<Finding>,
     /// Absent if the mode polls no epoll.
     behavior: Option<Behavior>,
+    /// Packets and polls of its queues. Empty if they cannot be counted.
+    seen: Vec<EffectOnQueue>,
 }
 
 /// Plans the attachment. Observes the programs if their epolls have to poll queues. If the mode suspends and other
@@ -348,13 +353,24 @@ fn observe_and_plan(targets: &Targets, mut request: AttachRequest, wanted: &Want
     let planned = plan(&first, None, &targets.pids(), &request);
     let suspends = request.mode.napi().irq_suspend_timeout_ns > 0 && planned.impossible.is_empty();
     let observes = planned.impossible.is_empty() && planned.polls_queues();
-    let behavior = observes.then(|| behavior::observe(&first, &targets.pids(), true));
+    let queues: Vec<QueueStep> = planned.queues().filter(|_| planned.impossible.is_empty()).cloned().collect();
+    let observe = || behavior::observe(&first, &targets.pids(), true);
+    let mut behavior = None;
+    let mut wait = || match observes {
+        true => behavior = Some(observe()),
+        false => thread::sleep(LOAD_COUNTED),
+    };
+    let seen = match queues.is_empty() {
+        true => Vec::new(),
+        false => poll_counting::watch(&queues, &targets.pids(), &mut wait).unwrap_or_default(),
+    };
+    let behavior = behavior.or_else(|| observes.then(observe));
     let has_poller = request.mode.poller().is_some() && planned.queues().next().is_some();
     // Only two snapshots show that a program does not read its connections.
     let is_refused = !planned.impossible.is_empty();
     if !is_refused && !has_poller && (!suspends || planned.affected_processes.is_empty()) {
         let findings = consequences_observed(&first, None, &planned, behavior.as_ref());
-        return Ok(Observation { snapshot: first, request, plan: planned, findings, behavior });
+        return Ok(Observation { snapshot: first, request, plan: planned, findings, behavior, seen });
     }
     if behavior.is_none() {
         thread::sleep(behavior::OBSERVED);
@@ -363,7 +379,7 @@ fn observe_and_plan(targets: &Targets, mut request: AttachRequest, wanted: &Want
     request.mode = with_safe_timer(request.mode, &first, &snapshot, &planned);
     let plan = plan(&snapshot, Some(&first), &targets.pids(), &request);
     let findings = consequences_observed(&snapshot, Some(&first), &plan, behavior.as_ref());
-    Ok(Observation { snapshot, request, plan, findings, behavior })
+    Ok(Observation { snapshot, request, plan, findings, behavior, seen })
 }
 
 /// Marks the sockets that the requested filters would steer. [`groups`] reports errors.
@@ -418,6 +434,7 @@ fn refuse(report: &render::Report<'_>, args: &AttachArgs) -> Result<(), Failure>
             Some(
                 cause @ (NoQueueCause::GroOff { .. }
                 | NoQueueCause::Bypass { .. }
+                | NoQueueCause::DeviceGone
                 | NoQueueCause::NoDatagram
                 | NoQueueCause::NoNetworkSocket),
             ) => cause.to_string(),
@@ -428,7 +445,7 @@ fn refuse(report: &render::Report<'_>, args: &AttachArgs) -> Result<(), Failure>
             }
         };
         let text = format!(
-            "nothing to set yet: {cause}. To wait for a queue: {}",
+            "nothing to set yet: {cause}. To wait for a queue: `{}`",
             args.command_that_follows(report.mode).unwrap_or_default()
         );
         let shown = if args.dry_run { String::new() } else { report.to_string() };
@@ -439,44 +456,6 @@ fn refuse(report: &render::Report<'_>, args: &AttachArgs) -> Result<(), Failure>
     }
     stalls::refuse(&report.findings, "attaches")?;
     report.slowed.as_ref().map_or(Ok(()), |finding| Err(stalls::refused_mixed(finding, "attaches")))
-}
-
-/// With `--take-over`, the attachment to continue, after others of these programs were restored, which a dry run returns
-/// instead; and whether an earlier one steered.
-fn earlier(targets: &Targets, request: &AttachRequest, args: &AttachArgs) -> Result<(Earlier, bool), Failure> {
-    if !args.take_over {
-        return match refuse_what_is_attached(&journal(), targets) {
-            Ok(()) => Ok((Earlier::None, false)),
-            Err(AttachError::AlreadyAttached { pid, purpose: purpose @ Purpose::Attachment { .. } }) => {
-                let instead = args.command_instead(request.mode);
-                let text = format!(
-                    "process {pid} is already attached ({purpose}); nothing was changed. To replace it: {instead}"
-                );
-                Err(Failure::new(Exit::KernelRefused, text))
-            }
-            Err(error) => Err(failure(error)),
-        };
-    }
-    let steers = args.placement.wanted().steer.is_some();
-    match find_earlier(&journal(), targets, request, steers, args.accept_stalls).map_err(failure)? {
-        Earlier::None => Ok((Earlier::None, false)),
-        Earlier::Continues(attached) => {
-            output::say(&format!("takes over {}", attached.purpose()));
-            let steered = attached.history.steers();
-            Ok((Earlier::Continues(attached), steered))
-        }
-        Earlier::Differs(attached) => {
-            attached.iter().for_each(|one| output::say(&format!("restores {} first", one.purpose())));
-            let steered = attached.iter().any(|one| one.history.steers());
-            if args.dry_run {
-                return Ok((Earlier::Differs(attached), steered));
-            }
-            let ended = detach::end(&journal(), attached);
-            let failed_in_part = ended.detached.iter().any(|(_, detached)| !detached.failed.is_empty());
-            detach::check_all_restored(&ended.errors, failed_in_part)?;
-            Ok((Earlier::None, steered))
-        }
-    }
 }
 
 fn attach(
@@ -516,36 +495,20 @@ fn attach(
     }
 }
 
-/// The stored measurement of a mode that is about to be set. Counts the packets of its queues if there is one.
-fn measured_before(
-    snapshot: &Snapshot,
-    targets: &Targets,
-    answers: &EarlierAnswers,
-    plan: &AttachPlan,
-    attached: AttachedMode,
-) -> Option<MeasuredStep> {
-    let (programs, planned) = (targets.pids(), JudgedMode::planned(attached));
-    measured(snapshot, &programs, answers, &planned)?;
-    let queues: Vec<QueueStep> = plan.queues().cloned().collect();
-    let seen = poll_counting::watch(&queues, &programs, &mut || thread::sleep(LOAD_COUNTED)).ok();
-    let packets_per_s = seen.and_then(|seen| packets_per_s(seen.iter()));
-    measured(snapshot, &programs, answers, &JudgedMode { packets_per_s, ..planned })
-}
-
-/// Checks whether the mode is in effect. `cause` finds out why no program polled a queue. `None` without queues, with
-/// `--seconds 0`, and if a signal ended the check: too few polls are no evidence.
+/// Checks whether the mode is in effect. `None` without queues, with `--seconds 0`, and if a signal ended the check: too few
+/// polls are no evidence.
 fn effect(
-    request: &AttachRequest,
+    (request, attached): (&AttachRequest, &AttachedMode),
     queues: &[QueueStep],
-    programs: &BTreeSet<Pid>,
+    (targets, snapshot): (&Targets, &Snapshot),
     time: Duration,
-    cause: impl Fn(NapiId) -> NoPollCause,
     is_over: &mut dyn FnMut() -> bool,
     interruption: &Interruption,
 ) -> Option<render::Effect> {
     if time.is_zero() || queues.is_empty() {
         return None;
     }
+    let programs = targets.pids();
     // A signal ends the wait, as does the end of the attachment; the caller checks for both.
     let mut wait = || {
         // Loading the programs that count polls can take as long as the check.
@@ -558,14 +521,17 @@ fn effect(
         }
     };
     let watched = Progress::during("checking whether the mode is in effect", || {
-        poll_counting::watch(queues, programs, &mut wait)
+        poll_counting::watch(queues, &programs, &mut wait)
     });
     if interruption.flag().get().is_some() {
         return None;
     }
     Some(match watched {
-        Ok(seen) => {
+        Ok(mut seen) => {
+            let has_backlog = has_backlog(snapshot, &programs);
+            seen.iter_mut().for_each(|seen| *seen = seen.with_backlog(has_backlog));
             seen.iter().for_each(|seen| debug!(?seen, "counted polls of a queue"));
+            let cause = |napi| no_poll_cause_now(Some(snapshot), &programs, napi).if_attached(attached);
             render::Effect::of(request, queues, seen, cause)
         }
         Err(error) => {

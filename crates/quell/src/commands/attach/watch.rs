@@ -37,6 +37,11 @@ pub(crate) struct QueueEvents {
 }
 
 impl QueueWatch {
+    /// A watch that gives the first verdict, and the first conclusion.
+    pub(crate) fn from_begin(pins: bool) -> Self {
+        Self { pins, ..Self::default() }
+    }
+
     /// A watch that concludes whether the mode pays once this differs from `reported`.
     pub(crate) fn after(reported: Option<&ModePayoff>, pins: bool) -> Self {
         Self { watch: AttachmentWatch::after(reported), blind: false, pins }

@@ -37,7 +37,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, help_heading = TIME)]
     pub(super) full: bool,
     /// Print the plan and do nothing.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     pub(super) dry_run: bool,
     /// Also print absolute figures and counters of each mode.
     #[arg(long)]

@@ -26,7 +26,7 @@ pub(crate) struct TuneArgs {
     #[command(flatten)]
     pub(super) subject: SubjectArgs,
     /// Print the plan and do nothing.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     pub(super) dry_run: bool,
     /// Rank all modes by the model alone, and print how far to trust the ranking. With --pid, --name,
     /// --unit or --cgroup, the model has the queues, connections and load of these programs; nothing is changed.

@@ -51,8 +51,13 @@ pub(crate) fn left(
 }
 
 pub(crate) fn superseded(changes: &[(Change, String)]) -> String {
+    kept_for(changes.iter().map(|(_, owner)| owner.as_str()))
+}
+
+/// `, 2 kept for attach suspend20`, by the owners of changes that stay.
+pub(crate) fn kept_for<'a>(owners_of_changes: impl Iterator<Item = &'a str>) -> String {
     let mut owners: BTreeMap<&str, usize> = BTreeMap::new();
-    changes.iter().for_each(|(_, owner)| *owners.entry(owner).or_default() += 1);
+    owners_of_changes.for_each(|owner| *owners.entry(owner).or_default() += 1);
     owners.iter().map(|(owner, count)| format!(", {count} kept for {owner}")).collect()
 }
 

@@ -53,18 +53,16 @@ impl Effect {
     }
 
     /// Whether the mode pays for these programs. `findings` are those under the mode, `lacking` the CPUs if they are too few
-    /// for its polling threads. `has_backlog` is whether a request waits for them. Absent if the queues could not be watched.
+    /// for its polling threads. Absent if the queues could not be watched.
     pub(crate) fn payoff(
         &self,
         attached: &AttachedMode,
         programs: &BTreeSet<Pid>,
         findings: &[Finding],
         lacking: Option<LackingCpus>,
-        has_backlog: bool,
     ) -> Option<ModePayoff> {
         let Self::Watched(queues) = self else { return None };
-        let judged = |queue: &QueueEffect| (queue.observed.with_backlog(has_backlog), queue.verdict.clone());
-        let queues: Vec<_> = queues.iter().map(judged).collect();
+        let queues: Vec<_> = queues.iter().map(|queue| (queue.observed, queue.verdict.clone())).collect();
         let is_theirs = |finding: &&Finding| finding.leaves_queues_unpolled() && finding.has_epoll_of(programs);
         let fix = findings.iter().find(is_theirs);
         let fix = fix.and_then(|finding| finding.fix.first()).map(|fix| one_queue_if_attached(fix.clone(), attached));

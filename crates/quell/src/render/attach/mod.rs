@@ -11,6 +11,7 @@ use std::fmt::{self, Write as _};
 
 use quell_change::journal::TargetProgram;
 use quell_host::attach::affected_processes::{AffectedProcess, Until};
+use quell_host::attach::own_work::OwnWork;
 use quell_host::attach::owners::CoveredOwner;
 use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::plan::{EpollStep, Limitation, QueueStep};
@@ -23,7 +24,7 @@ use quell_mode::{DeliveryMode, PartialNapiSettings};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::payoff::whole_cpus;
+use super::payoff::{own_work, whole_cpus};
 use super::show_names::ranges;
 use super::status::to_programs;
 use crate::output::on_one_line;
@@ -42,6 +43,9 @@ pub(crate) struct Report<'a> {
     /// What a stored measurement says about the mode; absent if none decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) measured: Option<String>,
+    /// Absent if the delivery of its packets can matter, if that is unknown, and if a measurement found the mode best.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) own_work: Option<OwnWork>,
     /// Reuseport filters and their verification; absent if placement was not requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) placement: Option<placement::PlacementReport>,
@@ -52,6 +56,9 @@ pub(crate) struct Report<'a> {
     /// measurement found the mode best, and if connections are steered.
     #[serde(skip)]
     pub(crate) slowed: Option<Finding>,
+    /// Whether an epoll receives from several queues, so that the mode slows it until the clients reconnect and are steered.
+    #[serde(skip)]
+    pub(crate) unsorted: bool,
     /// How each epoll can get the connections of one queue. Absent unless the next connections will come from several queues
     /// to one epoll, and the mode lets it poll.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,11 +86,13 @@ impl<'a> Report<'a> {
             follows,
             lacking_cpus: None,
             measured: None,
+            own_work: None,
             plan,
             placement: None,
             rings_left_alone: Vec::new(),
             findings,
             slowed: None,
+            unsorted: false,
             will_mix: None,
             effect: None,
             payoff: None,
@@ -120,10 +129,13 @@ impl fmt::Display for Report<'_> {
         finding_lines(&self.findings).iter().try_for_each(|line| writeln!(f, "{line}"))?;
         self.will_mix.iter().try_for_each(|by| f.write_str(&will_mix(by)))?;
         self.measured.iter().try_for_each(|measured| writeln!(f, "{measured}"))?;
+        self.own_work.iter().try_for_each(|work| writeln!(f, "nothing to gain: {}", own_work(*work)))?;
         let is_serious = |finding: &&Finding| finding.severity == Severity::Serious;
         let mut serious = self.findings.iter().filter(is_serious).peekable();
         let is_refused = !is_possible || self.sets_nothing() || self.slowed.is_some();
-        if !is_refused && serious.peek().is_some() && !serious.any(Finding::predicts_stall) {
+        if !is_refused && self.unsorted {
+            writeln!(f, "{UNSORTED}")?;
+        } else if !is_refused && serious.peek().is_some() && !serious.any(Finding::predicts_stall) {
             writeln!(f, "not refused: no stall is predicted, and no unsteered epoll received from several queues")?;
         }
         match is_possible {
@@ -133,6 +145,10 @@ impl fmt::Display for Report<'_> {
         }
     }
 }
+
+const UNSORTED: &str = "one epoll received data from several queues, and present connections are not steered: until their \
+                        clients reconnect, packets can wait up to irq-suspend-timeout. To sort them first, attach `base` \
+                        with these options, let the clients reconnect, and add `--follow --take-over --yes` here";
 
 pub(crate) fn covered_line(CoveredOwner { owner, programs }: &CoveredOwner) -> String {
     let owner = on_one_line(&format!("{owner}{}", to_programs(programs)));
@@ -425,11 +441,13 @@ mod tests {
             follows: Some(follows.to_owned()),
             lacking_cpus: None,
             measured: None,
+            own_work: None,
             placement: None,
             rings_left_alone: Vec::new(),
             plan,
             findings: Vec::new(),
             slowed: None,
+            unsorted: false,
             will_mix: None,
             effect: None,
             payoff: None,

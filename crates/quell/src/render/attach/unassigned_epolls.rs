@@ -11,7 +11,12 @@ use quell_linux::visible::{counted, noun};
 /// later; absent if this command does so itself.
 pub(super) fn text(plan: &AttachPlan, follows: Option<&str>) -> String {
     let mut text = match &plan.without_queue {
-        Some(cause @ (NoQueueCause::GroOff { .. } | NoQueueCause::Bypass { .. } | NoQueueCause::NoDatagram)) => {
+        Some(
+            cause @ (NoQueueCause::GroOff { .. }
+            | NoQueueCause::Bypass { .. }
+            | NoQueueCause::DeviceGone
+            | NoQueueCause::NoDatagram),
+        ) => {
             format!("NO QUEUE IS SET YET: {cause}\n")
         }
         _ if plan.unassigned_epolls.is_empty() => return String::new(),
@@ -29,7 +34,7 @@ pub(super) fn text(plan: &AttachPlan, follows: Option<&str>) -> String {
              mode that only defers"
         }
         (false, None) => "their connections will get the mode when packets arrive",
-        (false, Some(command)) => &format!("to set them when packets arrive: {command}"),
+        (false, Some(command)) => &format!("to set them when packets arrive: `{command}`"),
     };
     text + next + "\n"
 }

@@ -7,7 +7,7 @@ use quell_host::attach::no_queue::FIRST_DATAGRAM;
 use quell_host::attach::payoff::DoesItPay;
 use quell_host::findings::{EPOLL_MIXES_NAPIS, FixText};
 use quell_host::servers::{HostServer, NextStep, ServerWait, Suspension};
-use quell_linux::visible;
+use quell_linux::visible::{self, counted};
 use quell_mode::DeliveryMode;
 
 use super::command::{arguments, command, pays};
@@ -40,6 +40,7 @@ pub(super) fn most_urgent(servers: &[HostServer]) -> Option<&HostServer> {
     let rank = |server: &HostServer| match &server.next {
         // Many daemons receive a few packets without an epoll.
         NextStep::Measure { .. } if server.waits != ServerWait::Epoll => 7,
+        NextStep::Measure { .. } if server.has_few_packets => 6,
         NextStep::AwaitClients | NextStep::AwaitDatagrams if server.waits != ServerWait::Epoll => 9,
         NextStep::Fix { .. } | NextStep::FindStall { .. } => 0,
         NextStep::Check if pays_not(server) => 1,
@@ -135,11 +136,12 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
                         visible::name(observed)
                     ),
                     _ => format!(
-                        "nothing prevents a benefit for {name} {pid}: measure which mode is better{}{steered}{compares}",
+                        "nothing prevents a benefit for {name} {pid}: measure which mode is better{}{}{steered}{compares}",
+                        under_load(first),
                         not_observed(first)
                     ),
                 },
-                Some(limited) => format!("{name} {pid}{limited}{compares}"),
+                Some(limited) => format!("{name} {pid}{limited}{}{compares}", under_load(first)),
             }
         }
         NextStep::MeasureAgain { steered, packets_per_s, .. } => {
@@ -229,6 +231,12 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
     conclusion::line(&format!("{text}{root}{alike}"), command(first, fixes).as_deref())
 }
 
+/// That its present load is too low to gain from a mode.
+fn under_load(server: &HostServer) -> String {
+    let few = server.packets_per_s.filter(|_| server.has_few_packets);
+    few.map_or_else(String::new, |few| format!(", under load: at {}/s, little is to gain", counted(few, "packet")))
+}
+
 /// That it is unknown whether the program would stall: `bench` and `attach` observe it.
 fn not_observed(server: &HostServer) -> &'static str {
     match server.suspension.is_none() && server.present.is_none_or(|present| present == DeliveryMode::default()) {
@@ -242,10 +250,12 @@ fn no_server(examined: &Examined) -> (String, Option<&'static str>) {
     const ALL: Option<&str> = Some("quell doctor --all");
     match examined {
         Examined::Host => ("no server listens on this host; measure one in a private lab".to_owned(), Some("quell bench")),
-        Examined::Programs => {
-            ("none of these programs listens on an address of a device, and no mode affects loopback and Unix sockets; list the \
-             servers of this host".to_owned(), Some("quell"))
-        }
+        Examined::Programs => (
+            "nothing to do: none of these programs listens on an address of a device, and no mode affects loopback and Unix \
+             sockets"
+                .to_owned(),
+            None,
+        ),
         Examined::Device(device) => {
             (format!("no server receives from {}; look at every device and namespace", visible::name(device)), ALL)
         }
@@ -278,7 +288,16 @@ fn also(servers: &[HostServer], first: &HostServer) -> String {
         let pays = payoff.map(|payoff| discriminant(&payoff.pays));
         let in_force = payoff.and_then(|payoff| payoff::in_force(payoff, server.sharing.as_ref()));
         let in_force = in_force.map(|by| by.program.pid);
-        (discriminant(&server.next), finding, stall, pays, in_force, server.modes.clone(), server.can_pin)
+        (
+            discriminant(&server.next),
+            finding,
+            stall,
+            pays,
+            in_force,
+            server.modes.clone(),
+            server.can_pin,
+            server.has_few_packets,
+        )
     };
     let has_epoll = |server: &HostServer| server.waits == ServerWait::Epoll;
     let alike = servers.iter().filter(|server| has_epoll(server) == has_epoll(first) && server.pid != first.pid);

@@ -39,6 +39,8 @@ fn server(name: &str, next: NextStep) -> HostServer {
         workers: 2,
         address: None,
         cpus: None,
+        packets_per_s: None,
+        has_few_packets: false,
         serious: 0,
         warnings: 1,
         notes: 0,
@@ -254,6 +256,21 @@ fn an_unattached_server_is_not_said_to_be_free_of_stalls_that_were_not_observed(
     };
     let why = "first observed whether the program would stall";
     assert!(of("base").contains(why) && !of("suspend200").contains(why), "{}", of("base"));
+}
+
+#[test]
+fn a_server_with_few_packets_is_measured_under_load_and_after_those_with_a_load() {
+    let of = |name, few: Option<u64>| HostServer {
+        packets_per_s: few.or(Some(9_000)),
+        has_few_packets: few.is_some(),
+        ..server(name, NextStep::Measure { steered: false })
+    };
+    let said = concluded(of("nginx", Some(41)));
+    assert!(said.contains("measure which mode is better, under load: at 41 packets/s, little is to gain"), "{said}");
+    assert!(next(&of("nginx", Some(41)), Fixes::ByDoctor).starts_with("measure under load: quell bench --pid"));
+    assert!(next(&of("nginx", None), Fixes::ByDoctor).starts_with("measure: quell bench --pid"));
+    let both = conclusion(&[of("idle", Some(2)), of("busy", None)], true, Fixes::Above, &Examined::Host);
+    assert!(both.contains("for busy 7481") && !both.contains("idle"), "{both}");
 }
 
 #[test]

@@ -2,9 +2,10 @@
 
 use quell_change::journal::TargetProgram;
 use quell_host::attach::effect::ModeVerdict;
+use quell_host::attach::no_queue::NoQueueCause;
 use quell_host::attach::payoff::ModePayoff;
-use quell_linux::Pid;
-use quell_result::top::{IntervalReport, ObservedProgram};
+use quell_linux::{NapiId, Pid};
+use quell_result::top::{IntervalReport, ObservedProgram, SkipReason, SkippedPart};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -70,6 +71,15 @@ pub(super) fn observed_program(pid: Pid, observed: &Result<IntervalReport, Strin
     observed.as_ref().ok()?.programs.iter().find(|program| program.pid == pid)
 }
 
+/// Whether all queues from which it has received belong to no visible device.
+fn lost_its_queues(program: &ObservedProgram) -> bool {
+    let is_unknown = |napi: &NapiId| {
+        let unknown = SkippedPart { napi: Some(*napi), reason: SkipReason::UnknownQueue };
+        program.skipped.as_ref().is_some_and(|skipped| skipped.contains(&unknown))
+    };
+    !program.napis.is_empty() && program.napis.iter().all(is_unknown)
+}
+
 pub(super) fn live_effect(pid: Pid, observed: &Result<IntervalReport, String>) -> LiveEffect {
     let report = match observed {
         Ok(report) => report,
@@ -79,6 +89,9 @@ pub(super) fn live_effect(pid: Pid, observed: &Result<IntervalReport, String>) -
     match (program.and_then(|program| program.effect.as_ref()), &report.polls_unknown) {
         (Some(verdict), _) => LiveEffect::Judged(verdict.clone()),
         (None, Some(why)) => LiveEffect::Unknown(why.clone()),
+        (None, None) if program.is_some_and(lost_its_queues) => {
+            LiveEffect::ReceivesNothing(NoQueueCause::DeviceGone.to_string())
+        }
         (None, None) if program.is_some_and(|program| !program.napis.is_empty()) => LiveEffect::Judged(
             ModeVerdict::NotInEffect("none of the queues from which it receives has the mode".to_owned()),
         ),

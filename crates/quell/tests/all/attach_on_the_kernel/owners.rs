@@ -8,6 +8,8 @@ use quell_linux::netdev::{Netdev, PartialNapiSettings};
 use quell_linux::process::Spawn;
 use quell_test_support::kernel_values::{KernelNapi, KernelValues};
 
+use serde_json::Value;
+
 use super::stage::{MODE, Stage, wait_until};
 /// defer-hard-irqs, gro-flush-timeout and irq-suspend-timeout.
 type Values = (u64, u64, u64);
@@ -120,6 +122,39 @@ fn a_second_attach_names_the_command_that_replaces_the_mode_and_its_dry_run_chan
     assert!(planned.contains("follows: new workers and queues get the mode"), "{planned}");
     assert_eq!(values(&kernel), SUSPEND200);
     stage.says(0, &["detach", &pid]);
+    stage.assert_back();
+}
+
+#[test]
+fn a_neighbour_of_an_attached_program_is_not_advised_to_repair_the_queues_of_that_one() {
+    let Some((mut stage, _)) = enter("own-neighbour") else { return };
+    let (other, _connection) = stage.second_server();
+    let other = other.pid().to_string();
+    stage.attach(MODE);
+    let examined = stage.says(0, &["doctor", &other, "--seconds", "1", "-j"]);
+    let report: Value = serde_json::from_str(&examined).unwrap();
+    let servers: Vec<String> = report["servers"].as_array().unwrap().iter().map(|it| it["pid"].to_string()).collect();
+    assert_eq!(servers, [other], "the other programs of its queues are looked at, and not listed");
+    assert!(report["findings"].as_array().unwrap().iter().all(|it| it["id"] != "no-epoll-prefers"), "{examined}");
+    stage.says(0, &["detach", &stage.pid()]);
+    stage.assert_back();
+}
+
+#[test]
+fn the_dry_run_of_a_revert_knows_what_stays_for_a_newer_owner() {
+    let Some((stage, kernel)) = enter("own-dry-revert") else { return };
+    stage.apply(0, "defer50", &[]);
+    stage.attach(MODE);
+    let profile = stage.profile("defer50");
+    let planned = stage.says(0, &["revert", "--dry-run", profile.to_str().unwrap()]);
+    assert!(planned.contains(": 0 changes to undo, 2 kept for attach suspend200"), "{planned}");
+    let all = stage.says(0, &["revert", "--dry-run"]);
+    assert!(!all.contains("kept for"), "both are undone: {all}");
+    assert_eq!(values(&kernel), SUSPEND200);
+    stage.says(0, &["revert", profile.to_str().unwrap()]);
+    assert_eq!(values(&kernel), SUSPEND200);
+    stage.says(0, &["detach", &stage.pid()]);
+    assert_eq!(values(&kernel), BASE);
     stage.assert_back();
 }
 
