@@ -334,7 +334,10 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         DoesItPay::LeavesQueuesUnpolled { .. } if worst.leaves_queues_unpolled() => true,
         _ => worst.severity < Severity::Serious,
     };
-    let to_fix = worst.filter(|worst| !payoff.as_ref().is_some_and(|payoff| says_more(worst, payoff)));
+    let no_queue = is_idle.then(|| no_queue_cause(query, &pids));
+    // What is said about queues that are gone does not help.
+    let is_gone = no_queue == Some(NoQueueCause::DeviceGone);
+    let to_fix = worst.filter(|worst| !is_gone && !payoff.as_ref().is_some_and(|payoff| says_more(worst, payoff)));
     let setting = MeasuredSetting {
         below: attached.map(|_| pids.iter().find_map(|pid| known.below.get(pid)).copied().into()),
         present: ServerSetting::of(query, &queues, &receiving),
@@ -344,7 +347,6 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     };
     let present = setting.present.mode();
     let measured = || setting.answered(answers.map_or(&[], Vec::as_slice), load);
-    let no_queue = is_idle.then(|| no_queue_cause(query, &pids));
     let experiment = pids.iter().find_map(|pid| known.experiments.get(pid));
     let is_one_of = |program: &TargetProgram| {
         processes

@@ -360,6 +360,12 @@ impl ExperimentResult {
         }
         let is_unsteady = analyses.iter().flat_map(|analysis| &analysis.controls).any(|control| !control.holds);
         if is_unsteady || standings.iter().any(Standing::is_unsettled) {
+            let is_idle = |one: &LoadExperiment| {
+                one.median(&design.reference.name, figures::PACKETS).is_some_and(|per_s| per_s == 0.0)
+            };
+            if self.experiments.iter().all(is_idle) {
+                return longer(WhyLonger::TooFewRequests { closed_loop: false });
+            }
             // The cause of noise and of disturbed blocks, which more time does not remove.
             if self.experiments.iter().any(LoadExperiment::has_other_programs) {
                 let latency_helps = without_clients && !self.experiments.iter().any(LoadExperiment::has_no_idle_cpu);

@@ -202,7 +202,9 @@ impl Kind for NapiSettingsChange {
     }
 
     fn waiting(&self, proc: &ProcRoot, history: &History) -> Option<String> {
-        let device = devices::find(proc, &self.recorded_device()).ok()??;
+        let Some(device) = devices::find(proc, &self.recorded_device()).ok()? else {
+            return Some(format!("{} was removed, and its settings with it", self.device));
+        };
         let is_back = instance_now(&device, self).ok()?.is_some();
         let missing = (!is_back).then(|| self.missing(&device, proc, history));
         Some(describe_waiting(self, &device.link.name, missing.as_ref()))

@@ -559,7 +559,7 @@ mod tests {
         };
         let why = not(freed(10_000, 107_000_000, 0));
         assert!(why.starts_with("packets waited up to 107 ms (p99), longer than irq-suspend-timeout (20 ms)"), "{why}");
-        assert!(why.contains("`quell doctor` observes"), "{why}");
+        assert!(why.contains("other findings of `quell doctor`"), "{why}");
         assert!(not(freed(12, 107_000_000, 2)).starts_with("packets waited up to"), "few packets, but again and again");
         let hiccup = freed(12, 107_000_000, 1);
         assert!(matches!(verdict("suspend200", hiccup), ModeVerdict::CannotTell(_)));

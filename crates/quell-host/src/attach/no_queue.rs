@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::plan::{AttachObstacle, AttachPlan, AttachRequest, AttachStep, EpollsSetBy, first_of};
-use crate::findings::{FixText, fix_of_bypass, gro_on, lacks_napi};
+use crate::findings::{Fix, FixText, fix_of_bypass, gro_on, lacks_napi};
 use crate::snapshot::query::{SnapshotQuery, bypasses_napi, is_loopback};
 use crate::snapshot::{Device, Files, OtherSocket, Process, Snapshot, SnapshotSocket};
 
@@ -32,6 +32,11 @@ pub enum NoQueueCause {
     /// Connections of the programs receive packets that pass no NAPI instance.
     Bypass {
         connections: usize,
+        fix: FixText,
+    },
+    /// All devices that can deliver to the programs are down. This one has received the most packets.
+    LinkDown {
+        device: String,
         fix: FixText,
     },
     /// All connections of the programs came through queues of a device that was removed, or is not visible.
@@ -71,6 +76,10 @@ pub(crate) fn no_queue_cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>
     if let Some(device) = namespaces.into_iter().find_map(|namespace| veth_without_napi(query, namespace, &sockets)) {
         return NoQueueCause::GroOff { device: device.name.clone(), fix: gro_on(query, device).text() };
     }
+    if let Some(device) = sockets.first().and_then(|socket| down(query, socket.namespace)) {
+        let fix = Fix::in_namespace(query, device.namespace, &["ip", "link", "set", &device.name, "up"]);
+        return NoQueueCause::LinkDown { device: device.name.clone(), fix: fix.text() };
+    }
     let mut recorded = sockets.iter().filter_map(|socket| socket.napi.known().copied().flatten()).peekable();
     if recorded.peek().is_some() && recorded.all(|napi| query.napi(napi).is_none()) {
         return NoQueueCause::DeviceGone;
@@ -108,6 +117,13 @@ fn veth_without_napi<'a>(query: &SnapshotQuery<'a>, namespace: u64, sockets: &[&
         .max_by_key(received)
 }
 
+/// The device of a network namespace that is down, while none is up.
+fn down<'a>(query: &SnapshotQuery<'a>, namespace: u64) -> Option<&'a Device> {
+    let here = || query.now.devices.iter().filter(|device| device.namespace == namespace && device.name != "lo");
+    let received = |device: &&Device| device.counters.known().map_or(0, |counters| counters.rx_packets);
+    here().max_by_key(received).filter(|_| !here().any(|device| device.is_up))
+}
+
 impl NoQueueCause {
     /// Whether no packet of the programs can pass a queue, so that no mode has an effect.
     #[must_use]
@@ -123,7 +139,12 @@ impl AttachPlan {
         // An epoll that is set polls nothing as long as no NAPI instance delivers to it.
         let has_no_napi = matches!(
             self.without_queue,
-            Some(NoQueueCause::GroOff { .. } | NoQueueCause::Bypass { .. } | NoQueueCause::DeviceGone)
+            Some(
+                NoQueueCause::GroOff { .. }
+                    | NoQueueCause::Bypass { .. }
+                    | NoQueueCause::LinkDown { .. }
+                    | NoQueueCause::DeviceGone
+            )
         );
         self.queues().next().is_none() && (has_no_napi || self.steps.iter().all(AttachStep::is_there))
     }
@@ -171,6 +192,7 @@ impl fmt::Display for NoQueueCause {
                 let connections = counted(*connections, "connection");
                 write!(f, "the packets of {connections} pass no NAPI instance and have no queue: {}", to_do(fix))
             }
+            Self::LinkDown { device, fix } => write!(f, "{device} is down, so its queues are gone: {}", to_do(fix)),
             Self::DeviceGone => f.write_str(
                 "the device through which the connections came was removed, or is not visible here, so they have no queue: \
                  let the clients reconnect",

@@ -431,9 +431,7 @@ fn epolls_of<'a>(
                 WatchedFile::Other { kind, ready } => its.others.push((target, kind, ready)),
                 WatchedFile::Socket { inode } => {
                     if let Some(socket) = index.socket(*inode).filter(|_| seen.insert(*inode)) {
-                        // Sockets remember the queues of devices that were removed.
-                        let queues = arrival::queues_of(now, index, socket);
-                        its.add(socket, &queues.into_iter().filter(|napi| index.napi(*napi).is_some()).collect());
+                        its.add(socket, &arrival::queues_of(now, index, socket));
                     }
                 }
             }

@@ -133,7 +133,7 @@ fn rows() -> Vec<Row> {
             vec![(ready, json!(true))],
             "ready-object-holds-suspension: file 6, an eventfd; ready in both snapshots",
             "let the program read it until EAGAIN, or watch it in another epoll; or use a mode without suspension, such as \
-             defer20",
+             defer20, if a measurement finds that it pays",
         ),
         row(
             vec![(ready, json!(true))],

@@ -35,7 +35,7 @@ pub(super) fn refused_mixed(finding: &Finding, insisting: &str) -> Failure {
 
 fn refused_because(Finding { id, title, impact, fix, .. }: &Finding, observed: &str, insisting: &str) -> Failure {
     let advice = fix.iter().find_map(|fix| match fix.text() {
-        FixText::Advice(text) => Some(format!("To fix it, {text}. ")),
+        FixText::Advice(text) => Some(format!("What helps: {text}. ")),
         FixText::Command(_) => None,
     });
     Failure::new(

@@ -434,6 +434,7 @@ fn refuse(report: &render::Report<'_>, args: &AttachArgs) -> Result<(), Failure>
             Some(
                 cause @ (NoQueueCause::GroOff { .. }
                 | NoQueueCause::Bypass { .. }
+                | NoQueueCause::LinkDown { .. }
                 | NoQueueCause::DeviceGone
                 | NoQueueCause::NoDatagram
                 | NoQueueCause::NoNetworkSocket),

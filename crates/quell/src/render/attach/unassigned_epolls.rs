@@ -14,6 +14,7 @@ pub(super) fn text(plan: &AttachPlan, follows: Option<&str>) -> String {
         Some(
             cause @ (NoQueueCause::GroOff { .. }
             | NoQueueCause::Bypass { .. }
+            | NoQueueCause::LinkDown { .. }
             | NoQueueCause::DeviceGone
             | NoQueueCause::NoDatagram),
         ) => {

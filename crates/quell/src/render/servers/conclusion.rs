@@ -251,8 +251,8 @@ fn no_server(examined: &Examined) -> (String, Option<&'static str>) {
     match examined {
         Examined::Host => ("no server listens on this host; measure one in a private lab".to_owned(), Some("quell bench")),
         Examined::Programs => (
-            "nothing to do: none of these programs listens on an address of a device, and no mode affects loopback and Unix \
-             sockets"
+            "nothing to do: none of these programs listens on an address of a device; loopback and Unix sockets have no queue, \
+             and the connections of a client are left out here (`quell attach MODE PID --dry-run` plans a mode for it)"
                 .to_owned(),
             None,
         ),
