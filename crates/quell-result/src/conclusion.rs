@@ -74,10 +74,10 @@ pub enum Conclusion {
 
 impl Conclusion {
     /// The same with what the recommended mode costs besides.
-    pub(crate) fn with_costs(mut self, beside: &Standing) -> Self {
+    fn with_costs(mut self, more: Vec<QuantityChange>, more_undecided: Vec<UndecidedCost>) -> Self {
         if let Self::Use { costs, undecided, .. } = &mut self {
-            costs.extend(beside.costs(|_| true));
-            undecided.extend(beside.undecided(|_| true));
+            costs.extend(more);
+            undecided.extend(more_undecided);
         }
         self
     }

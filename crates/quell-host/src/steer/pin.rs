@@ -12,6 +12,7 @@ use super::groups::SteerWorker;
 use super::spread::Spread;
 use super::verify::Baseline;
 use crate::findings::QueuePerEpoll;
+use crate::findings::sorting::opened_connections;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Index, Process, Reading, Snapshot, SnapshotNapi, SnapshotSocket, Thread, WatchedFile};
 
@@ -214,6 +215,9 @@ fn pin(
 fn to_sort(worker: &SteerWorker, query: &SnapshotQuery<'_>) -> String {
     let is_its = |epoll: &&EpollContext<'_>| (epoll.process.pid, epoll.epoll.fd) == (worker.pid, worker.epoll_fd);
     let Some(epoll) = query.epolls_by_descriptor.iter().find(is_its) else { return String::new() };
+    if let Some(reason) = opened_connections(query, epoll) {
+        return reason;
+    }
     let mut sockets = epoll.sockets().filter_map(|inode| query.socket(inode));
     match sockets.any(|socket| socket.steered_queues.is_some()) {
         true => "run as many workers as queues, or use fewer queues (`ethtool -L`)".to_owned(),

@@ -6,7 +6,7 @@ use quell_experiment::{
 use quell_mode::DeliveryMode;
 use quell_tune::{ArmReport, ArmState, Confirmation, TuneAnswer, TuneDirection, TuneEnd, TuneMetric, TuneResult};
 
-use super::{Conclusion, EstimatedGain, OpenGain, Quantity, WhyKeep, WhyLonger, longer_ms};
+use super::{Conclusion, EstimatedGain, OpenGain, Quantity, UndecidedCost, WhyKeep, WhyLonger, longer_ms};
 use crate::experiment::is_mostly;
 use crate::figures;
 use crate::standing::{AtLoad, Standing, Worth};
@@ -38,7 +38,14 @@ impl TuneFile {
             let confirmation = of_mode.or(self.search.confirmations.last());
             let of_goal = confirmation.map(|one| standing(one, mode)).unwrap_or_default();
             let beside = confirmation.map(|one| self.beside_goal(one, mode)).unwrap_or_default();
-            of_goal.to_use(*mode, present, holds_limits, without_clients).with_costs(&beside)
+            // That a limit holds is decided.
+            let is_limited = |cost: &UndecidedCost| {
+                plan.goal.metrics().any(|metric| cost.quantity == Quantity::Metric(metric.clone()))
+            };
+            let mut undecided = beside.undecided(|_| true);
+            undecided.retain(|cost| !is_limited(cost));
+            let of_goal = of_goal.to_use(*mode, present, holds_limits, without_clients);
+            of_goal.with_costs(beside.costs(|_| true), undecided)
         };
         if let Some(why) = self.why_withheld() {
             return why.without_figures();

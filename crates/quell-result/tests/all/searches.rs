@@ -1,13 +1,13 @@
 //! The conclusion of a search.
 
-use quell_experiment::{ContrastVerdict, SliceFlag};
+use quell_experiment::{ContrastVerdict, SliceFlag, SliceRecord};
 use quell_load::OfferedLoad;
 use quell_result::Document as _;
-use quell_result::conclusion::{Conclusion, LoadRange, WhyKeep, WhyLonger};
+use quell_result::conclusion::{Conclusion, LoadRange, Quantity, WhyKeep, WhyLonger};
 use quell_result::experiment::SubjectFacts;
 use quell_result::facts::ProgramsFacts;
 use quell_result::tune::TuneFile;
-use quell_tune::{ArmState, Rival, TuneAnswer, TuneEnd, WhyNotChosen};
+use quell_tune::{ArmState, Rival, TuneAnswer, TuneEnd, TuneMetric, WhyNotChosen};
 
 use crate::conclusions::{mode, programs, split, unknown, used};
 
@@ -56,6 +56,30 @@ fn a_search_concludes_its_answer() {
     assert!(matches!(file.conclusion(), Conclusion::NotDecidable { within_ms: 480_000, .. }));
     file.search.end = TuneEnd::NoModeLeft;
     assert!(matches!(file.conclusion(), Conclusion::MeasureLonger { budget_ms: None, .. }));
+}
+
+#[test]
+fn a_mode_that_a_search_found_has_the_costs_that_its_goal_does_not_name() {
+    let mut file = TuneFile::from_json(include_str!("../../../quell/tests/fixtures/tune.json")).unwrap();
+    let costs = |file: &TuneFile| match file.conclusion() {
+        Conclusion::Use { costs, .. } => costs,
+        other => panic!("{other:?}"),
+    };
+    assert!(costs(&file).is_empty());
+    // The recording has one block.
+    let record = &mut file.search.confirmations[0].experiments[0];
+    let block = std::mem::take(&mut record.slices);
+    for (number, slice) in (0..16).flat_map(|number| block.iter().map(move |slice| (number, slice))) {
+        let mut slice = SliceRecord { block: number, ..slice.clone() };
+        // The reference has two arms.
+        let p50_us = if slice.arm == 2 { 430.0 } else { 93.0 } + f64::from(number % 3);
+        slice.observation.latency = None;
+        slice.observation.metrics.insert("p50-us".to_owned(), p50_us);
+        record.slices.push(slice);
+    }
+    let with = costs(&file);
+    let p50 = Quantity::Metric(TuneMetric::Latency { quantile: 0.5 });
+    assert!(with.iter().any(|cost| cost.quantity == p50 && cost.low > 4.0), "{with:?}");
 }
 
 #[test]
