@@ -61,6 +61,21 @@ fn revert_after_the_keeper_was_killed_reports_restored_settings() {
 }
 
 #[test]
+fn a_dry_run_beside_an_attachment_whose_keeper_was_killed_plans_what_the_real_run_does() {
+    let Some(stage) = Stage::attached_without_keeper("cli-dry-k") else { return };
+    let mut arguments = vec!["attach", "defer50", "--seconds", "0"];
+    let pid = stage.pid();
+    arguments.push(&pid);
+    let planned = stage.says(0, &[&arguments[..], &["--dry-run"]].concat());
+    assert!(planned.contains("restores attach suspend200 first"), "{planned}");
+    assert!(planned.contains("gro-flush-timeout 0 ns"), "the values from before both: {planned}");
+    assert!(stage.is_set(), "a dry run changes nothing");
+    stage.says(0, &[&arguments[..], &["--yes"]].concat());
+    assert!(stage.says(0, &["detach", &pid]).contains("restored"));
+    stage.assert_back();
+}
+
+#[test]
 fn revert_by_name_leaves_the_others_and_a_dry_run_changes_nothing() {
     let Some(stage) = Stage::enter("cli-rev-n") else { return };
     let profile = stage.dir.path().join("deferral.toml");

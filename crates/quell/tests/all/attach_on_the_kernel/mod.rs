@@ -3,6 +3,7 @@
 //! and memcached.
 
 mod asks;
+mod first_verdict;
 mod history;
 mod journals;
 mod owners;
