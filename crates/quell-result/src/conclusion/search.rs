@@ -85,6 +85,9 @@ impl TuneFile {
             let of_metric = |metric: TuneMetric| Some((metric.criterion(TuneDirection::Lowest, slice)?, metric));
             let others = BESIDE_GOAL.into_iter().filter(|metric| *metric != plan.goal.objective);
             let (criteria, metrics): (Vec<Criterion>, Vec<TuneMetric>) = others.filter_map(of_metric).unzip();
+            if criteria.is_empty() {
+                return None;
+            }
             let design = ExperimentDesign { criteria: criteria.clone(), ..record.design.clone() };
             let analysis = analyse(&ExperimentRecord { design, ..record.clone() });
             let (mode, reference) = (mode.to_string(), &record.design.reference.name);
