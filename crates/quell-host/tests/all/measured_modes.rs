@@ -121,3 +121,20 @@ fn base_leaves_napi_threads_that_were_kept_but_no_other_mode() {
     let back = kept("suspend200");
     assert!(matches!(&back, NextStep::Return { mode, .. } if mode.to_string() == "suspend200"), "{back:?}");
 }
+
+#[test]
+fn a_newer_measurement_at_the_same_load_refutes_the_mode_that_an_older_one_found_better() {
+    let at = |packets_per_s, better| {
+        let mut answer = answer(better);
+        answer.measured.packets_per_s = Some(packets_per_s);
+        answer
+    };
+    let next = |measured| only(&plain(), &Facts { measured, packets_per_s: Some(2_490), ..Facts::default() }).next;
+    let older = || at(4_974, Some("suspend200"));
+    assert!(matches!(next(vec![older()]), NextStep::Attach { .. }));
+    // The present load is near that of the older one only.
+    assert!(matches!(next(vec![at(5_007, None), older()]), NextStep::MeasureAgain { .. }));
+    assert!(matches!(next(vec![at(40_000, None), older()]), NextStep::Attach { .. }), "at another load");
+    let other = EarlierAnswer { compared: Vec::new(), reference: "base".parse().unwrap(), ..at(5_007, None) };
+    assert!(matches!(next(vec![other, older()]), NextStep::Attach { .. }), "it did not compare that mode");
+}

@@ -172,3 +172,14 @@ fn after_stalls_the_next_step_is_their_cause_unless_the_program_is_another_one_o
     let has_mode = vec![(4242, attached("defer20", false))];
     assert!(!matches!(next(stalled(started), has_mode), NextStep::FindStall { .. }));
 }
+
+#[test]
+fn a_server_has_few_packets_if_none_of_its_queues_has_enough_for_a_verdict() {
+    let at = |packets_per_s| {
+        let server = only(&plain(), &Facts { packets_per_s, ..Facts::default() });
+        (server.packets_per_s, server.has_few_packets)
+    };
+    assert_eq!(at(Some(398)), (Some(398), true));
+    assert_eq!(at(Some(400)), (Some(400), false));
+    assert_eq!(at(None), (None, false), "they were not counted");
+}

@@ -150,34 +150,6 @@ fn a_server_has_its_present_mode_queues_workers_and_cpu_time() {
 }
 
 #[test]
-fn a_newer_measurement_at_the_same_load_refutes_the_mode_that_an_older_one_found_better() {
-    let at = |packets_per_s, better| {
-        let mut answer = answer(better);
-        answer.measured.packets_per_s = Some(packets_per_s);
-        answer
-    };
-    let next = |measured| only(&plain(), &Facts { measured, packets_per_s: Some(2_490), ..Facts::default() }).next;
-    let older = || at(4_974, Some("suspend200"));
-    assert!(matches!(next(vec![older()]), NextStep::Attach { .. }));
-    // The present load is near that of the older one only.
-    assert!(matches!(next(vec![at(5_007, None), older()]), NextStep::MeasureAgain { .. }));
-    assert!(matches!(next(vec![at(40_000, None), older()]), NextStep::Attach { .. }), "at another load");
-    let other = EarlierAnswer { compared: Vec::new(), reference: "base".parse().unwrap(), ..at(5_007, None) };
-    assert!(matches!(next(vec![other, older()]), NextStep::Attach { .. }), "it did not compare that mode");
-}
-
-#[test]
-fn a_server_has_few_packets_if_none_of_its_queues_has_enough_for_a_verdict() {
-    let at = |packets_per_s| {
-        let server = only(&plain(), &Facts { packets_per_s, ..Facts::default() });
-        (server.packets_per_s, server.has_few_packets)
-    };
-    assert_eq!(at(Some(398)), (Some(398), true));
-    assert_eq!(at(Some(400)), (Some(400), false));
-    assert_eq!(at(None), (None, false), "they were not counted");
-}
-
-#[test]
 fn children_of_a_program_with_its_name_belong_to_it() {
     let mut host = healthy();
     let mut child = host["processes"][0].clone();

@@ -122,7 +122,7 @@ fn without_arguments_quell_lists_a_server_of_another_namespace_with_its_next_com
     let line = said.lines().find(|line| line.starts_with(&nginx.name)).unwrap_or_else(|| panic!("{said}"));
     let words: Vec<&str> = line.split_whitespace().collect();
     assert!(words.windows(3).any(|three| three == ["base", "2", "2"]) && line.contains("note"), "{line}");
-    let measure = format!("measure: quell bench --pid {}", nginx.master.pid());
+    let measure = format!("measure under load: quell bench --pid {}", nginx.master.pid());
     assert!(line.contains(&measure) && said.contains("conclusion: "), "{said}");
 }
 
