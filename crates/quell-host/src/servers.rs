@@ -27,7 +27,7 @@ pub use measured::{JudgedMode, MeasuredStep, measured_step};
 pub use next_step::NextStep;
 pub use suspension::Suspension;
 
-use crate::attach::effect::{EffectOnQueue, PACKETS_TO_JUDGE, judge};
+use crate::attach::effect::{EffectOnQueue, PACKETS_FOR_VERDICT, judge};
 use crate::attach::no_poll::{NoPollCause, cause};
 use crate::attach::no_queue::{NoQueueCause, no_queue_cause};
 use crate::attach::own_work::{OwnWork, has_backlog, worked_by, worked_ns};
@@ -83,10 +83,10 @@ pub struct HostServer {
     pub modes: Vec<DeliveryMode>,
     /// CPUs that it used between the snapshots; absent with one snapshot.
     pub cpus: Option<f64>,
-    /// Packets per second from its queues; absent if they were not counted.
-    pub packets_per_s: Option<u64>,
-    /// Whether these are too few to judge a mode, and to gain from one.
-    pub has_few_packets: bool,
+    /// Packets per second from its queues, if these are too few to judge a mode, and to gain from one. Absent otherwise, and
+    /// if they were not counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub few_packets_per_s: Option<u64>,
     /// Local address of most of its connections from queues; without one, an address on which it listens, also a wildcard.
     pub address: Option<SocketAddr>,
     /// Number of kinds of serious findings about it.
@@ -297,6 +297,7 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let packets: u64 = samples.iter().map(|(_, sample)| sample.packets).sum();
     let load = (samples.len() == queues.len() && known.sampled_ns > 0)
         .then(|| (packets as f64 * 1e9 / known.sampled_ns as f64).round() as u64);
+    let are_few = samples.iter().all(|(_, sample)| sample.packets < PACKETS_FOR_VERDICT);
     let programs_cpu_ns = processes.iter().map(|process| query.cpu_ns(process)).sum::<Option<u64>>();
     let programs_cpu_wait_ns = processes.iter().map(|process| query.cpu_wait_ns(process)).sum::<Option<u64>>();
     let programs_worked_ns =
@@ -401,10 +402,7 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         queue_per_epoll: mixing.or_else(|| QueuePerEpoll::expected(query, processes).filter(|_| is_idle)),
         modes,
         cpus: programs_cpu_ns.zip(query.interval_ns()).map(|(ran, interval)| ran as f64 / interval as f64),
-        packets_per_s: load.filter(|_| !is_idle),
-        has_few_packets: !is_idle
-            && load.is_some()
-            && samples.iter().all(|(_, sample)| sample.packets < PACKETS_TO_JUDGE),
+        few_packets_per_s: load.filter(|_| !is_idle && are_few),
         serious: count(Severity::Serious),
         warnings: count(Severity::Warning),
         notes: count(Severity::Note),

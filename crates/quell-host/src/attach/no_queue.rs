@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::plan::{AttachObstacle, AttachPlan, AttachRequest, AttachStep, EpollsSetBy, first_of};
-use crate::findings::{Fix, FixText, fix_of_bypass, gro_on, lacks_napi};
+use crate::findings::{FixText, fix_of_bypass, gro_on, lacks_napi, link_up};
 use crate::snapshot::query::{SnapshotQuery, bypasses_napi, is_loopback};
 use crate::snapshot::{Device, Files, OtherSocket, Process, Snapshot, SnapshotSocket};
 
@@ -77,8 +77,7 @@ pub(crate) fn no_queue_cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>
         return NoQueueCause::GroOff { device: device.name.clone(), fix: gro_on(query, device).text() };
     }
     if let Some(device) = sockets.first().and_then(|socket| down(query, socket.namespace)) {
-        let fix = Fix::in_namespace(query, device.namespace, &["ip", "link", "set", &device.name, "up"]);
-        return NoQueueCause::LinkDown { device: device.name.clone(), fix: fix.text() };
+        return NoQueueCause::LinkDown { device: device.name.clone(), fix: link_up(query, device).text() };
     }
     let mut recorded = sockets.iter().filter_map(|socket| socket.napi.known().copied().flatten()).peekable();
     if recorded.peek().is_some() && recorded.all(|napi| query.napi(napi).is_none()) {
@@ -125,6 +124,12 @@ fn down<'a>(query: &SnapshotQuery<'a>, namespace: u64) -> Option<&'a Device> {
 }
 
 impl NoQueueCause {
+    /// Whether no NAPI instance delivers to the programs until the host or their connections change.
+    #[must_use]
+    pub fn lacks_napi(&self) -> bool {
+        matches!(self, Self::GroOff { .. } | Self::Bypass { .. } | Self::LinkDown { .. } | Self::DeviceGone)
+    }
+
     /// Whether no packet of the programs can pass a queue, so that no mode has an effect.
     #[must_use]
     pub fn is_final(&self) -> bool {
@@ -137,16 +142,8 @@ impl AttachPlan {
     #[must_use]
     pub fn is_without_effect(&self) -> bool {
         // An epoll that is set polls nothing as long as no NAPI instance delivers to it.
-        let has_no_napi = matches!(
-            self.without_queue,
-            Some(
-                NoQueueCause::GroOff { .. }
-                    | NoQueueCause::Bypass { .. }
-                    | NoQueueCause::LinkDown { .. }
-                    | NoQueueCause::DeviceGone
-            )
-        );
-        self.queues().next().is_none() && (has_no_napi || self.steps.iter().all(AttachStep::is_there))
+        let lacks_napi = self.without_queue.as_ref().is_some_and(NoQueueCause::lacks_napi);
+        self.queues().next().is_none() && (lacks_napi || self.steps.iter().all(AttachStep::is_there))
     }
 
     /// Refuses a mode for programs whose data passes no queue, where no mode has an effect. Returns whether it did.

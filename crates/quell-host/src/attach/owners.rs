@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use quell_change::change::{Change, NapiSettingsChange};
-use quell_change::journal::{Journal, JournalError, Purpose, TargetProgram};
+use quell_change::journal::{History, Journal, JournalError, Purpose, TargetProgram};
 use quell_change::settings::epoll::EpollPlace;
 use quell_change::transaction::{Transaction, permit_queues};
 use quell_linux::{NapiId, Pid};
@@ -75,7 +75,8 @@ impl QueueSharers {
         parent_of: impl Fn(Pid) -> Option<Pid>,
     ) -> Option<Self> {
         let pids = |one: &Attached| one.history.targets.iter().map(|target| target.pid).collect::<Vec<_>>();
-        let uses = |one: &Attached| queues(one).any(|queue| napis.iter().any(|napi| napi.get() == queue.napi_id));
+        let uses =
+            |one: &Attached| queues(&one.history).any(|queue| napis.iter().any(|napi| napi.get() == queue.napi_id));
         let attachments = attached.iter().filter(|one| one.mode().is_some());
         let (own, others): (Vec<_>, Vec<_>) =
             attachments.partition(|one| pids(one).iter().any(|pid| programs.contains(pid)));
@@ -87,8 +88,9 @@ impl QueueSharers {
         let same_mode = own.iter().chain(&others).all(|one| is_like_first(&one));
         let launched = others.iter().any(|one| one.is_launched());
         let programs = others.iter().flat_map(|one| parents(&pids(one), &parent_of)).collect();
-        let mut covered =
-            own.iter().flat_map(|one| queues(one).filter_map(|queue| covered_values(queue, &one.path, attached)));
+        let mut covered = own
+            .iter()
+            .flat_map(|one| queues(&one.history).filter_map(|queue| covered_values(queue, &one.path, attached)));
         let in_force = covered.find_map(|by| {
             let first =
                 *parents(&by.programs.iter().map(|target| target.pid).collect::<Vec<_>>(), &parent_of).first()?;
@@ -102,7 +104,7 @@ impl QueueSharers {
     #[must_use]
     pub fn of_attached(one: &Attached, attached: &[Attached], parent_of: impl Fn(Pid) -> Option<Pid>) -> Option<Self> {
         let programs = one.history.targets.iter().map(|target| target.pid).collect();
-        let napis = queues(one).filter_map(|queue| NapiId::from_kernel(queue.napi_id)).collect();
+        let napis = queues(&one.history).filter_map(|queue| NapiId::from_kernel(queue.napi_id)).collect();
         Self::of(&programs, &napis, attached, parent_of)
     }
 }
@@ -127,7 +129,7 @@ pub fn covered_by(
         planned.iter().any(|(napi, new)| napi.get() == own.napi_id && !covering(&own.new, new).is_empty())
     };
     let others = owners.iter().filter(|one| one.history.targets.iter().all(|target| !programs.contains(&target.pid)));
-    let covered = others.filter(|one| queues(one).any(is_covered));
+    let covered = others.filter(|one| queues(&one.history).any(is_covered));
     covered.map(|one| CoveredOwner { owner: one.purpose().clone(), programs: one.history.targets.clone() }).collect()
 }
 
@@ -142,11 +144,7 @@ pub struct CoveredValues {
 /// The values of a queue that the newest owner of some of them has set differently since `change` of the journal `own`.
 #[must_use]
 pub fn covered_values(change: &NapiSettingsChange, own: &Path, owners: &[Attached]) -> Option<CoveredValues> {
-    let others = owners.iter().filter(|owner| owner.path != own);
-    let newer = others.flat_map(|owner| queues(owner).map(move |queue| (owner, queue)));
-    let newer =
-        newer.filter(|(_, queue)| queue.is_of_the_queue_of(change) && queue.set_at_boot_ns > change.set_at_boot_ns);
-    let covered = newer.filter_map(|(owner, queue)| {
+    let covered = newer(change, own, owners).filter_map(|(owner, queue)| {
         let now = covering(&change.new, &queue.new);
         (!now.is_empty()).then_some((queue.set_at_boot_ns, owner, now))
     });
@@ -154,18 +152,29 @@ pub fn covered_values(change: &NapiSettingsChange, own: &Path, owners: &[Attache
     Some(CoveredValues { now, owner: owner.purpose().clone(), programs: owner.history.targets.clone() })
 }
 
-/// The newest owner that has set all values of this change of the journal `own` since: when it is undone, they stay.
+/// Owners that keep the values of a queue when the journal `own` with this history is undone, because they have set all of
+/// them since: the newest one for each such change.
 #[must_use]
-pub fn keeps_values<'a>(change: &NapiSettingsChange, own: &Path, owners: &'a [Attached]) -> Option<&'a Purpose> {
-    let has_all = |queue: &NapiSettingsChange| {
-        NapiAttribute::ALL.iter().all(|&one| change.new.get(one).is_none() || queue.new.get(one).is_some())
+pub fn keep_values<'a>(history: &History, own: &Path, owners: &'a [Attached]) -> Vec<&'a Purpose> {
+    let newest = |change: &NapiSettingsChange| {
+        let has_all = |(_, queue): &(&Attached, &NapiSettingsChange)| {
+            NapiAttribute::ALL.iter().all(|&one| change.new.get(one).is_none() || queue.new.get(one).is_some())
+        };
+        let newest = newer(change, own, owners).filter(has_all).max_by_key(|(_, queue)| queue.set_at_boot_ns);
+        newest.map(|(owner, _)| owner.purpose())
     };
-    let is_newer = |queue: &NapiSettingsChange| {
-        queue.is_of_the_queue_of(change) && queue.set_at_boot_ns > change.set_at_boot_ns && has_all(queue)
-    };
-    let others = owners.iter().filter(|owner| owner.path != own);
-    let newer = others.flat_map(|owner| queues(owner).filter(|queue| is_newer(queue)).map(move |queue| (queue, owner)));
-    newer.max_by_key(|(queue, _)| queue.set_at_boot_ns).map(|(_, owner)| owner.purpose())
+    queues(history).filter_map(newest).collect()
+}
+
+/// Changes of the same queue by other owners since.
+fn newer<'a>(
+    change: &NapiSettingsChange,
+    own: &Path,
+    owners: &'a [Attached],
+) -> impl Iterator<Item = (&'a Attached, &'a NapiSettingsChange)> {
+    let others = owners.iter().filter(move |owner| owner.path != own);
+    let all = others.flat_map(|owner| queues(&owner.history).map(move |queue| (owner, queue)));
+    all.filter(|(_, queue)| queue.is_of_the_queue_of(change) && queue.set_at_boot_ns > change.set_at_boot_ns)
 }
 
 /// The values of `newer` for attributes that `older` has with other values.
@@ -177,8 +186,8 @@ fn covering(older: &PartialNapiSettings, newer: &PartialNapiSettings) -> Partial
     NapiAttribute::ALL.iter().filter_map(differs).collect()
 }
 
-fn queues(attached: &Attached) -> impl Iterator<Item = &NapiSettingsChange> {
-    attached.history.pending().filter_map(|(_, entry)| match &entry.change {
+fn queues(history: &History) -> impl Iterator<Item = &NapiSettingsChange> {
+    history.pending().filter_map(|(_, entry)| match &entry.change {
         Change::NapiSettings(change) => Some(change),
         _ => None,
     })

@@ -7,7 +7,7 @@ use quell_mode::{DeliveryMode, ModeKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::effect::{EffectOnQueue, ModeVerdict, PACKETS_TO_JUDGE};
+use super::effect::{EffectOnQueue, ModeVerdict, PACKETS_FOR_VERDICT};
 use super::own_work::OwnWork;
 use super::plan::polls_epolls;
 use crate::findings::{Fix, LackingCpus};
@@ -187,7 +187,7 @@ impl ModePayoff {
         };
         let waited = |(seen, _): &(EffectOnQueue, ModeVerdict)| seen.cpu_wait_share();
         let wait_p99_ns =
-            |(seen, _): &(EffectOnQueue, ModeVerdict)| seen.wait_p99_ns.filter(|_| seen.packets >= PACKETS_TO_JUDGE);
+            |(seen, _): &(EffectOnQueue, ModeVerdict)| seen.wait_p99_ns.filter(|_| seen.packets >= PACKETS_FOR_VERDICT);
         Self {
             mode,
             queues: queues.len(),
@@ -259,7 +259,7 @@ impl PollCost {
             false => seen.by_kernel(),
         };
         let base = DeliveryMode::default();
-        if seen.packets < PACKETS_TO_JUDGE || *mode == base {
+        if seen.packets < PACKETS_FOR_VERDICT || *mode == base {
             return None;
         }
         let uncertainty = uncertainty_of_rate(seen.packets);
@@ -377,7 +377,7 @@ mod tests {
         assert_eq!(instead("suspend20", few), None);
         let above = EffectOnQueue { polls: 3_300 * 7 / 2, ..seen(3_300) };
         assert!(instead("suspend20", above).is_some(), "2.5 polls by the kernel per packet");
-        assert_eq!(instead("suspend20", seen(PACKETS_TO_JUDGE - 1)), None);
+        assert_eq!(instead("suspend20", seen(PACKETS_FOR_VERDICT - 1)), None);
     }
 
     /// Answers over many intervals at a steady rate of packets, under a mode whose timer expires as often as it can.
@@ -500,7 +500,7 @@ mod tests {
             payoff("suspend20", &queues, None);
         assert_eq!((queues, polls_per_packet, program_share), (2, Some(0.5), Some(0.9)));
         assert_eq!((wait_p99_ns, pays), (Some(3_000), DoesItPay::MeasureToKnow));
-        let few = payoff("suspend20", &[(seen(PACKETS_TO_JUDGE - 1, 100, 50), in_effect())], None);
+        let few = payoff("suspend20", &[(seen(PACKETS_FOR_VERDICT - 1, 100, 50), in_effect())], None);
         assert_eq!(few.wait_p99_ns, None, "too few for a percentile");
         let idle = payoff("suspend20", &[(seen(0, 0, 0), ModeVerdict::CannotTell("idle".to_owned()))], None);
         assert_eq!((idle.polls_per_packet, idle.program_share, idle.pays), (None, None, DoesItPay::TooFewPackets));

@@ -7,20 +7,23 @@ use quell_linux::proc::{ProcRoot, Schedstat};
 use quell_linux::{NapiId, Pid, kernel};
 use quell_sampler::{PollCounters, Sampler, SamplerError};
 
-use super::effect::{EffectOnQueue, PACKETS_TO_JUDGE};
-use super::own_work::{WorkReading, worked_by};
+use super::effect::{EffectOnQueue, PACKETS_FOR_VERDICT};
+use super::own_work::{WorkReading, has_backlog, worked_by};
 use super::plan::QueueStep;
+use crate::snapshot::Snapshot;
 
-/// Counts polls of the queues for the duration of `wait`. The mode is for `programs`.
+/// Counts polls of the queues for the duration of `wait`. The mode is for `programs`, of which `now` is a snapshot.
 pub fn watch(
     queues: &[QueueStep],
     programs: &BTreeSet<Pid>,
+    now: &Snapshot,
     wait: &mut dyn FnMut(),
 ) -> Result<Vec<EffectOnQueue>, SamplerError> {
     let sampler = Sampler::of(kernel::sysfs(), queues.iter().map(|step| step.napi))?;
     let mut counting = PollCounting::begin(queues.to_vec(), programs, sampler.read()?);
     wait();
-    Ok(counting.next(programs, sampler.read()?))
+    let has_backlog = has_backlog(now, programs);
+    Ok(counting.next(programs, sampler.read()?).into_iter().map(|seen| seen.with_backlog(has_backlog)).collect())
 }
 
 /// Observes queues in consecutive intervals.
@@ -50,7 +53,7 @@ impl PollCounting {
     /// Whether one of the queues has enough packets for a verdict with these counters.
     pub(super) fn suffices(&self, polls: &BTreeMap<NapiId, PollCounters>) -> bool {
         let packets = |(napi, now): (&NapiId, &PollCounters)| now.since(self.polls.get(napi)).packets;
-        polls.iter().map(packets).any(|packets| packets >= PACKETS_TO_JUDGE)
+        polls.iter().map(packets).any(|packets| packets >= PACKETS_FOR_VERDICT)
     }
 
     /// Ends the interval with these counters, and begins the next one.

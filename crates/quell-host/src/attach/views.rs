@@ -52,9 +52,13 @@ pub fn with_devices(scope: SnapshotScope, seen: &Snapshot) -> SnapshotScope {
     }
 }
 
-/// Adds the processes that receive from the same queues as those of the scope: how a queue works depends on all of them.
+/// Adds the processes that receive from the same queues as those of the scope: how a queue works depends on all of them. A
+/// scope without processes stays as it is.
 #[must_use]
 pub fn with_queue_sharers(mut scope: SnapshotScope) -> SnapshotScope {
+    if scope.pids.is_empty() {
+        return scope;
+    }
     let Ok(host) = observe() else { return scope };
     let query = SnapshotQuery::new(&host, None);
     let napis_of = |process: &Process| process.files.known().map(|files| query.napis_of(files)).unwrap_or_default();

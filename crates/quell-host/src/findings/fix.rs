@@ -140,7 +140,7 @@ impl Fix {
     }
 
     /// A command in the namespace with this inode.
-    pub(crate) fn in_namespace(query: &SnapshotQuery<'_>, namespace: u64, words: &[&str]) -> Self {
+    pub(super) fn in_namespace(query: &SnapshotQuery<'_>, namespace: u64, words: &[&str]) -> Self {
         let known = query.now.namespaces.iter().find(|known| known.inode == namespace);
         let Some(known) = known.filter(|known| !known.is_current) else { return Self::command(words) };
         let inhabitant = query.now.processes.iter().find(|process| process.namespace.known() == Some(&namespace));

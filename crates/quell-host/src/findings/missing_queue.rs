@@ -65,10 +65,14 @@ fn links_down(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             severity: Severity::Serious,
             nodes: [Node::from(device)].into_iter().chain(programs).collect(),
             observed: format!("the link {} is down, and {why}", device.name),
-            fix: vec![Fix::in_namespace(query, device.namespace, &["ip", "link", "set", &device.name, "up"])],
+            fix: vec![link_up(query, device)],
         })
     };
     query.now.devices.iter().filter_map(of).collect()
+}
+
+pub(crate) fn link_up(query: &SnapshotQuery<'_>, device: &Device) -> Fix {
+    Fix::in_namespace(query, device.namespace, &["ip", "link", "set", &device.name, "up"])
 }
 
 /// Adds the queues that owners of settings miss, before all that follows from it.

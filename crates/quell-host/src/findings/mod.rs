@@ -39,6 +39,7 @@ use crate::snapshot::query::SnapshotQuery;
 pub(crate) use device::{GRO_OFF_ID, gro_on, lacks_napi};
 pub use fix::{Fix, FixText};
 pub use markdown::markdown;
+pub(crate) use missing_queue::link_up;
 pub use missing_queue::{MISSING_QUEUE_ID, add_missing_queues};
 pub use node::Node;
 pub(crate) use polling::fix_of_bypass;
@@ -308,13 +309,6 @@ impl Finding {
     #[must_use]
     pub fn leaves_queues_unpolled(&self) -> bool {
         self.id == EPOLL_MIXES_NAPIS && self.severity >= Severity::Warning
-    }
-
-    /// The same with fixes that have the connections sorted by queue before a mode polls them.
-    #[must_use]
-    pub fn sorted_first(mut self) -> Self {
-        self.fix.iter_mut().for_each(Fix::sort_first);
-        self
     }
 
     /// Whether counters showed how present settings work, which concerns only programs that receive under them.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::placement::FLOATING_WORKER;
 use super::sharing::{EPOLL_MIXES_NAPIS, SHARED_BY_WORKERS, one_queue_per_udp_socket};
-use super::{Finding, Fix, Node};
+use super::{Finding, Fix, Node, Severity};
 use crate::attach::{AttachedMode, ModeCommand};
 use crate::snapshot::arrival::receiving_napis;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
@@ -340,11 +340,18 @@ pub fn are_attached(findings: &mut [Finding], programs: &BTreeMap<Pid, AttachedM
     }
 }
 
-/// Names the mode of a plan in the commands of its findings.
+/// Names the mode of a plan in the commands of its findings. A mode that would poll one of several queues of an epoll is set
+/// only after the connections are sorted.
 pub fn name_mode(findings: &mut [Finding], planned: &DeliveryMode) {
-    for fix in findings.iter_mut().flat_map(|finding| &mut finding.fix) {
-        if let Fix::Mode { command, .. } = fix {
-            command.mode.get_or_insert(*planned);
+    for finding in findings {
+        let would_poll_one = finding.id == EPOLL_MIXES_NAPIS && finding.severity == Severity::Serious;
+        for fix in &mut finding.fix {
+            if let Fix::Mode { command, .. } = fix {
+                command.mode.get_or_insert(*planned);
+            }
+            if would_poll_one {
+                fix.sort_first();
+            }
         }
     }
 }

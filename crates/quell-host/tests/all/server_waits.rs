@@ -175,11 +175,7 @@ fn after_stalls_the_next_step_is_their_cause_unless_the_program_is_another_one_o
 
 #[test]
 fn a_server_has_few_packets_if_none_of_its_queues_has_enough_for_a_verdict() {
-    let at = |packets_per_s| {
-        let server = only(&plain(), &Facts { packets_per_s, ..Facts::default() });
-        (server.packets_per_s, server.has_few_packets)
-    };
-    assert_eq!(at(Some(398)), (Some(398), true));
-    assert_eq!(at(Some(400)), (Some(400), false));
-    assert_eq!(at(None), (None, false), "they were not counted");
+    let few = |packets_per_s| only(&plain(), &Facts { packets_per_s, ..Facts::default() }).few_packets_per_s;
+    assert_eq!((few(Some(398)), few(Some(400))), (Some(398), None));
+    assert_eq!(few(None), None, "they were not counted");
 }

@@ -84,17 +84,21 @@ impl TuneFile {
             let slice = &record.slices.first()?.observation;
             let of_metric = |metric: TuneMetric| Some((metric.criterion(TuneDirection::Lowest, slice)?, metric));
             let others = BESIDE_GOAL.into_iter().filter(|metric| *metric != plan.goal.objective);
-            let (criteria, metrics): (Vec<Criterion>, Vec<TuneMetric>) = others.filter_map(of_metric).unzip();
-            if criteria.is_empty() {
+            let compared: Vec<(Criterion, TuneMetric)> = others.filter_map(of_metric).collect();
+            if compared.is_empty() {
                 return None;
             }
-            let design = ExperimentDesign { criteria: criteria.clone(), ..record.design.clone() };
+            let criteria = compared.iter().map(|(criterion, _)| criterion.clone()).collect();
+            let design = ExperimentDesign { criteria, ..record.design.clone() };
             let analysis = analyse(&ExperimentRecord { design, ..record.clone() });
             let (mode, reference) = (mode.to_string(), &record.design.reference.name);
             let of_mode = |one: &&ContrastResult| one.treatment == mode && one.against == *reference;
             let quantity = |criterion: &Criterion| {
-                let metric = criteria.iter().position(|one| one == criterion).map(|at| metrics[at].clone());
-                metric.map_or_else(|| Quantity::Criterion(criterion.clone()), Quantity::Metric)
+                let of_criterion = compared.iter().find(|(one, _)| one == criterion);
+                of_criterion.map_or_else(
+                    || Quantity::Criterion(criterion.clone()),
+                    |(_, metric)| Quantity::Metric(metric.clone()),
+                )
             };
             Some(AtLoad::new(load.parse().ok(), analysis.contrasts.iter().filter(of_mode), 0.0, quantity))
         };

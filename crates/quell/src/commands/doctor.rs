@@ -120,12 +120,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
         };
     }
     let diagnosis = match &args.read[..] {
-        [] => {
-            let scope = args.scope.with_attachments()?;
-            let programs: BTreeSet<Pid> = scope.pids.iter().copied().collect();
-            let scope = if programs.is_empty() { scope } else { with_queue_sharers(scope) };
-            Diagnosis::of_this_host(&scope, &programs, args.seconds, args.json)?
-        }
+        [] => Diagnosis::of_this_host(args.scope.with_attachments()?, args.seconds, args.json)?,
         [now] => Diagnosis::of(&Observed::from(read(now)?), (&[], &[]), &BTreeMap::new(), &BTreeMap::new()),
         [before, now, ..] => {
             let observed = Observed { before: Some(read(before)?), ..Observed::from(read(now)?) };
@@ -150,7 +145,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
 pub(crate) fn overview(json: bool) -> Result<(), Failure> {
     let terminal = Terminal::of_stdout();
     let scope = SnapshotScope { whole_host: true, configured_files: true, ..SnapshotScope::default() };
-    let diagnosis = Diagnosis::of_this_host(&scope, &BTreeSet::new(), OVERVIEW_S, false)?;
+    let diagnosis = Diagnosis::of_this_host(scope, OVERVIEW_S, false)?;
     if json {
         return output::json(&diagnosis.document());
     }
@@ -172,19 +167,15 @@ struct Diagnosis {
 }
 
 impl Diagnosis {
-    /// Of the programs, unless these are none: the other processes of the scope share their queues.
-    fn of_this_host(
-        scope: &SnapshotScope,
-        programs: &BTreeSet<Pid>,
-        seconds: u64,
-        json: bool,
-    ) -> Result<Self, Failure> {
+    fn of_this_host(scope: SnapshotScope, seconds: u64, json: bool) -> Result<Self, Failure> {
+        let programs: BTreeSet<Pid> = scope.pids.iter().copied().collect();
+        let scope = with_queue_sharers(scope);
         let is_examined = |pid: &Pid| programs.is_empty() || programs.contains(pid);
         // Results are read while the host is observed.
         let reading = thread::spawn(earlier_answers);
         let observing = format!("observing this host for {}", counted(seconds, "second"));
         let (examined, measured) = Progress::during_seconds(&observing, json, || {
-            (take(scope, seconds, is_examined), reading.join().unwrap_or_default())
+            (take(&scope, seconds, is_examined), reading.join().unwrap_or_default())
         });
         let (examined, journal) = (examined?, journal());
         let owners = in_use(&journal).unwrap_or_default();
@@ -194,7 +185,7 @@ impl Diagnosis {
         let stalls = boot_id().ok().and_then(|boot_id| journal.stall_records(&boot_id).ok()).unwrap_or_default();
         let mut diagnosis = Self { reverted, unfinished, ..Self::of(&examined, (&owners, &stalls), &below, &measured) };
         if !programs.is_empty() {
-            diagnosis.report.leave_out_others(&examined.now, programs);
+            diagnosis.report.leave_out_others(&examined.now, &programs);
             diagnosis.servers.retain(|server| server.processes.iter().any(is_examined));
             diagnosis.local_servers.retain(|server| is_examined(&server.pid));
             diagnosis.reverted.retain(|end| end.programs.iter().any(|program| is_examined(&program.pid)));

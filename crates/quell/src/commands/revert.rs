@@ -11,7 +11,7 @@ use quell_change::persistent::{PersistError, PersistState, Persistent, give_up, 
 use quell_change::recovery::{Found, Reverted, recover_except, recover_one};
 use quell_host::attach::attached::{Attached, attachments_and_begun_profiles, in_use};
 use quell_host::attach::keeper::Detached;
-use quell_host::attach::owners::keeps_values;
+use quell_host::attach::owners::keep_values;
 use quell_linux::visible;
 use quell_mode::did_you_mean;
 
@@ -232,11 +232,8 @@ fn show<'a>(
     let planned = chosen.filter(|one| !one.is_launched()).map(|one| {
         // A setting that cannot be compared is one that would be restored.
         let gone = one.history.as_ref().and_then(|history| condition(&one.path, history).ok());
-        let queues = one.history.iter().flat_map(History::pending).filter_map(|(_, entry)| match &entry.change {
-            Change::NapiSettings(change) => Some(change),
-            _ => None,
-        });
-        let kept_for = queues.filter_map(|change| keeps_values(change, &one.path, left)).map(ToString::to_string);
+        let kept_for = one.history.iter().flat_map(|history| keep_values(history, &one.path, left));
+        let kept_for = kept_for.map(ToString::to_string);
         let gone = gone.map_or(0, |condition| condition.gone);
         PlannedRevert::new(&one.path, one.history.as_ref(), gone, kept_for.collect())
     });

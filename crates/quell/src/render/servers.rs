@@ -248,7 +248,7 @@ fn next(server: &HostServer, fixes: Fixes) -> String {
         NextStep::NothingToGain(work) => format!("none: {}", payoff::own_work(*work)),
         NextStep::Measure { .. } if server.modes.is_empty() => match &server.suspension {
             Some(Suspension::WouldStall { .. }) => "measure modes without suspension".to_owned(),
-            _ if server.has_few_packets => "measure under load".to_owned(),
+            _ if server.few_packets_per_s.is_some() => "measure under load".to_owned(),
             _ => "measure".to_owned(),
         },
         NextStep::Measure { .. } if server.waits == ServerWait::Epoll => "measure modes without epoll".to_owned(),

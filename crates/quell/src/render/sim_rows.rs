@@ -174,7 +174,7 @@ fn is_met(setup: &SimulationSetup, row: &SweepRow) -> bool {
 fn notes(setup: &SimulationSetup, rows: &[SweepRow]) -> String {
     let mut notes = String::new();
     if rows.iter().any(|row| row.figures.qps == 0.0) {
-        notes.push_str("\nno latency without a request in the measured time: --seconds takes a longer one\n");
+        notes.push_str("\na run without a request in the measured time has no latency: --seconds takes a longer one\n");
     }
     if !rows.iter().all(|row| is_met(setup, row)) {
         notes.push_str("\n* the server could not keep up; the latency is that of a closed loop\n");

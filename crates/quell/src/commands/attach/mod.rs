@@ -25,7 +25,7 @@ use quell_host::attach::effect::EffectOnQueue;
 use quell_host::attach::hand_over::{Earlier, HAND_OVER, recall_values_before};
 use quell_host::attach::no_poll::no_poll_cause_now;
 use quell_host::attach::no_queue::NoQueueCause;
-use quell_host::attach::own_work::{OwnWork, has_backlog};
+use quell_host::attach::own_work::OwnWork;
 use quell_host::attach::owners::refuse_under_owners;
 use quell_host::attach::payoff::packets_per_s;
 use quell_host::attach::placement::{Groups, Placement, PlacementResult, Wanted, decide};
@@ -155,12 +155,10 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         step.as_ref().and_then(|step| measured_render::before(step, &mode, cost_of(&mode, &step.next).as_deref()));
     // A measurement decides before a prediction.
     let is_best = step.is_some_and(|step| matches!(step.next, NextStep::Keep { .. }));
-    let has_backlog_now = has_backlog(&snapshot, &targets.pids());
-    let seen: Vec<EffectOnQueue> = seen.into_iter().map(|seen| seen.with_backlog(has_backlog_now)).collect();
     report.own_work = OwnWork::of_queues(&seen).filter(|_| !is_best);
-    let mixed = behavior.filter(|_| !is_best).and_then(|behavior| {
-        findings::observed_to_mix(&report.findings, &behavior).cloned().map(Finding::sorted_first)
-    });
+    let mixed = behavior
+        .filter(|_| !is_best)
+        .and_then(|behavior| findings::observed_to_mix(&report.findings, &behavior).cloned());
     // New connections that are steered do not mix.
     (report.unsorted, report.slowed) = if is_steered { (mixed.is_some(), None) } else { (false, mixed) };
     if args.dry_run {
@@ -351,9 +349,10 @@ fn observe_and_plan(targets: &Targets, mut request: AttachRequest, wanted: &Want
     };
     let first = observed()?;
     let planned = plan(&first, None, &targets.pids(), &request);
-    let suspends = request.mode.napi().irq_suspend_timeout_ns > 0 && planned.impossible.is_empty();
-    let observes = planned.impossible.is_empty() && planned.polls_queues();
-    let queues: Vec<QueueStep> = planned.queues().filter(|_| planned.impossible.is_empty()).cloned().collect();
+    let is_refused = !planned.impossible.is_empty();
+    let suspends = request.mode.napi().irq_suspend_timeout_ns > 0 && !is_refused;
+    let observes = planned.polls_queues() && !is_refused;
+    let queues: Vec<QueueStep> = planned.queues().filter(|_| !is_refused).cloned().collect();
     let observe = || behavior::observe(&first, &targets.pids(), true);
     let mut behavior = None;
     let mut wait = || match observes {
@@ -362,12 +361,11 @@ fn observe_and_plan(targets: &Targets, mut request: AttachRequest, wanted: &Want
     };
     let seen = match queues.is_empty() {
         true => Vec::new(),
-        false => poll_counting::watch(&queues, &targets.pids(), &mut wait).unwrap_or_default(),
+        false => poll_counting::watch(&queues, &targets.pids(), &first, &mut wait).unwrap_or_default(),
     };
     let behavior = behavior.or_else(|| observes.then(observe));
-    let has_poller = request.mode.poller().is_some() && planned.queues().next().is_some();
+    let has_poller = request.mode.poller().is_some() && !queues.is_empty();
     // Only two snapshots show that a program does not read its connections.
-    let is_refused = !planned.impossible.is_empty();
     if !is_refused && !has_poller && (!suspends || planned.affected_processes.is_empty()) {
         let findings = consequences_observed(&first, None, &planned, behavior.as_ref());
         return Ok(Observation { snapshot: first, request, plan: planned, findings, behavior, seen });
@@ -431,14 +429,8 @@ fn refuse(report: &render::Report<'_>, args: &AttachArgs) -> Result<(), Failure>
     refuse_impossible(report)?;
     if report.sets_nothing() {
         let cause = match &report.plan.without_queue {
-            Some(
-                cause @ (NoQueueCause::GroOff { .. }
-                | NoQueueCause::Bypass { .. }
-                | NoQueueCause::LinkDown { .. }
-                | NoQueueCause::DeviceGone
-                | NoQueueCause::NoDatagram
-                | NoQueueCause::NoNetworkSocket),
-            ) => cause.to_string(),
+            Some(cause @ (NoQueueCause::NoDatagram | NoQueueCause::NoNetworkSocket)) => cause.to_string(),
+            Some(cause) if cause.lacks_napi() => cause.to_string(),
             _ => {
                 "no TCP or UDP socket of the programs has received from a queue. Loopback, raw and packet sockets have \
                   none"
@@ -522,15 +514,13 @@ fn effect(
         }
     };
     let watched = Progress::during("checking whether the mode is in effect", || {
-        poll_counting::watch(queues, &programs, &mut wait)
+        poll_counting::watch(queues, &programs, snapshot, &mut wait)
     });
     if interruption.flag().get().is_some() {
         return None;
     }
     Some(match watched {
-        Ok(mut seen) => {
-            let has_backlog = has_backlog(snapshot, &programs);
-            seen.iter_mut().for_each(|seen| *seen = seen.with_backlog(has_backlog));
+        Ok(seen) => {
             seen.iter().for_each(|seen| debug!(?seen, "counted polls of a queue"));
             let cause = |napi| no_poll_cause_now(Some(snapshot), &programs, napi).if_attached(attached);
             render::Effect::of(request, queues, seen, cause)

@@ -11,13 +11,7 @@ use quell_linux::visible::{counted, noun};
 /// later; absent if this command does so itself.
 pub(super) fn text(plan: &AttachPlan, follows: Option<&str>) -> String {
     let mut text = match &plan.without_queue {
-        Some(
-            cause @ (NoQueueCause::GroOff { .. }
-            | NoQueueCause::Bypass { .. }
-            | NoQueueCause::LinkDown { .. }
-            | NoQueueCause::DeviceGone
-            | NoQueueCause::NoDatagram),
-        ) => {
+        Some(cause) if cause.lacks_napi() || *cause == NoQueueCause::NoDatagram => {
             format!("NO QUEUE IS SET YET: {cause}\n")
         }
         _ if plan.unassigned_epolls.is_empty() => return String::new(),

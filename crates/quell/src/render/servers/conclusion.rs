@@ -40,7 +40,7 @@ pub(super) fn most_urgent(servers: &[HostServer]) -> Option<&HostServer> {
     let rank = |server: &HostServer| match &server.next {
         // Many daemons receive a few packets without an epoll.
         NextStep::Measure { .. } if server.waits != ServerWait::Epoll => 7,
-        NextStep::Measure { .. } if server.has_few_packets => 6,
+        NextStep::Measure { .. } if server.few_packets_per_s.is_some() => 6,
         NextStep::AwaitClients | NextStep::AwaitDatagrams if server.waits != ServerWait::Epoll => 9,
         NextStep::Fix { .. } | NextStep::FindStall { .. } => 0,
         NextStep::Check if pays_not(server) => 1,
@@ -233,8 +233,9 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
 
 /// That its present load is too low to gain from a mode.
 fn under_load(server: &HostServer) -> String {
-    let few = server.packets_per_s.filter(|_| server.has_few_packets);
-    few.map_or_else(String::new, |few| format!(", under load: at {}/s, little is to gain", counted(few, "packet")))
+    server
+        .few_packets_per_s
+        .map_or_else(String::new, |few| format!(", under load: at {}/s, little is to gain", counted(few, "packet")))
 }
 
 /// That it is unknown whether the program would stall: `bench` and `attach` observe it.
@@ -296,7 +297,7 @@ fn also(servers: &[HostServer], first: &HostServer) -> String {
             in_force,
             server.modes.clone(),
             server.can_pin,
-            server.has_few_packets,
+            server.few_packets_per_s.is_some(),
         )
     };
     let has_epoll = |server: &HostServer| server.waits == ServerWait::Epoll;

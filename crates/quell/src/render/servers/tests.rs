@@ -39,8 +39,7 @@ fn server(name: &str, next: NextStep) -> HostServer {
         workers: 2,
         address: None,
         cpus: None,
-        packets_per_s: None,
-        has_few_packets: false,
+        few_packets_per_s: None,
         serious: 0,
         warnings: 1,
         notes: 0,
@@ -260,9 +259,8 @@ fn an_unattached_server_is_not_said_to_be_free_of_stalls_that_were_not_observed(
 
 #[test]
 fn a_server_with_few_packets_is_measured_under_load_and_after_those_with_a_load() {
-    let of = |name, few: Option<u64>| HostServer {
-        packets_per_s: few.or(Some(9_000)),
-        has_few_packets: few.is_some(),
+    let of = |name, few_packets_per_s| HostServer {
+        few_packets_per_s,
         ..server(name, NextStep::Measure { steered: false })
     };
     let said = concluded(of("nginx", Some(41)));
