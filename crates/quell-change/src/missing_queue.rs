@@ -27,6 +27,8 @@ pub struct MissingQueue {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum MissingCause {
+    /// It is in another network namespace than when the queue was set.
+    Moved,
     LinkDown,
     /// A veth without GRO and without an XDP program has no NAPI instances.
     GroOff,
@@ -52,6 +54,16 @@ struct ObservedDevice {
 }
 
 impl MissingQueue {
+    /// For a device that is not in the namespace with this cookie any more.
+    pub(crate) fn moved(device: &FoundDevice, from_cookie: u64, proc: &ProcRoot) -> Self {
+        let name = &device.link.name;
+        let home = namespaces::by_cookie(proc, from_cookie).ok().flatten().and_then(|home| namespaces::name_of(&home));
+        let command = home.and_then(|home| {
+            namespaces::command_in(&device.namespace, proc, &["ip", "link", "set", name, "netns", &home])
+        });
+        Self { cause: MissingCause::Moved, device: name.clone(), command }
+    }
+
     /// The cause for receive queue `queue`, if its number is known, of a device that had `needed` receive queues in use.
     pub(crate) fn of(device: &FoundDevice, queue: Option<u32>, needed: u32, proc: &ProcRoot) -> Self {
         let observed = observe(device);
@@ -67,6 +79,9 @@ impl MissingQueue {
     pub fn reason(&self) -> String {
         let device = &self.device;
         match self.cause {
+            MissingCause::Moved => {
+                format!("{device} was moved to another network namespace, so that programs here do not receive from it")
+            }
             MissingCause::LinkDown => format!("the link {device} is down"),
             MissingCause::GroOff => format!("GRO is off on {device}, and a veth has no NAPI instance without it"),
             MissingCause::FewerQueues { queues } => {
@@ -114,7 +129,7 @@ fn command<'a>(
         MissingCause::LinkDown => Some(vec!["ip", "link", "set", device, "up"]),
         MissingCause::GroOff => Some(vec!["ethtool", "-K", device, "gro", "on"]),
         MissingCause::FewerQueues { .. } => Some(vec!["ethtool", "-L", device, channels?, needed]),
-        MissingCause::Unknown => None,
+        MissingCause::Moved | MissingCause::Unknown => None,
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use quell_linux::Pid;
-use quell_linux::netns::{self, Namespace, NamespaceError};
+use quell_linux::netns::{self, Namespace, NamespaceError, NamespaceName};
 use quell_linux::proc::{ProcError, ProcRoot};
 
 #[derive(Debug, thiserror::Error)]
@@ -31,15 +31,20 @@ pub fn by_inode(proc: &ProcRoot, inode: u64) -> Result<Option<Namespace>, Search
 /// Command of these words in a namespace, for a shell in the caller's. `None` if it has no name and no process that can be
 /// read.
 pub(crate) fn command_in(namespace: &Namespace, proc: &ProcRoot, words: &[&str]) -> Option<String> {
-    let is_it = |other: Result<Namespace, NamespaceError>| other.is_ok_and(|other| other.inode() == namespace.inode());
-    if is_it(Namespace::current()) {
+    if Namespace::current().is_ok_and(|current| current.inode() == namespace.inode()) {
         return Some(shell_words::join(words));
     }
-    let names = Namespace::list_named().unwrap_or_default();
-    let name = names.iter().find(|name| is_it(Namespace::open_named(name))).map(ToString::to_string);
+    let name = name_of(namespace);
     let pid = || namespace.processes(proc.path()).ok()?.pids.first().copied();
     let enter = netns::entering(name.as_deref(), if name.is_some() { None } else { pid() })?;
     Some(shell_words::join(enter.iter().map(String::as_str).chain(words.iter().copied())))
+}
+
+/// Name of a namespace, as of `ip netns`.
+pub(crate) fn name_of(namespace: &Namespace) -> Option<String> {
+    let names = Namespace::list_named().unwrap_or_default();
+    let is_it = |name: &&NamespaceName| Namespace::open_named(name).is_ok_and(|it| it.inode() == namespace.inode());
+    names.iter().find(is_it).map(ToString::to_string)
 }
 
 /// Returns the first namespace that `is_it` accepts. Tries the caller's, then named ones, then those of processes.

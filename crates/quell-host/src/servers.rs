@@ -27,7 +27,7 @@ pub use measured::{JudgedMode, MeasuredStep, measured_step};
 pub use next_step::NextStep;
 pub use suspension::Suspension;
 
-use crate::attach::effect::{EffectOnQueue, PACKETS_FOR_VERDICT, judge};
+use crate::attach::effect::{EffectOnQueue, judge};
 use crate::attach::no_poll::{NoPollCause, cause};
 use crate::attach::no_queue::{NoQueueCause, no_queue_cause};
 use crate::attach::own_work::{OwnWork, has_backlog, worked_by, worked_ns};
@@ -38,11 +38,14 @@ use crate::attach::{Attached, AttachedMode};
 use crate::behavior::Behavior;
 use crate::findings::{
     Finding, FixText, GRO_OFF_ID, MISSING_QUEUE_ID, Node, QueuePerEpoll, Severity, can_be_pinned, expected_device,
-    kinds_of, lacking, modes_without_epolls,
+    kinds_of, lacking, modes_without_epolls, next_will_mix,
 };
 use crate::snapshot::arrival::receiving_napis;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{FileWait, Files, Process, Protocol, Snapshot, SocketState};
+
+/// Packets per second of a server below which their delivery, at some 20 µs each, takes less than 1 % of a CPU.
+const FEW_PACKETS_PER_S: u64 = 500;
 
 /// A program that receives from queues.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -76,15 +79,17 @@ pub struct HostServer {
     pub queues: usize,
     /// Number of threads that wait for packets; of epolls with connections, if it is larger.
     pub workers: usize,
-    /// How each of its epolls can get the connections of one queue. Absent if each has them, if they are steered, and if
-    /// that is unknown before its first connection.
+    /// How each of its epolls can get the connections of one queue. Absent if each has them, and if they are steered.
     pub queue_per_epoll: Option<QueuePerEpoll>,
+    /// The same if it has few connections, and more will come from several queues to one epoll.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub will_mix: Option<QueuePerEpoll>,
     /// Modes that can be compared on it, if those are not the ones that `quell bench` chooses; otherwise empty.
     pub modes: Vec<DeliveryMode>,
     /// CPUs that it used between the snapshots; absent with one snapshot.
     pub cpus: Option<f64>,
-    /// Packets per second from its queues, if these are too few to judge a mode, and to gain from one. Absent otherwise, and
-    /// if they were not counted.
+    /// Packets per second from its queues, if these are too few to gain from a mode. Absent otherwise, and if they were not
+    /// counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub few_packets_per_s: Option<u64>,
     /// Local address of most of its connections from queues; without one, an address on which it listens, also a wildcard.
@@ -297,7 +302,6 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let packets: u64 = samples.iter().map(|(_, sample)| sample.packets).sum();
     let load = (samples.len() == queues.len() && known.sampled_ns > 0)
         .then(|| (packets as f64 * 1e9 / known.sampled_ns as f64).round() as u64);
-    let are_few = samples.iter().all(|(_, sample)| sample.packets < PACKETS_FOR_VERDICT);
     let programs_cpu_ns = processes.iter().map(|process| query.cpu_ns(process)).sum::<Option<u64>>();
     let programs_cpu_wait_ns = processes.iter().map(|process| query.cpu_wait_ns(process)).sum::<Option<u64>>();
     let programs_worked_ns =
@@ -336,9 +340,9 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         _ => worst.severity < Severity::Serious,
     };
     let no_queue = is_idle.then(|| no_queue_cause(query, &pids));
-    // What is said about queues that are gone does not help.
+    // What else is said about queues that are gone does not help.
     let is_gone = no_queue == Some(NoQueueCause::DeviceGone);
-    let to_fix = worst.filter(|worst| !is_gone && !payoff.as_ref().is_some_and(|payoff| says_more(worst, payoff)));
+    let to_fix = worst.filter(|worst| (!is_gone || worst.id == MISSING_QUEUE_ID) && !payoff.as_ref().is_some_and(|payoff| says_more(worst, payoff)));
     let setting = MeasuredSetting {
         below: attached.map(|_| pids.iter().find_map(|pid| known.below.get(pid)).copied().into()),
         present: ServerSetting::of(query, &queues, &receiving),
@@ -359,7 +363,10 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         stall.and_then(|stall| Some(NextStep::FindStall { mode: stall.purpose.mode()?, cause: stall.cause.clone() }));
     let polls_by_programs = samples.iter().map(|(_, sample)| sample.polls.program + sample.polls.program_last).sum();
     let is_serious = to_fix.is_some_and(|worst| worst.severity == Severity::Serious);
-    let work = OwnWork::of(programs_worked_ns, packets, polls_by_programs).filter(|_| !is_serious);
+    let suspension = if attached.is_some() { None } else { Suspension::of(query, &pids, known.behavior) };
+    // An event that is always there keeps it busy without work.
+    let would_stall = matches!(suspension, Some(Suspension::WouldStall { .. }));
+    let work = OwnWork::of(programs_worked_ns, packets, polls_by_programs).filter(|_| !is_serious && !would_stall);
     let without_measurement = stalled
         .or((waits == ServerWait::Nothing).then_some(NextStep::NoModeHelps))
         .or(work.map(NextStep::NothingToGain));
@@ -399,19 +406,17 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         address: address(query, processes),
         queues: queues.len(),
         workers: waiters.len().max(receiving.len()),
-        queue_per_epoll: mixing.or_else(|| QueuePerEpoll::expected(query, processes).filter(|_| is_idle)),
+        will_mix: next_will_mix(query, &pids).filter(|_| mixing.is_none()),
+        queue_per_epoll: mixing,
         modes,
         cpus: programs_cpu_ns.zip(query.interval_ns()).map(|(ran, interval)| ran as f64 / interval as f64),
-        few_packets_per_s: load.filter(|_| !is_idle && are_few),
+        few_packets_per_s: load.filter(|&rate| !is_idle && rate < FEW_PACKETS_PER_S),
         serious: count(Severity::Serious),
         warnings: count(Severity::Warning),
         notes: count(Severity::Note),
         payoff,
         sharing: QueueSharers::of(&pids, &queues, known.owners, |pid| known.origins.get(&pid)?.parent),
-        suspension: match attached {
-            Some(_) => None,
-            None => Suspension::of(query, &pids, known.behavior),
-        },
+        suspension,
         processes: pids.into_iter().collect(),
         next,
         fix,

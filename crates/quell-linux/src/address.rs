@@ -85,12 +85,11 @@ impl Addresses {
         self.socket.act("add an address to", &RequestTarget::Index(index), &request)
     }
 
-    pub fn list(&mut self, index: Ifindex) -> Result<Vec<InterfaceAddress>, NetlinkError> {
-        let header = Ifaddrmsg { ifa_index: index.get(), ..Ifaddrmsg::default() };
-        let request = rt_addr::Request::new().op_getaddr_dump(&header);
-        let target = RequestTarget::Index(index);
-        let all = self.socket.collect("list the addresses of", &target, &request, decode_address)?;
-        Ok(all.into_iter().filter(|(owner, _)| *owner == index.get()).map(|(_, a)| a).collect())
+    /// The addresses of all interfaces, each with the index of its interface.
+    pub fn list(&mut self) -> Result<Vec<(Ifindex, InterfaceAddress)>, NetlinkError> {
+        let request = rt_addr::Request::new().op_getaddr_dump(&Ifaddrmsg::default());
+        let all = self.socket.collect("list the addresses of", &RequestTarget::Namespace, &request, decode_address)?;
+        Ok(all.into_iter().filter_map(|(index, address)| Some((Ifindex::new(index)?, address))).collect())
     }
 }
 

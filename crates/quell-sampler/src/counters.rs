@@ -31,6 +31,8 @@ const WAITS: usize = 24;
 /// Size of `struct queue` in words of 64 bits.
 pub(crate) const WORDS: usize = WAITS + BUCKETS;
 const ENABLED: u64 = 1;
+/// One of so many polls that found packets may use its whole budget for waits to have a bound.
+const FULL_PART: u64 = 10;
 
 /// Counters of an instance since it was selected.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -173,11 +175,15 @@ impl PollCounters {
         let [interrupt, timer, rescheduled, ksoftirqd, thread, program, program_last] =
             std::array::from_fn(|poller| between(POLLS + poller));
         let waits: [u64; BUCKETS] = std::array::from_fn(|bucket| between(WAITS + bucket));
+        let polls = PollsByPoller { interrupt, timer, rescheduled, ksoftirqd, thread, program, program_last };
+        let (empty, budget_exhausted) = (between(EMPTY), between(BUDGET_EXHAUSTED));
+        let wait = WaitBounds::of(&waits, between(WAIT_NS), between(INTERRUPT_PACKETS));
+        let has_bound = budget_exhausted.saturating_mul(FULL_PART) <= polls.total().saturating_sub(empty);
         QueueSample {
-            polls: PollsByPoller { interrupt, timer, rescheduled, ksoftirqd, thread, program, program_last },
+            polls,
             packets: between(PACKETS),
-            empty: between(EMPTY),
-            budget_exhausted: between(BUDGET_EXHAUSTED),
+            empty,
+            budget_exhausted,
             program_found_suspended: self.can.sees_suspension.then(|| between(FOUND_SUSPENDED)),
             softirq_ns: self.can.times_softirqs.then(|| between(SOFTIRQ_NS)),
             enabled_ns: between(ENABLED_NS),
@@ -185,7 +191,7 @@ impl PollCounters {
             suspended_ns: between(SUSPENDED_NS),
             wait: WaitBounds {
                 stalled_polls: between(STALLED_POLLS),
-                ..WaitBounds::of(&waits, between(WAIT_NS), between(INTERRUPT_PACKETS))
+                ..if has_bound { wait } else { wait.without_bound() }
             },
         }
     }
@@ -236,5 +242,17 @@ mod tests {
         let none = Abilities { sees_suspension: false, times_softirqs: false };
         let polled = PollCounters::at([9; WORDS], none, 0).since(None);
         assert_eq!((polled.program_found_suspended, polled.softirq_ns, polled.polls.program), (None, None, 9));
+    }
+
+    #[test]
+    fn waits_have_no_bound_while_the_ring_is_hardly_ever_emptied() {
+        let wait = |full: u64| {
+            let words = [(POLLS, 30), (EMPTY, 10), (BUDGET_EXHAUSTED, full), (WAITS + 9, 200), (STALLED_POLLS, 1)];
+            counters(&words, 0).since(None).wait
+        };
+        assert!(wait(2).p99_ns.is_some() && wait(2).max_ns.is_some());
+        let full = wait(3);
+        assert_eq!((full.mean_ns, full.p50_ns, full.p99_ns, full.max_ns), (None, None, None, None));
+        assert_eq!((full.packets, full.stalled_polls), (200, 1));
     }
 }

@@ -24,9 +24,11 @@ pub struct WaitBounds {
     pub packets: u64,
     /// Packets without a bound, because the interrupt was enabled. Their wait is the interrupt's latency.
     pub interrupt_packets: u64,
-    /// Mean of the bound in nanoseconds. If packets arrive evenly, their mean wait is half of it. Null without packets.
+    /// Mean of the bound in nanoseconds. If packets arrive evenly, their mean wait is half of it. Null without packets, and
+    /// if more than a tenth of the polls that found some used their whole budget: then packets stay in the ring, and the
+    /// bound grows without meaning.
     pub mean_ns: Option<u64>,
-    /// Median of the bound in nanoseconds, rounded up by at most 12.5 %. Null without packets.
+    /// Median of the bound in nanoseconds, rounded up by at most 12.5 %. Null as the mean.
     pub p50_ns: Option<u64>,
     /// 99th percentile of the bound, likewise.
     pub p99_ns: Option<u64>,
@@ -42,6 +44,11 @@ impl WaitBounds {
     #[must_use]
     pub fn has_stalled(&self) -> bool {
         self.stalled_polls > 0
+    }
+
+    /// The same without the figures of the bound.
+    pub(crate) fn without_bound(self) -> Self {
+        Self { mean_ns: None, p50_ns: None, p99_ns: None, max_ns: None, ..self }
     }
 
     /// Summarizes a histogram whose packets waited `sum_ns` in total.

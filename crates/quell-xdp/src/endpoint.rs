@@ -169,11 +169,8 @@ fn open_free(spec: &XdpSocketSpec) -> Result<(XdpReceiver, XdpSender, Vec<Frame>
 }
 
 fn device_with(local: SocketAddr) -> Result<Link, XdpError> {
-    let mut addresses = Addresses::open()?;
-    for link in Links::open()?.list()? {
-        if addresses.list(link.index)?.iter().any(|address| address.ip() == local.ip()) {
-            return Ok(link);
-        }
-    }
-    Err(XdpError::NoDevice(local.ip()))
+    let addresses = Addresses::open()?.list()?;
+    let owner = addresses.iter().find(|(_, address)| address.ip() == local.ip()).map(|(index, _)| *index);
+    let owner = owner.ok_or(XdpError::NoDevice(local.ip()))?;
+    Ok(Links::open()?.by_index(owner)?)
 }

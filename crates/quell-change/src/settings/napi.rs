@@ -109,6 +109,9 @@ impl NapiSettingsChange {
 
     /// Why its queue has no instance on this device at present.
     fn missing(&self, device: &FoundDevice, proc: &ProcRoot, history: &History) -> MissingQueue {
+        if device.namespace.cookie().is_ok_and(|cookie| cookie != self.namespace_cookie) {
+            return MissingQueue::moved(device, self.namespace_cookie, proc);
+        }
         let of_device = history.entries.iter().filter_map(|entry| match &entry.change {
             Change::NapiSettings(change) if change.sysfs_inode == self.sysfs_inode => change.rx_queue,
             _ => None,

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::plan::{AttachPlan, QueueStep};
-use crate::snapshot::query::{EpollBatch, EpollContext, SnapshotQuery};
+use crate::snapshot::query::{EpollBatch, SnapshotQuery};
 use crate::snapshot::{Process, SnapshotSocket};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -36,16 +36,13 @@ pub struct LongestWait {
 #[serde(tag = "until", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub enum Until {
     GroFlushTimeout,
-    /// The program has handled every event that one `epoll_wait` can return.
-    BatchEnd {
-        /// Most events that one `epoll_wait` returns: its `maxevents`, and at most one for each file of the epoll.
-        max_events: u32,
-        /// Time the program takes for one event, nanoseconds; measured between two snapshots.
-        each_ns: u64,
+    /// The suspension times out (`irq-suspend-timeout`), because the program still handles the events of one `epoll_wait`.
+    IrqSuspendTimeout {
+        /// Time that it takes on average for every event that one `epoll_wait` can return, in nanoseconds, between two
+        /// snapshots; absent if it is unknown.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        mean_batch_ns: Option<u64>,
     },
-    /// The suspension times out (`irq-suspend-timeout`). Applies if the program's time per batch is unknown or exceeds
-    /// this timeout.
-    IrqSuspendTimeout,
 }
 
 pub(super) fn affected_processes(
@@ -95,17 +92,9 @@ fn longest_wait(query: &SnapshotQuery<'_>, targets: &BTreeSet<Pid>, step: &Queue
     let timer = LongestWait { ns: timer_ns, until: Until::GroFlushTimeout };
     let Some(suspend_ns) = step.new.irq_suspend_timeout_ns.filter(|&ns| ns > 0) else { return Some(timer) };
     let its = query.epolls_by_descriptor.iter().filter(|epoll| targets.contains(&epoll.process.pid));
-    let batch = |epoll: &EpollContext<'_>| {
-        let batch = query.batch(epoll)?;
-        let EpollBatch { max_events, each_ns } = batch;
-        Some(LongestWait { ns: batch.ns(), until: Until::BatchEnd { max_events, each_ns } })
-    };
-    let batches = its.filter(|epoll| epoll.by_napi.contains_key(&step.napi)).map(batch);
-    // An epoll with an unknown batch time may be the slowest.
-    let longest = batches.collect::<Option<Vec<_>>>().and_then(|batches| batches.into_iter().max());
-    let suspension = match longest {
-        Some(batch) if batch.ns < suspend_ns => batch,
-        _ => LongestWait { ns: suspend_ns, until: Until::IrqSuspendTimeout },
-    };
-    Some(timer.max(suspension))
+    let here = its.filter(|epoll| epoll.by_napi.contains_key(&step.napi));
+    let batches = here.map(|epoll| query.batch(epoll).map(EpollBatch::ns));
+    // An epoll with an unknown batch time may be the slowest. A single batch can take longer than the average.
+    let mean_batch_ns = batches.collect::<Option<Vec<_>>>().and_then(|batches| batches.into_iter().max());
+    Some(timer.max(LongestWait { ns: suspend_ns, until: Until::IrqSuspendTimeout { mean_batch_ns } }))
 }

@@ -31,7 +31,7 @@ const OVERDUE_PART: u64 = 4;
 /// Packets wait for less in any mode. A shorter timeout suspends nothing.
 const OVERDUE_MIN_NS: u64 = 1_000_000;
 /// Minimum number of long waits without a poll. A virtual machine that does not run for a moment causes one.
-const STALLED_POLLS_TO_JUDGE: u64 = 2;
+pub(crate) const STALLED_POLLS_TO_JUDGE: u64 = 2;
 /// Minimum CPU time of a program for each packet that it receives: less than a system call and a copy take.
 const CPU_NS_PER_PACKET: u64 = 1_000;
 

@@ -27,6 +27,8 @@ pub enum NoPollCause {
     NoEpoll,
     /// The epolls of the programs watch listening sockets. The connections are received without an epoll.
     ListenersOnly,
+    /// No socket in an epoll of the programs has received from a queue.
+    NoConnection,
     /// No epoll of the programs watches a socket of the queue, but other processes have sockets there.
     TrafficOfOthers {
         names: BTreeSet<String>,
@@ -123,6 +125,9 @@ pub(crate) fn cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, napi: N
     }
     let here: Vec<&EpollContext<'_>> = own.iter().filter(|epoll| epoll.by_napi.contains_key(&napi)).copied().collect();
     let Some(first) = here.first() else { return elsewhere(query, &own, programs, napi) };
+    if let Some(polled) = polled_instead(query, programs, napi) {
+        return polled;
+    }
     let is_here = |finding: &Finding| here.iter().any(|epoll| finding.nodes.contains(&epoll.node()));
     if let Some(found) = stalls(query).into_iter().find(|finding| finding.predicts_stall() && is_here(finding)) {
         return NoPollCause::Found(Box::new(found));
@@ -137,9 +142,6 @@ pub(crate) fn cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, napi: N
     };
     if let Some(epoll) = here.iter().find(|epoll| epoll.waiters.is_empty() && are_threads_known(epoll)) {
         return unslept(query, epoll);
-    }
-    if let Some(polled) = polled_instead(query, programs, napi) {
-        return polled;
     }
     if let Some(epoll) = here.iter().find(|epoll| epoll.by_napi.len() > 1) {
         return NoPollCause::SeveralQueues {
@@ -178,9 +180,7 @@ fn elsewhere(
     let to: BTreeSet<NapiId> = own.iter().flat_map(|epoll| epoll.by_napi.keys().copied()).collect();
     match to.is_empty() {
         true if accepts_for_others(query, programs) => NoPollCause::ListenersOnly,
-        true => {
-            NoPollCause::Unknown { seen: "no socket in an epoll of the programs has received from a queue".to_owned() }
-        }
+        true => NoPollCause::NoConnection,
         false => NoPollCause::Moved { to, again: Box::new(ModeCommand::of_pids(None, programs)) },
     }
 }
@@ -219,7 +219,7 @@ impl NoPollCause {
     /// Whether the mode has nothing to do on the queue, so that missing polls are no evidence against it.
     #[must_use]
     pub fn is_none_of_the_programs(&self) -> bool {
-        matches!(self, Self::NoSocket | Self::TrafficOfOthers { .. })
+        matches!(self, Self::NoSocket | Self::NoConnection | Self::TrafficOfOthers { .. })
     }
 
     /// Whether it explains packets that wait in a queue whose programs run. A thread that is not asleep may be at work,
@@ -255,7 +255,7 @@ impl NoPollCause {
             Self::NoEpoll | Self::ListenersOnly => {
                 "choose a mode that only defers, such as defer20, if a measurement finds that it pays"
             }
-            Self::NoSocket | Self::TrafficOfOthers { .. } | Self::Unknown { .. } => return None,
+            Self::NoSocket | Self::NoConnection | Self::TrafficOfOthers { .. } | Self::Unknown { .. } => return None,
             Self::Found(finding) => return finding.fix.first().cloned(),
             Self::Moved { again, .. } | Self::NotEnabled { again, .. } => {
                 return Some(Fix::Mode {
@@ -282,6 +282,9 @@ impl fmt::Display for NoPollCause {
             Self::ListenersOnly => f.write_str(
                 "the epolls of the program watch listening sockets only; its connections are received without an epoll",
             ),
+            Self::NoConnection => {
+                f.write_str("no socket in an epoll of the programs has received from a queue: the packets may be those of others")
+            }
             Self::TrafficOfOthers { names } => {
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
                 write!(f, "the program has no socket on this queue; {} has", names.join(", "))

@@ -34,7 +34,8 @@ pub enum NoQueueCause {
         connections: usize,
         fix: FixText,
     },
-    /// All devices that can deliver to the programs are down. This one has received the most packets.
+    /// All devices that can deliver to the programs are down, or the queues of their connections are gone and this device is
+    /// down. Of several, it has received the most packets.
     LinkDown {
         device: String,
         fix: FixText,
@@ -76,11 +77,12 @@ pub(crate) fn no_queue_cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>
     if let Some(device) = namespaces.into_iter().find_map(|namespace| veth_without_napi(query, namespace, &sockets)) {
         return NoQueueCause::GroOff { device: device.name.clone(), fix: gro_on(query, device).text() };
     }
-    if let Some(device) = sockets.first().and_then(|socket| down(query, socket.namespace)) {
+    let mut recorded = sockets.iter().filter_map(|socket| socket.napi.known().copied().flatten()).peekable();
+    let are_gone = recorded.peek().is_some() && recorded.all(|napi| query.napi(napi).is_none());
+    if let Some(device) = sockets.first().and_then(|socket| down(query, socket.namespace, are_gone)) {
         return NoQueueCause::LinkDown { device: device.name.clone(), fix: link_up(query, device).text() };
     }
-    let mut recorded = sockets.iter().filter_map(|socket| socket.napi.known().copied().flatten()).peekable();
-    if recorded.peek().is_some() && recorded.all(|napi| query.napi(napi).is_none()) {
+    if are_gone {
         return NoQueueCause::DeviceGone;
     }
     let is_silent_udp = |socket: &&SnapshotSocket| socket.records_first_napi() && socket.napi.known() == Some(&None);
@@ -116,11 +118,13 @@ fn veth_without_napi<'a>(query: &SnapshotQuery<'a>, namespace: u64, sockets: &[&
         .max_by_key(received)
 }
 
-/// The device of a network namespace that is down, while none is up.
-fn down<'a>(query: &SnapshotQuery<'a>, namespace: u64) -> Option<&'a Device> {
+/// The device of a network namespace that is down, while none is up, or if queues from which sockets have received are gone
+/// and it has received packets.
+fn down<'a>(query: &SnapshotQuery<'a>, namespace: u64, queues_are_gone: bool) -> Option<&'a Device> {
     let here = || query.now.devices.iter().filter(|device| device.namespace == namespace && device.name != "lo");
     let received = |device: &&Device| device.counters.known().map_or(0, |counters| counters.rx_packets);
-    here().max_by_key(received).filter(|_| !here().any(|device| device.is_up))
+    let is_candidate = |device: &&Device| !device.is_up && (!queues_are_gone || received(device) > 0);
+    here().filter(is_candidate).max_by_key(received).filter(|_| queues_are_gone || !here().any(|device| device.is_up))
 }
 
 impl NoQueueCause {

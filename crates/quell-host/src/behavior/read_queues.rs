@@ -12,7 +12,7 @@ use super::{EpollKey, OBSERVED};
 use crate::findings::receiving_devices;
 use crate::snapshot::arrival::receiving_napis;
 use crate::snapshot::query::SnapshotQuery;
-use crate::snapshot::{Process, Reading, Snapshot, SocketState};
+use crate::snapshot::{Process, Reading, Snapshot, SnapshotSocket, SocketState};
 
 /// Queues from which servers read during an observation.
 #[derive(Debug, Default)]
@@ -74,7 +74,12 @@ impl ReadQueues {
 }
 
 fn may_have_other_queues(query: &SnapshotQuery<'_>, process: &Process) -> bool {
-    let connections = query.sockets_of(process).filter(|socket| socket.state == SocketState::Established).count();
+    // Those of a device that was removed receive nothing any more.
+    let is_dead = |socket: &SnapshotSocket| {
+        socket.napi.known().copied().flatten().is_some_and(|napi| query.napi(napi).is_none())
+    };
+    let is_open = |socket: &&SnapshotSocket| socket.state == SocketState::Established && !is_dead(socket);
+    let connections = query.sockets_of(process).filter(is_open).count();
     let queues: usize = receiving_devices(query, process).map(|device| receiving_napis(device).len()).sum();
     query.serves(process) && connections < queues
 }

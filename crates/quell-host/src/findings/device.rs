@@ -128,7 +128,7 @@ fn rps(query: &SnapshotQuery<'_>) -> Vec<Observation> {
 
 static SMALL_RING: Rule = Rule {
     id: "small-ring-many-connections",
-    severity: Severity::Note,
+    severity: Severity::Warning,
     title: "a suspended veth queue has more connections than its ring can hold",
     impact: "A veth's ring holds 255 packets and silently drops further ones. Each connection may have a request and an \
           acknowledgement in it.",
@@ -150,7 +150,7 @@ fn small_ring(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         let on = |epoll: &crate::snapshot::query::EpollContext<'_>| epoll.by_napi.get(&napi.id).map_or(0, Vec::len);
         let connections: usize = query.epolls_on(napi.id).map(on).sum();
         (connections > VETH_CONNECTIONS_MAX).then(|| Observation {
-            severity: Severity::Note,
+            severity: Severity::Warning,
             nodes: vec![device.into(), query.napi_node(napi.id)],
             observed: counted(connections, "connection"),
             fix: vec![Fix::advice("use more queues, fewer connections, or a shorter irq-suspend-timeout")],

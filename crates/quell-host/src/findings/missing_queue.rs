@@ -29,7 +29,7 @@ static MISSING_QUEUE: Rule = Rule {
     source: "net/core/dev.c, __dev_close_many; drivers/net/veth.c, veth_napi_enable and veth_set_features; measured: a \
              veth has no NAPI instances while it is down or without GRO",
     explanation: "Detected if a queue that quell attach, run or apply has set has no NAPI instance, because its link is \
-                  down, GRO is off on a veth, or fewer channels are in use. Without settings of Quell: if a link is \
+                  down, GRO is off on a veth, fewer channels are in use, or the device is in another network namespace now. Without settings of Quell: if a link is \
                   down, and a program that waits for connections is bound to it (SO_BINDTODEVICE), or no other device \
                   of the network namespace has received packets. A warning for profiles. Fix: the command that \
                   brings the queue back; then the mode again, unless `--follow` or quell run sets it.",
@@ -108,15 +108,18 @@ fn of_owner(query: &SnapshotQuery<'_>, owner: &OwnerCondition<'_>) -> Vec<Observ
         let has_name = |device: &&Device| device.name == missing.device;
         let is_theirs =
             |device: &Device| programs.iter().any(|program| program.namespace.known() == Some(&device.namespace));
-        let device = query.now.devices.iter().filter(has_name).max_by_key(|device| is_theirs(device))?;
+        // A device that was moved away can be invisible here.
+        let device = query.now.devices.iter().filter(has_name).max_by_key(|device| is_theirs(device));
+        let nodes: Vec<Node> =
+            device.map(Node::from).into_iter().chain(programs.iter().map(|&program| program.into())).collect();
         let queues = match queues.is_empty() {
             true => "queues".to_owned(),
             false => format!("rx {}", queues.into_iter().collect::<CpuList>()),
         };
         let repair = missing.command.iter().map(|command| Fix::Command(command.clone()));
-        Some(Observation {
+        (!nodes.is_empty()).then(|| Observation {
             severity: if purpose.profile().is_some() { Severity::Warning } else { Severity::Serious },
-            nodes: [Node::from(device)].into_iter().chain(programs.iter().map(|&program| program.into())).collect(),
+            nodes,
             observed: format!("{}: {queues} of {purpose}", missing.reason()),
             fix: repair.chain(set_again(owner, query.now)).collect(),
         })

@@ -43,6 +43,7 @@ pub(crate) use missing_queue::link_up;
 pub use missing_queue::{MISSING_QUEUE_ID, add_missing_queues};
 pub use node::Node;
 pub(crate) use polling::fix_of_bypass;
+pub use queues::{see_the_events, strace_of_waits};
 pub use setting::are_owned;
 pub(crate) use sharing::queue_per_udp_socket;
 pub use sharing::{EPOLL_MIXES_NAPIS, mixes_queues, observed_to_mix, unpolled_queues};
@@ -51,7 +52,7 @@ pub use sorting::{
     one_queue_if_attached, will_mix, workers_can_be_pinned,
 };
 pub(crate) use sorting::{
-    can_be_pinned, can_come_to_mix, expected_device, lacking, modes_without_epolls, receiving_devices,
+    can_be_pinned, can_come_to_mix, expected_device, lacking, modes_without_epolls, next_will_mix, receiving_devices,
 };
 pub(crate) use starved::starved_program;
 pub use text::time_text;

@@ -12,7 +12,7 @@ use super::setting::{Setting, SettingObject};
 use super::starved::starved;
 use super::text::time_text;
 use super::{Node, Observation, Rule, Severity};
-use crate::attach::effect::{EffectOnQueue, suspect};
+use crate::attach::effect::{EffectOnQueue, STALLED_POLLS_TO_JUDGE, suspect};
 use crate::attach::no_poll::{NoPollCause, cause};
 use crate::snapshot::query::{EpollContext, SnapshotQuery, saturating_sum};
 use crate::snapshot::{Device, Process, SnapshotNapi};
@@ -27,8 +27,8 @@ static STALLED: Rule = Rule {
           irq-suspend-timeout expires.",
     source: "net/core/dev.c, napi_suspend_irqs; measured: four wrong orders of undoing, and epoll_wait with a timeout \
              of 0, stall the queue until the timeout",
-    explanation: "Detected if a sampled poll finds packets after 50 ms without a poll, with the interrupt masked. A \
-                  warning if nobody polled a suspended queue although its programs ran: doctor does not poll it. If no \
+    explanation: "Detected if a sampled poll finds packets after 50 ms without a poll, with the interrupt masked; one \
+                  such poll without a visible cause is no verdict. A warning if nobody polled a suspended queue although its programs ran: doctor does not poll it. If no \
                   sampled poll of the device found packets, without CAP_BPF and CAP_PERFMON, and for snapshots from \
                   files, a device is found that has a queue that allows suspension and counted at least 64 received \
                   packets, while its namespace received no IP packet. This needs a device that counts arrivals (veth \
@@ -62,18 +62,40 @@ fn of_sampled(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi) -
     let holders = query.epolls_on(napi.id).filter(|epoll| epoll.prefers()).flat_map(EpollContext::nodes);
     wait.has_stalled().then(|| {
         let cause = cause_of_stall(query, napi);
+        let is_certain = cause.is_some() || wait.stalled_polls >= STALLED_POLLS_TO_JUDGE;
         let observed = format!(
             "{} found packets after {} or more without a poll",
             counted(wait.stalled_polls, "poll"),
             time_text(STALLED_NS)
         );
         Observation {
-            severity: Severity::Serious,
+            severity: if is_certain { Severity::Serious } else { Severity::CannotTell },
             nodes: [Node::from(device), query.napi_node(napi.id)].into_iter().chain(holders).collect(),
             observed: cause.as_ref().map_or(observed.clone(), |(cause, _)| format!("{observed}: {cause}")),
-            fix: vec![cause.and_then(|(_, fix)| fix).unwrap_or_else(|| Fix::advice(LET_IT_WAIT))],
+            fix: vec![cause.and_then(|(_, fix)| fix).unwrap_or_else(|| {
+                let programs = suspending_programs(query, napi);
+                Fix::advice(match is_certain {
+                    true => format!("the cause is unknown; {}", see_the_events(programs.into_keys())),
+                    false => "none unless it is found again: a machine that does not run for a moment causes one (steal in \
+                              `vmstat 1`)"
+                        .to_owned(),
+                })
+            })],
         }
     })
+}
+
+/// How to see why programs do not poll.
+#[must_use]
+pub fn see_the_events(programs: impl Iterator<Item = Pid>) -> String {
+    let pids: Vec<String> = programs.map(|pid| pid.to_string()).collect();
+    format!("`{}` shows which event each call returns", strace_of_waits(&pids.join(",")))
+}
+
+/// Command that shows which events the waits of these processes return.
+#[must_use]
+pub fn strace_of_waits(pids: &str) -> String {
+    format!("strace -f -e trace=epoll_wait,epoll_pwait,epoll_pwait2 -p {pids}")
 }
 
 /// Why the programs that suspend the queue do not poll it, and the fix.

@@ -14,7 +14,7 @@ use super::sharing::{EPOLL_MIXES_NAPIS, SHARED_BY_WORKERS, one_queue_per_udp_soc
 use super::{Finding, Fix, Node, Severity};
 use crate::attach::{AttachedMode, ModeCommand};
 use crate::snapshot::arrival::receiving_napis;
-use crate::snapshot::query::{EpollContext, SnapshotQuery};
+use crate::snapshot::query::{EpollContext, SnapshotQuery, is_loopback};
 use crate::snapshot::{Device, Process, Protocol, Snapshot, SnapshotSocket, SocketState};
 use crate::steer::can_pin;
 
@@ -63,8 +63,12 @@ impl QueuePerEpoll {
             let change = format!("{change} (let its clients reconnect if it has these)");
             return Self::Configured { change, steered: false };
         }
-        if has_reuseport_group(query, process) {
-            return Self::Steered;
+        let sockets = reuseport_groups(query, process).iter().map(BTreeSet::len).max().unwrap_or(0);
+        if sockets > 0 {
+            return match process.name.as_str() {
+                _ if sockets >= queues => Self::Steered,
+                name => Self::Configured { change: as_many_workers(name, sockets, queues), steered: true },
+            };
         }
         let (own_sockets, workers) = match process.name.as_str() {
             "nginx" => ("add `reuseport` to its `listen` directives", "worker_processes"),
@@ -89,8 +93,14 @@ impl QueuePerEpoll {
         Some(Self::of(query, has_opened.unwrap_or(mixing)))
     }
 
-    /// For a program that has no connection yet, if its next ones will come from several queues to one epoll.
-    pub(crate) fn expected(query: &SnapshotQuery<'_>, processes: &[&Process]) -> Option<Self> {
+    /// For a program that has no or few connections, each epoll those of one queue, if its next ones will come from several
+    /// queues to one epoll.
+    fn expected(query: &SnapshotQuery<'_>, processes: &[&Process]) -> Option<Self> {
+        let sockets = processes.iter().flat_map(|process| query.sockets_of(process));
+        let connections = sockets.filter(|socket| comes_from_queue(socket)).count();
+        if connections >= CONNECTIONS_THAT_SPREAD {
+            return None;
+        }
         let accepts = |process: &&&Process| {
             query.epolls().any(|epoll| epoll.process.pid == process.pid && accepts_connections(query, epoll))
         };
@@ -101,24 +111,37 @@ impl QueuePerEpoll {
     }
 }
 
+/// Two queues would share so many connections in 99 of 100 cases: if all came from one, the next ones will, too.
+const CONNECTIONS_THAT_SPREAD: usize = 8;
+
 /// What these processes lack so that each of their epolls gets the connections of one queue, if their next connections
 /// will come from several queues to one epoll. Absent if that has happened already.
 #[must_use]
 pub fn will_mix(now: &Snapshot, programs: &BTreeSet<Pid>) -> Option<QueuePerEpoll> {
-    let query = SnapshotQuery::new(now, None);
+    next_will_mix(&SnapshotQuery::new(now, None), programs)
+}
+
+pub(crate) fn next_will_mix(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>) -> Option<QueuePerEpoll> {
     let epolls: Vec<_> = query.epolls().filter(|epoll| programs.contains(&epoll.process.pid)).collect();
-    let processes: Vec<_> = now.processes.iter().filter(|process| programs.contains(&process.pid)).collect();
+    let processes: Vec<_> = query.now.processes.iter().filter(|process| programs.contains(&process.pid)).collect();
     // A program that does not watch its connections mixes none.
     let watched: BTreeSet<u64> = epolls.iter().flat_map(|epoll| epoll.sockets()).collect();
-    let is_unwatched = |socket: &SnapshotSocket| {
-        let is_of_queue = socket.state == SocketState::Established && matches!(socket.napi.known(), Some(Some(_)));
-        is_of_queue && !watched.contains(&socket.inode)
-    };
+    let is_unwatched = |socket: &SnapshotSocket| comes_from_queue(socket) && !watched.contains(&socket.inode);
     let reads_elsewhere = processes.iter().any(|process| query.sockets_of(process).any(is_unwatched));
-    match QueuePerEpoll::of_epolls(&query, &epolls) {
-        None if !reads_elsewhere => QueuePerEpoll::expected(&query, &processes),
+    match QueuePerEpoll::of_epolls(query, &epolls) {
+        None if !reads_elsewhere => QueuePerEpoll::expected(query, &processes),
         _ => None,
     }
+}
+
+/// How a program gets a listening socket for each queue.
+fn as_many_workers(name: &str, sockets: usize, queues: usize) -> String {
+    let by = match name {
+        "nginx" => format!("set `worker_processes {queues}`"),
+        "haproxy" => format!("set `nbthread {queues}`"),
+        _ => format!("use {queues} workers"),
+    };
+    format!("{by}, one per queue (it has {}), or fewer queues (`ethtool -L`)", counted(sockets, "listening socket"))
 }
 
 /// Advice to a program whose threads share an epoll, or that has one thread.
@@ -131,8 +154,8 @@ pub(crate) fn one_queue_per_epoll(query: &SnapshotQuery<'_>, epoll: &EpollContex
     let server = server_of(query, epoll.process).pid;
     let compare = format!("compare modes without suspension: `quell bench --pid {server} --modes {modes}`");
     let (first, otherwise) = match QueuePerEpoll::of(query, epoll) {
-        QueuePerEpoll::Steered => ("sort new connections by queue:".to_owned(), None),
-        QueuePerEpoll::Configured { change, steered: true } => (format!("{change}, then"), Some(compare)),
+        QueuePerEpoll::Steered => ("sort new connections by queue (clients have to reconnect):".to_owned(), None),
+        QueuePerEpoll::Configured { change, steered: true } => (change + THEN, Some(compare)),
         QueuePerEpoll::Configured { change: text, steered: false } | QueuePerEpoll::Impossible { reason: text } => {
             return Fix::advice(format!("{text}, or {compare}"));
         }
@@ -175,7 +198,7 @@ fn epolls_with_connections(query: &SnapshotQuery<'_>, process: &Process) -> usiz
 }
 
 fn accepts_connections(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> bool {
-    epoll.sockets().filter_map(|inode| query.socket(inode)).any(listens)
+    epoll.sockets().filter_map(|inode| query.socket(inode)).any(|socket| listens(socket) && !is_loopback(socket))
 }
 
 /// Number of receive queues of the device that delivers to a process. While they are missing, as with the link down, those
@@ -298,9 +321,16 @@ pub(crate) fn opened_connections(query: &SnapshotQuery<'_>, epoll: &EpollContext
     })
 }
 
+fn comes_from_queue(socket: &SnapshotSocket) -> bool {
+    socket.state == SocketState::Established && matches!(socket.napi.known(), Some(Some(_)))
+}
+
 fn listens(socket: &SnapshotSocket) -> bool {
     socket.protocol == Protocol::Tcp && socket.state == SocketState::Listen
 }
+
+/// After a change without which a filter does not help.
+const THEN: &str = ", then";
 
 /// Advice to a program whose new connections are steered.
 pub const STEERED: &str = "new connections are steered to one queue per worker; those from before stay until their \
@@ -312,8 +342,16 @@ pub fn are_steered(findings: &mut [Finding], programs: &BTreeSet<Pid>) {
     let mixed = findings.iter_mut().filter(|finding| finding.id == EPOLL_MIXES_NAPIS);
     for finding in mixed.filter(|finding| finding.nodes.iter().any(is_theirs)) {
         if let Some(to_steer @ Fix::Mode { .. }) = finding.fix.first_mut() {
-            *to_steer = Fix::advice(STEERED);
+            *to_steer = steered(to_steer);
         }
+    }
+}
+
+/// What is left of the advice to steer for a program that is steered: a change of its configuration, or to wait.
+fn steered(to_steer: &Fix) -> Fix {
+    match to_steer {
+        Fix::Mode { first, .. } => Fix::advice(first.strip_suffix(THEN).unwrap_or(STEERED)),
+        other => other.clone(),
     }
 }
 
@@ -360,7 +398,7 @@ pub fn name_mode(findings: &mut [Finding], planned: &DeliveryMode) {
 #[must_use]
 pub fn one_queue_if_attached(fix: Fix, attached: &AttachedMode) -> Fix {
     match fix {
-        Fix::Mode { .. } if attached.steers => Fix::advice(STEERED),
+        fix @ Fix::Mode { .. } if attached.steers => steered(&fix),
         fix => fix.if_attached(attached),
     }
 }

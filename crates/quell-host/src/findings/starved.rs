@@ -23,6 +23,8 @@ pub(crate) struct StarvedThread {
     /// Share of the time in which it wanted a CPU and had none.
     share: f64,
     cpu: Option<u32>,
+    /// Whether it may run on this CPU only.
+    is_bound: bool,
     /// Name and TID of the thread that ran most on this CPU, with its share of the interval.
     user: Option<(String, Pid, f64)>,
 }
@@ -46,9 +48,10 @@ pub(crate) fn starved<'a>(
             ))
         });
     let (process, thread, _, share) = threads.max_by(|one, other| one.2.total_cmp(&other.2))?;
-    let cpu = thread.affinity.known().and_then(only).or(thread.last_cpu.known().copied());
+    let bound_to = thread.affinity.known().and_then(only);
+    let cpu = bound_to.or(thread.last_cpu.known().copied());
     let user = cpu.and_then(|cpu| user_of(query, cpu, thread));
-    Some(StarvedThread { process: process.name.clone(), tid: thread.tid, share, cpu, user })
+    Some(StarvedThread { process: process.name.clone(), tid: thread.tid, share, cpu, is_bound: bound_to.is_some(), user })
 }
 
 /// Describes the thread of these programs that waited longest for a CPU between the snapshots, if it waited longer than it
@@ -75,15 +78,21 @@ fn user_of(query: &SnapshotQuery<'_>, cpu: u32, starved: &Thread) -> Option<(Str
 
 impl StarvedThread {
     pub(crate) fn fix(&self) -> Fix {
-        let Self { tid, cpu, user, .. } = self;
+        let Self { tid, cpu, is_bound, user, .. } = self;
+        let who_uses = |cpu| format!("who uses CPU {cpu}: ps -eLo psr,cls,pcpu,tid,comm --sort -pcpu");
         Fix::advice(match (user, cpu) {
             (Some((name, user, _)), _) => {
                 format!("let {name} {user} and thread {tid} run on different CPUs: taskset -cp CPU {user}")
             }
+            (None, Some(cpu)) if *is_bound => format!(
+                "thread {tid} may run on CPU {cpu} only: give it this CPU, or let it run on others (without --pin, if quell \
+                 attach has pinned it); {}",
+                who_uses(cpu)
+            ),
             // A snapshot has programs with sockets only.
             (None, Some(cpu)) => format!(
-                "let thread {tid} run on another CPU than {cpu}, or with a higher CPU limit of its cgroup; who uses CPU \
-                 {cpu}: ps -eLo psr,cls,pcpu,tid,comm --sort -pcpu"
+                "let thread {tid} run on another CPU than {cpu}, or with a higher CPU limit of its cgroup; {}",
+                who_uses(cpu)
             ),
             (None, None) => format!("give thread {tid} a CPU of its own, or its cgroup a higher CPU limit"),
         })
@@ -92,7 +101,7 @@ impl StarvedThread {
 
 impl std::fmt::Display for StarvedThread {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { process, tid, share, cpu, user } = self;
+        let Self { process, tid, share, cpu, user, .. } = self;
         let share = share * 100.0;
         write!(f, "thread {tid} of {process} had no CPU {share:.0} % of the time in which it wanted one")?;
         if let (Some(cpu), Some((name, user, ran))) = (cpu, user) {

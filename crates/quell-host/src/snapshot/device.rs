@@ -1,5 +1,7 @@
 //! A network device: identity, driver features, queues and NAPI instances.
 
+use std::net::IpAddr;
+
 use quell_linux::ethtool::{Channels, Coalescing, DriverInfo, Features, InstalledFlowRule, Rings, RssContext};
 use quell_linux::link::OperationalState;
 use quell_linux::proc::TrafficCounters;
@@ -38,6 +40,9 @@ pub struct Device {
     /// Interface index, in the same namespace, of the bond, bridge, team or VRF that this device is a port of. Packets
     /// received by a port count as received by that device.
     pub master: Option<Ifindex>,
+    /// Its IP addresses, in kernel order; absent if they could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub addresses: Option<Vec<IpAddr>>,
     /// Whether an XDP program is attached, which enables NAPI on veth.
     pub has_xdp: Reading<bool>,
     /// NUMA node of its bus; null for virtual devices, and if the platform does not report it.

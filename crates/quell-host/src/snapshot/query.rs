@@ -436,6 +436,11 @@ fn epolls_of<'a>(
                 }
             }
         }
+        // Sockets keep the NAPI ID of their last packet when the link goes down and up; the next one comes by another.
+        let is_there = |napi: &NapiId| index.napi(*napi).is_some();
+        if its.by_napi.keys().any(is_there) {
+            its.by_napi.retain(|napi, _| is_there(napi));
+        }
         its
     };
     files.epolls.iter().map(in_context).collect()

@@ -9,7 +9,7 @@ use quell_linux::visible::counted;
 
 use super::groups::{Group, SteerWorker, has_accepted};
 use super::programs::{PresentFilter, SteerRequest};
-use super::queues::{LeftOut, SteerQueue, Ways};
+use super::queues::{Chosen, LeftOut, SteerQueue, Ways};
 use super::surroundings::Surroundings;
 use crate::snapshot::{Protocol, Snapshot};
 
@@ -138,6 +138,10 @@ pub enum Note {
     },
     /// Connections from this device are still distributed randomly.
     LeftOut(LeftOut),
+    /// The same, because none has come from it, and there are fewer sockets than queues.
+    NoConnections {
+        device: String,
+    },
 }
 
 pub fn plan(
@@ -164,16 +168,26 @@ pub fn plan(
     {
         return Err(CannotSteer::OwnFilter { key, filter: filter.clone() });
     }
-    let chosen = Ways::of(snapshot, key.namespace).choose(&key, surroundings, only);
+    let sockets = u32::try_from(group.members.len()).unwrap_or(u32::MAX);
+    let choose = |only: &[String]| Ways::of(snapshot, key.namespace).choose(&key, only);
+    let chosen = choose(only);
+    // A device without clients, such as one for management, must not take workers from those that have some.
+    let are_few = only.is_empty() && chosen.places.len() > group.members.len();
+    let delivering = are_few.then(|| choose(&delivering(&key, snapshot))).filter(|some| !some.places.is_empty());
+    let idle = delivering.as_ref().map_or_else(BTreeSet::new, |some| {
+        let names = |chosen: &Chosen| chosen.places.iter().map(|place| place.device.clone()).collect::<BTreeSet<_>>();
+        names(&chosen).difference(&names(some)).cloned().collect()
+    });
+    let chosen = delivering.unwrap_or(chosen);
     if chosen.interfaces.is_empty() {
         return Err(CannotSteer::NoQueues { key, left_out: chosen.left_out });
     }
     let seen = |&(ifindex, first, queues)| SeenQueues { ifindex, first, queues };
-    let sockets = u32::try_from(group.members.len()).unwrap_or(u32::MAX);
     let filter = QueueSteering::new(chosen.interfaces.iter().map(seen).collect(), sockets)
         .map_err(|source| CannotSteer::TooLarge { key, source })?;
     let mut notes = notes(group, &filter, snapshot);
     notes.extend(chosen.left_out.into_iter().map(Note::LeftOut));
+    notes.extend(idle.into_iter().map(|device| Note::NoConnections { device }));
     let replaces = match present {
         PresentFilter::NotServers => None,
         PresentFilter::Servers(filter) => {
@@ -186,6 +200,16 @@ pub fn plan(
         }
     };
     Ok(Steering { group: group.clone(), filter, places: chosen.places, replaces, notes })
+}
+
+/// Names of the devices from which present connections to the group came.
+fn delivering(key: &GroupKey, snapshot: &Snapshot) -> Vec<String> {
+    let index = snapshot.index();
+    let connections = snapshot.sockets.iter().filter(|socket| has_accepted(key, socket));
+    let napis = connections.filter_map(|socket| socket.napi.known().copied().flatten());
+    let devices: BTreeSet<&str> =
+        napis.filter_map(|napi| index.napi(napi)).map(|(device, _)| device.name.as_str()).collect();
+    devices.into_iter().map(str::to_owned).collect()
 }
 
 /// Records in a snapshot which sockets have a filter, and how many queues it selects for each.
@@ -263,7 +287,8 @@ impl fmt::Display for Note {
             Self::FewerWorkersThanQueues { workers, queues } => write!(
                 f,
                 "{} for {}: workers receive connections from several queues, but an epoll \
-                 polls only one; use more workers or fewer queues (`ethtool -L`)",
+                 polls only one; use more workers, fewer queues (`ethtool -L`), or \
+                 --steer=DEVICE for the devices that clients use",
                 counted(*workers, "socket"),
                 counted(*queues, "queue")
             ),
@@ -305,6 +330,11 @@ impl fmt::Display for Note {
                     "if the server has its own filter, it is replaced for good; the present one is unknown: {why}"
                 )
             }
+            Self::NoConnections { device } => write!(
+                f,
+                "{device} is left out, because no connection came from it, and there are too few workers for all queues; \
+                 --steer=DEVICE chooses devices"
+            ),
             Self::LeftOut(left) => write!(f, "{left}; its connections go to any worker, as without a filter"),
         }
     }

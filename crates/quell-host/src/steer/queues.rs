@@ -5,14 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::IpAddr;
 
 use quell_change::reuseport_group::GroupKey;
 use quell_linux::{Ifindex, NapiId};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::surroundings::Surroundings;
 use crate::snapshot::arrival::lies_on;
 use crate::snapshot::{Device, Reading, Snapshot};
 
@@ -123,7 +121,7 @@ impl<'a> Ways<'a> {
 
     /// Selects the interfaces that can deliver to a socket with this key: the bound device, or the devices in `only`
     /// (empty: all). If some of these have the socket's address, selects only those.
-    pub(super) fn choose(self, key: &GroupKey, surroundings: &Surroundings, only: &[String]) -> Chosen {
+    pub(super) fn choose(self, key: &GroupKey, only: &[String]) -> Chosen {
         let Self { mut seen, mut left_out } = self;
         let is_named = |name: &String| only.is_empty() || only.contains(name);
         seen.retain(|seen| is_named(&seen.as_interface.name) || is_named(&seen.feeder.name));
@@ -137,7 +135,7 @@ impl<'a> Ways<'a> {
             left_out.clear();
         } else if !key.local.ip().is_unspecified() {
             let has_address =
-                |seen: &Seen<'_>| surroundings.has(key.namespace, seen.as_interface.ifindex, key.local.ip());
+                |seen: &Seen<'_>| seen.as_interface.addresses.iter().flatten().any(|ip| *ip == key.local.ip());
             if seen.iter().any(has_address) {
                 seen.retain(has_address);
                 left_out.clear();
@@ -145,12 +143,6 @@ impl<'a> Ways<'a> {
         }
         let (interfaces, places) = places(&seen);
         Chosen { interfaces, places, left_out }
-    }
-}
-
-impl Surroundings {
-    fn has(&self, namespace: u64, ifindex: Ifindex, ip: IpAddr) -> bool {
-        self.addresses.get(&(namespace, ifindex)).is_some_and(|addresses| addresses.contains(&ip))
     }
 }
 

@@ -1,18 +1,15 @@
-//! Reads the data that steering needs besides a snapshot: all sockets of a namespace, and the addresses of its
-//! interfaces.
+//! Reads the data that steering needs besides a snapshot: all sockets of a namespace, and their filters.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 
 use quell_change::namespaces::{self, SearchError};
 use quell_change::reuseport_group::{GroupKey, GroupSocket, waiting_sockets};
-use quell_linux::address::Addresses;
-use quell_linux::link::Links;
-use quell_linux::netlink::{Failure, NetlinkError};
-use quell_linux::netns::{Namespace, NamespaceError};
+use quell_linux::netlink::NetlinkError;
+use quell_linux::netns::NamespaceError;
 use quell_linux::proc::{ProcError, ProcRoot};
 use quell_linux::sock_diag::{InetFamily, InetProtocol, SockDiag};
-use quell_linux::{Ifindex, Pid};
+use quell_linux::Pid;
 
 use super::programs::KnownPrograms;
 use crate::snapshot::{Protocol, Snapshot};
@@ -20,8 +17,6 @@ use crate::snapshot::{Protocol, Snapshot};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Surroundings {
     pub sockets: Vec<GroupSocket>,
-    /// Interface addresses, keyed by namespace inode and interface index.
-    pub addresses: BTreeMap<(u64, Ifindex), Vec<IpAddr>>,
     pub programs: KnownPrograms,
 }
 
@@ -61,7 +56,6 @@ pub fn look(snapshot: &Snapshot, pids: &[Pid]) -> Result<Surroundings, LookError
     for inode in inodes {
         let namespace = namespaces::by_inode(&ProcRoot::default(), inode)?.ok_or(LookError::NamespaceLost { inode })?;
         surroundings.sockets.extend(waiting_sockets(&namespace)?);
-        surroundings.read_addresses(&namespace)?;
         surroundings.programs.read(&namespace);
     }
     Ok(surroundings)
@@ -83,22 +77,4 @@ pub fn connections(key: &GroupKey) -> Result<Vec<Connection>, LookError> {
         }
     })?;
     Ok(found)
-}
-
-impl Surroundings {
-    fn read_addresses(&mut self, namespace: &Namespace) -> Result<(), NetlinkError> {
-        let mut addresses = Addresses::open_in(namespace)?;
-        for link in Links::open_in(namespace)?.list()? {
-            match addresses.list(link.index) {
-                Ok(listed) => {
-                    let ips = listed.into_iter().map(quell_linux::address::InterfaceAddress::ip).collect();
-                    self.addresses.insert((namespace.inode(), link.index), ips);
-                }
-                // The interface vanished between the two requests.
-                Err(error) if error.failure() == Failure::Absent => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
 }

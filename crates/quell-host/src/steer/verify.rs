@@ -102,21 +102,25 @@ pub fn alignment(steering: &Steering, snapshot: &Snapshot) -> Alignment {
     alignment
 }
 
-/// Evaluates connections that are newer than `baseline`. Ignores those without a NAPI instance (over `lo`).
+/// Evaluates connections that are newer than `baseline`. Ignores those without a NAPI instance (over `lo`), and those from
+/// devices whose queues the filter does not distinguish.
 #[must_use]
 pub fn verify(steering: &Steering, baseline: &Baseline, snapshot: &Snapshot) -> Verification {
     if steering.group.key.protocol == Protocol::Udp {
         return Verification { workers: Vec::new(), verdict: SteerVerdict::CannotTell };
     }
     let workers_of = workers_by_socket(snapshot);
+    let (index, devices) = (snapshot.index(), steering.devices());
+    let is_steered =
+        |napi: NapiId| index.napi(napi).is_none_or(|(device, _)| devices.contains(device.name.as_str()));
     let mut seen: BTreeMap<&SteerWorker, BTreeMap<NapiId, usize>> = BTreeMap::new();
     for socket in &snapshot.sockets {
         if !has_accepted(&steering.group.key, socket) || baseline.contains(socket) {
             continue;
         }
-        let Some(Some(napi)) = socket.napi.known() else { continue };
+        let Some(napi) = socket.napi.known().copied().flatten().filter(|napi| is_steered(*napi)) else { continue };
         for worker in workers_of.get(&socket.inode).into_iter().flatten() {
-            *seen.entry(worker).or_default().entry(*napi).or_default() += 1;
+            *seen.entry(worker).or_default().entry(napi).or_default() += 1;
         }
     }
     let most = seen.values().map(BTreeMap::len).max().unwrap_or(0);

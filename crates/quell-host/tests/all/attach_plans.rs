@@ -1,6 +1,6 @@
 //! Plans attachments from recorded snapshots, without a kernel, for hosts that no test machine matches.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::snapshots::{self, before, healthy, set, snapshot};
 use quell_host::attach::affected_processes::{LongestWait, Until};
@@ -9,8 +9,9 @@ use quell_host::attach::plan::{EpollStep, Limitation};
 use quell_host::attach::poller::with_safe_timer;
 use quell_host::attach::unassigned_epolls::UnassignedFiles;
 use quell_host::attach::{AttachPlan, AttachRequest, AttachStep, EpollsSetBy, plan};
-use quell_host::findings::{Finding, examine, time_text};
-use quell_linux::Pid;
+use quell_host::findings::{Finding, Severity, examine, examine_sampled, time_text};
+use quell_linux::{NapiId, Pid};
+use quell_sampler::{QueueSample, WaitBounds};
 use serde_json::{Value, json};
 
 pub(crate) const MEMCACHED: i32 = 4242;
@@ -464,15 +465,17 @@ fn longest_wait(now: &Value, then: Option<&Value>, mode: &str) -> Option<Longest
 }
 
 #[test]
-fn another_process_waits_for_the_timer_the_batch_or_the_suspension() {
+fn another_process_waits_for_the_timer_or_the_suspension_whatever_a_batch_takes_on_average() {
     let host = with_neighbour(healthy());
     assert_eq!(longest_wait(&host, None, "base"), None);
     assert_eq!(longest_wait(&host, None, "defer20"), Some(LongestWait { ns: 20_000, until: Until::GroFlushTimeout }));
-    let unknown_work = LongestWait { ns: 20_000_000, until: Until::IrqSuspendTimeout };
+    let until = |mean_batch_ns| Until::IrqSuspendTimeout { mean_batch_ns };
+    let unknown_work = LongestWait { ns: 20_000_000, until: until(None) };
     assert_eq!(longest_wait(&host, None, "suspend20"), Some(unknown_work));
     let batch = longest_wait(&host, Some(&before()), "suspend20").unwrap();
-    let Until::BatchEnd { max_events, each_ns } = batch.until else { panic!("{batch:?}") };
-    assert_eq!(batch.ns, u64::from(max_events) * each_ns);
+    let Until::IrqSuspendTimeout { mean_batch_ns: Some(mean_ns) } = batch.until else { panic!("{batch:?}") };
+    assert_eq!(batch.ns, 20_000_000);
+    assert!(mean_ns < batch.ns, "{mean_ns}");
 }
 
 #[test]
@@ -487,27 +490,33 @@ fn the_other_end_of_a_connection_of_the_programs_is_their_own_client() {
 }
 
 #[test]
-fn a_batch_has_one_event_per_file_at_most_and_the_finding_has_the_same_time() {
+fn a_batch_has_one_event_per_file_at_most_and_the_finding_is_a_warning_once_a_packet_waited_much_longer() {
     let mut host = with_neighbour(healthy());
     for thread in 0..3 {
         set(&mut host, &format!("/processes/0/threads/{thread}/epoll-wait/max-events"), json!(1_023));
     }
     let plan = plan(&snapshot(&host), Some(&snapshot(&before())), &targets(), &request("suspend20"));
-    let Some(LongestWait { ns, until: Until::BatchEnd { max_events, each_ns } }) =
+    let Some(LongestWait { until: Until::IrqSuspendTimeout { mean_batch_ns: Some(mean_ns) }, .. }) =
         plan.affected_processes[0].longest_wait
     else {
         panic!("{:?}", plan.affected_processes)
     };
     let files = host["processes"][0]["files"]["epolls"][1]["targets"].as_array().map(Vec::len).unwrap();
-    assert_eq!(max_events as usize, files);
-    let report = examine(&snapshot(&host), Some(&snapshot(&before())));
-    let found = report.findings.iter().find(|finding| finding.id == "batch-delays-others").unwrap();
+    let (now, then) = (snapshot(&host), snapshot(&before()));
+    let found = |max_ns| {
+        let sample = QueueSample { wait: WaitBounds { max_ns, ..WaitBounds::default() }, ..QueueSample::default() };
+        let report = examine_sampled(&now, Some(&then), &BTreeMap::from([(NapiId::from_kernel(8193).unwrap(), sample)]));
+        report.findings.into_iter().find(|finding| finding.id == "batch-delays-others").unwrap()
+    };
     let wanted = format!(
-        "up to {files} events per epoll_wait, each taking at least {}; packets of 1 other process on this queue wait up to {}",
-        time_text(each_ns),
-        time_text(ns)
+        "packets of 1 other process on this queue wait while the program handles the events of one epoll_wait, at most 20 \
+         ms ({} on average for {files} events, the most of one call)",
+        time_text(mean_ns)
     );
-    assert_eq!(found.observed, wanted);
+    let usual = found(Some(9_000_000));
+    assert_eq!((usual.severity, usual.observed), (Severity::Note, wanted.clone()));
+    let waited = found(Some(19_600_000));
+    assert_eq!((waited.severity, waited.observed), (Severity::Warning, wanted + "; one waited for 19.6 ms"));
 }
 
 /// Rules of the consequences of a mode. The host was observed for 2 s before.

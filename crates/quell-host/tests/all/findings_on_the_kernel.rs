@@ -508,7 +508,7 @@ fn workers_on_one_queue_and_a_ring_too_small_for_them_are_found() {
     set_epolls(&child, PREFER);
     let report = examine(&look(&lab), None);
     assert_found(&report, "napi-shared-by-workers", Severity::Warning);
-    assert_found(&report, "small-ring-many-connections", Severity::Note);
+    assert_found(&report, "small-ring-many-connections", Severity::Warning);
 }
 
 #[test]

@@ -34,6 +34,8 @@ mod snapshot_of_this_machine;
 mod snapshot_schema;
 mod snapshots;
 mod sockets_poll_on_the_kernel;
+mod stale_queues;
+mod stalled_queues;
 mod stalls_on_the_kernel;
 mod steer_filters_on_the_kernel;
 mod steer_on_the_kernel;

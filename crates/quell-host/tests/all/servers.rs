@@ -376,8 +376,9 @@ fn an_idle_server_has_what_is_known_without_requests() {
             set(&mut host, &format!("/processes/0/files/epolls/{epoll}/targets"), targets);
         }
         let server = only(&host, &Facts::default());
-        assert_eq!(will_mix(&snapshot(&host), &[server.pid].into()), server.queue_per_epoll, "attach warns, too");
-        (server.next, server.queue_per_epoll)
+        assert_eq!(will_mix(&snapshot(&host), &[server.pid].into()), server.will_mix, "attach warns, too");
+        assert_eq!(server.queue_per_epoll, None);
+        (server.next, server.will_mix)
     };
     let (next, nginx) = idle(plain(), "nginx", &[1, 2]);
     assert_eq!(next, NextStep::AwaitClients);

@@ -1,8 +1,6 @@
 //! Decides groups, queues and notes without a kernel, from the recorded snapshot of a host. Its server has a socket per
 //! worker, like nginx with `reuseport`.
 
-use std::net::IpAddr;
-
 use crate::snapshots::{healthy, set, snapshot};
 use quell_host::snapshot::{Protocol, Snapshot};
 use quell_host::steer::{
@@ -68,8 +66,12 @@ impl Host {
     }
 
     fn address(&mut self, ifindex: u32, ip: &str) {
-        let ip: IpAddr = ip.parse().unwrap();
-        self.surroundings.addresses.entry((NAMESPACE, Ifindex::new(ifindex).unwrap())).or_default().push(ip);
+        let devices = self.snapshot["devices"].as_array_mut().unwrap();
+        let device = devices.iter_mut().find(|device| device["ifindex"] == ifindex).unwrap();
+        match device["addresses"].as_array_mut() {
+            Some(addresses) => addresses.push(json!(ip)),
+            None => device["addresses"] = json!([ip]),
+        }
     }
 
     fn snapshot(&self) -> Snapshot {
@@ -85,6 +87,12 @@ impl Host {
 
     fn plan(&self) -> Result<Steering, CannotSteer> {
         self.plan_on_request(&SteerRequest::default())
+    }
+
+    fn plan_of_port(&self, port: u16) -> Result<Steering, CannotSteer> {
+        let all = groups(&self.snapshot(), &self.surroundings, &[Pid::new(SERVER).unwrap()]);
+        let group = all.iter().filter(|group| group.key.local.port() == port).max_by_key(|group| group.members.len());
+        plan(group.unwrap(), &self.snapshot(), &self.surroundings, &SteerRequest::default())
     }
 
     fn plan_on_request(&self, request: &SteerRequest) -> Result<Steering, CannotSteer> {
@@ -140,6 +148,19 @@ fn queues_of_two_devices_have_consecutive_indices() {
     assert_eq!(host.interfaces(), [(2, 0, 2), (3, 2, 2)]);
     let napis: Vec<_> = host.plan().unwrap().places.iter().map(|place| place.napi.unwrap().get()).collect();
     assert_eq!(napis, [8_193, 8_194, 8_493, 8_494]);
+}
+
+#[test]
+fn a_device_without_connections_takes_no_workers_from_one_that_has_some() {
+    let mut host = Host::listening_at("0.0.0.0:11211");
+    host.device("eth1", 3, &[]);
+    let steering = host.plan_of_port(11_211).unwrap();
+    assert_eq!(steering.devices(), ["eth0"].into());
+    assert!(steering.notes.contains(&Note::NoConnections { device: "eth1".to_owned() }), "{:?}", steering.notes);
+    for (number, inode) in [(3, 203), (4, 204)] {
+        host.listen("0.0.0.0:11211", None, inode);
+        assert_eq!(host.plan_of_port(11_211).unwrap().devices().len(), if number < 4 { 1 } else { 2 }, "{number} sockets");
+    }
 }
 
 #[test]

@@ -260,6 +260,13 @@ fn a_missing_queue_has_its_cause_and_a_mode_without_any_queue_too() {
     assert_eq!(causes(&off), [MissingCause::GroOff; 2], "{off:?}");
     let command = off.without_queues.unwrap().command.unwrap();
     assert!(command.starts_with("ip netns exec ") && command.ends_with(" ethtool -K server0 gro on"), "{command}");
+    let name = InterfaceName::new("moved0").unwrap();
+    set.links().move_to(index, &set.lab.client, &name).unwrap();
+    let moved = now();
+    assert_eq!(causes(&moved), [MissingCause::Moved; 2], "{moved:?}");
+    let command = moved.without_queues.unwrap().command.unwrap();
+    let back = format!(" ip link set moved0 netns {}", set.lab.server_name);
+    assert!(command.starts_with("ip netns exec ") && command.ends_with(&back), "{command}");
 }
 
 fn profile(text: &str) -> Profile {

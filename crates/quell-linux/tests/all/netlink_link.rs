@@ -76,8 +76,8 @@ fn addresses_of_both_families_are_usable_at_once() {
     for address in wanted {
         addresses.add(lab.server_index, address).unwrap();
     }
-    let listed = addresses.list(lab.server_index).unwrap();
-    assert!(wanted.iter().all(|address| listed.contains(address)), "{listed:?}");
+    let listed = addresses.list().unwrap();
+    assert!(wanted.iter().all(|address| listed.contains(&(lab.server_index, *address))), "{listed:?}");
     for address in wanted {
         let bound = lab.server.namespace.run(|| std::net::UdpSocket::bind((address.ip(), 0)).map(drop)).unwrap();
         assert!(bound.is_ok(), "{address}: {bound:?}");
@@ -85,7 +85,6 @@ fn addresses_of_both_families_are_usable_at_once() {
     assert_eq!(addresses.add(lab.server_index, wanted[0]).unwrap_err().failure(), Failure::Exists);
     let nowhere = Ifindex::new(999_999).unwrap();
     assert_eq!(addresses.add(nowhere, wanted[0]).unwrap_err().failure(), Failure::Absent);
-    assert_eq!(addresses.list(nowhere).unwrap_err().failure(), Failure::Absent);
 }
 
 #[test]

@@ -405,9 +405,12 @@ pub(crate) fn whole_cpus(mode: &DeliveryMode, queues: usize) -> Option<String> {
     match (mode.poller().is_some(), mode.napi().threaded) {
         (true, _) => Some(of_queues("polling thread")),
         (false, Threaded::BusyPoll) => Some(of_queues("NAPI thread")),
-        _ => mode
-            .polls_at_any_load()
-            .then(|| "each worker polls while it waits, and uses a whole CPU, at any load".to_owned()),
+        _ => mode.polls_at_any_load().then(|| match mode.kind() {
+            ModeKind::NapiBusy => {
+                "each worker polls for 64 µs before it sleeps, and uses a whole CPU if packets come as often".to_owned()
+            }
+            _ => "each worker polls while it waits, and uses a whole CPU, at any load".to_owned(),
+        }),
     }
 }
 

@@ -94,7 +94,7 @@ fn one_salvaged(salvaged: &Salvaged) -> String {
 pub(crate) fn waits(count: usize) -> String {
     let (wait, their_queue) = if count == 1 { ("waits", "its queue") } else { ("wait", "their queues") };
     format!(
-        "{} that {wait} for {their_queue} (the lines `waits` have the reasons); `quell revert` tries again",
+        "{} that {wait} for {their_queue} (the lines `waits` have the reasons); `quell status` has the command that tries again",
         counted(count, "setting")
     )
 }
@@ -117,7 +117,7 @@ pub(crate) fn undo_outcome(reverted: &Result<Reverted, JournalError>) -> String 
         }
         Ok(reverted) => {
             let failed = reverted.failed.iter().map(|(_, error)| format!("\n  not restored: {error}"));
-            format!("some changes could not be undone (`quell revert` retries):{}", failed.collect::<String>())
+            format!("some changes could not be undone (`quell status` has the command that retries):{}", failed.collect::<String>())
         }
         Err(error) => error.to_string(),
     }

@@ -229,14 +229,22 @@ fn limited(server: &HostServer) -> Option<String> {
     })
 }
 
-/// What could change the answer of a measurement, or is known before the first request: an epoll has the connections of
-/// several queues.
+/// What could change the answer of a measurement: an epoll has the connections of several queues.
 fn to_change(server: &HostServer) -> Option<String> {
-    match server.queue_per_epoll.as_ref()? {
+    change_for(server.queue_per_epoll.as_ref()?)
+}
+
+fn change_for(by: &QueuePerEpoll) -> Option<String> {
+    match by {
         QueuePerEpoll::Steered => None,
         QueuePerEpoll::Configured { change, .. } => Some(change.clone()),
         QueuePerEpoll::Impossible { reason } => Some(reason.clone()),
     }
+}
+
+/// The problem that more connections will bring.
+fn known_now(server: &HostServer) -> String {
+    server.will_mix.as_ref().map_or_else(String::new, |_| format!(" (known now: {EPOLL_MIXES_NAPIS})"))
 }
 
 /// The next step and its command.
@@ -248,8 +256,8 @@ fn next(server: &HostServer, fixes: Fixes) -> String {
         NextStep::NothingToGain(work) => format!("none: {}", payoff::own_work(*work)),
         NextStep::Measure { .. } if server.modes.is_empty() => match &server.suspension {
             Some(Suspension::WouldStall { .. }) => "measure modes without suspension".to_owned(),
-            _ if server.few_packets_per_s.is_some() => "measure under load".to_owned(),
-            _ => "measure".to_owned(),
+            _ if server.few_packets_per_s.is_some() => format!("measure under load{}", known_now(server)),
+            _ => format!("measure{}", known_now(server)),
         },
         NextStep::Measure { .. } if server.waits == ServerWait::Epoll => "measure modes without epoll".to_owned(),
         NextStep::Measure { .. } => format!("measure modes without epoll ({})", call(server)),
@@ -277,8 +285,7 @@ fn next(server: &HostServer, fixes: Fixes) -> String {
         NextStep::AwaitExperiment { pid } => format!("wait: an experiment (PID {pid}) compares modes on it"),
         NextStep::AwaitDatagrams => "no datagram through a queue".to_owned(),
         NextStep::AwaitClients => {
-            let known = to_change(server).map(|_| format!(" (known now: {EPOLL_MIXES_NAPIS})"));
-            format!("no connection through a queue{}: send requests, then again", known.unwrap_or_default())
+            format!("no connection through a queue{}: send requests, then again", known_now(server))
         }
     };
     let is_fixed_above = matches!(server.next, NextStep::Fix { .. }) && fixes == Fixes::Above;

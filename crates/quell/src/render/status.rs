@@ -175,17 +175,8 @@ impl fmt::Display for StatusReport {
 pub(crate) fn stall_cause(known: Option<&str>, programs: impl Iterator<Item = Pid>) -> String {
     match known {
         Some(cause) => format!("cause: {cause}"),
-        None => {
-            let pids: Vec<String> = programs.map(|pid| pid.to_string()).collect();
-            let strace = strace_of_waits(&pids.join(","));
-            format!("the cause is unknown: `{strace}` shows which event each call returns")
-        }
+        None => format!("the cause is unknown: {}", quell_host::findings::see_the_events(programs)),
     }
-}
-
-/// Command that shows which events the waits of these processes return.
-pub(crate) fn strace_of_waits(pid: &str) -> String {
-    format!("strace -f -e trace=epoll_wait,epoll_pwait,epoll_pwait2 -p {pid}")
 }
 
 pub(crate) fn to_programs(programs: &[TargetProgram]) -> String {

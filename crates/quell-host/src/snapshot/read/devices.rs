@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use quell_linux::address::{Addresses, InterfaceAddress};
 use quell_linux::capability::Capability;
 use quell_linux::ethtool::{Coalescing, Ethtool};
 use quell_linux::link::{Link, Links};
@@ -70,6 +71,7 @@ struct Handles<'a> {
     netdev: Reading<Netdev>,
     net_dev: Reading<NetDev>,
     queue_drops: Reading<QueueDrops>,
+    addresses: Option<Vec<(Ifindex, InterfaceAddress)>>,
     interrupts: &'a Reading<Interrupts>,
     proc: ProcRoot,
 }
@@ -81,6 +83,7 @@ impl<'a> Handles<'a> {
             netdev: space.open(Netdev::open, Netdev::open_in).outcome(),
             net_dev: space.net_dev(),
             queue_drops: space.open(QueueDrops::open, QueueDrops::open_in).outcome(),
+            addresses: space.open(Addresses::open, Addresses::open_in).and_then(|mut all| all.list()).ok(),
             interrupts,
             proc: ProcRoot::default(),
         }
@@ -106,6 +109,10 @@ impl<'a> Handles<'a> {
                 .peer
                 .map(|peer| Lower { ifindex: peer.index, is_in_other_namespace: peer.namespace_id.is_some() }),
             master: link.master,
+            addresses: self.addresses.as_ref().map(|all| {
+                let its = all.iter().filter(|(owner, _)| *owner == index);
+                its.map(|(_, address)| address.ip()).collect()
+            }),
             has_xdp: reported(link.has_xdp, "read state", index),
             numa_node: sysfs.read(NetClass::numa_node),
             irqs,

@@ -162,6 +162,7 @@ pub(crate) fn nic(queues: u32) -> Device {
         mac: None,
         lower: None,
         master: None,
+        addresses: None,
         has_xdp: Reading::Known(false),
         numa_node: Reading::Known(Some(0)),
         irqs: Reading::Known((0..queues).map(irq_number).collect()),

@@ -91,7 +91,7 @@ pub(super) fn of_devices_and_host() -> Vec<Edit> {
         edit("rps-on-polled-queue", Warning, vec![("/devices/0/rx-queues/0/rps-cpus", json!("2"))]),
         edit(
             "small-ring-many-connections",
-            Note,
+            Warning,
             vec![
                 ("/devices/0/kind", json!("veth")),
                 ("/processes/0/files/epolls/1/targets", many),

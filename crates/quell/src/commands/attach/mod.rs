@@ -447,8 +447,15 @@ fn refuse(report: &render::Report<'_>, args: &AttachArgs) -> Result<(), Failure>
     if args.accept_stalls {
         return Ok(());
     }
-    stalls::refuse(&report.findings, "attaches")?;
-    report.slowed.as_ref().map_or(Ok(()), |finding| Err(stalls::refused_mixed(finding, "attaches")))
+    let is_slowed = || report.slowed.as_ref().map(|finding| stalls::refused_mixed(finding, "attaches"));
+    let refused = stalls::refuse(&report.findings, "attaches").err().or_else(is_slowed);
+    let Some(failure) = refused else { return Ok(()) };
+    // The plan of a dry run has it.
+    let text = match report.nothing_to_gain().filter(|_| !args.dry_run) {
+        Some(nothing) => format!("{nothing}\n{}", failure.text),
+        None => failure.text,
+    };
+    Err(Failure { text, ..failure })
 }
 
 fn attach(

@@ -99,6 +99,11 @@ impl<'a> Report<'a> {
         }
     }
 
+    /// That no mode helps the programs; absent if one may.
+    pub(crate) fn nothing_to_gain(&self) -> Option<String> {
+        self.own_work.map(|work| format!("nothing to gain: {}", own_work(work)))
+    }
+
     /// Whether it is refused because nothing can be set before a queue delivers packets to the programs.
     pub(crate) fn sets_nothing(&self) -> bool {
         self.follows.is_some() && self.mode != DeliveryMode::default() && self.plan.is_without_effect()
@@ -129,7 +134,7 @@ impl fmt::Display for Report<'_> {
         finding_lines(&self.findings).iter().try_for_each(|line| writeln!(f, "{line}"))?;
         self.will_mix.iter().try_for_each(|by| f.write_str(&will_mix(by)))?;
         self.measured.iter().try_for_each(|measured| writeln!(f, "{measured}"))?;
-        self.own_work.iter().try_for_each(|work| writeln!(f, "nothing to gain: {}", own_work(*work)))?;
+        self.nothing_to_gain().iter().try_for_each(|text| writeln!(f, "{text}"))?;
         let is_serious = |finding: &&Finding| finding.severity == Severity::Serious;
         let mut serious = self.findings.iter().filter(is_serious).peekable();
         let is_refused = !is_possible || self.sets_nothing() || self.slowed.is_some();
@@ -408,15 +413,14 @@ pub(crate) fn affected_process_line(affected: &AffectedProcess) -> String {
         let time = time_text(wait.ns);
         let _ = match wait.until {
             Until::GroFlushTimeout => write!(line, "; its packets can wait up to {time} for the queue's timer"),
-            Until::BatchEnd { max_events, each_ns } => write!(
-                line,
-                "; its packets can wait up to {time}, for a batch of {max_events} events of {} each",
-                time_text(each_ns)
-            ),
-            Until::IrqSuspendTimeout => write!(
-                line,
-                "; its packets can wait up to {time}, until the suspension times out, if the program is busy"
-            ),
+            Until::IrqSuspendTimeout { mean_batch_ns } => {
+                let on_average = mean_batch_ns.map(|ns| format!(" (a full batch takes {} on average)", time_text(ns)));
+                write!(
+                    line,
+                    "; its packets wait while the program handles the events of one epoll_wait, up to {time}{}",
+                    on_average.unwrap_or_default()
+                )
+            }
         };
     }
     line

@@ -2,7 +2,7 @@
 
 use quell_host::attach::mode_command::placement_options;
 use quell_host::attach::{AttachedMode, ModeCommand};
-use quell_host::findings::{EPOLL_MIXES_NAPIS, FixText, MISSING_QUEUE_ID, QueuePerEpoll};
+use quell_host::findings::{EPOLL_MIXES_NAPIS, FixText, MISSING_QUEUE_ID, QueuePerEpoll, strace_of_waits};
 use quell_host::servers::{EarlierMeasurement, HostServer, NextStep};
 use quell_linux::visible;
 
@@ -10,7 +10,6 @@ use super::{Fixes, to_change};
 use crate::output::on_one_line;
 use crate::render::client_load;
 use crate::render::payoff::{self, ProgramArguments};
-use crate::render::status::strace_of_waits;
 
 pub(super) fn attached(server: &HostServer) -> Option<AttachedMode> {
     let HostServer { attached, launched, steered, pinned, can_pin, .. } = *server;

@@ -11,7 +11,7 @@ use quell_linux::visible::{self, counted};
 use quell_mode::DeliveryMode;
 
 use super::command::{arguments, command, pays};
-use super::{Examined, Fixes, NAMED, again, limited, settings_changed, to_change};
+use super::{Examined, Fixes, NAMED, again, change_for, limited, settings_changed, to_change};
 use crate::journals::name_of;
 use crate::output::on_one_line;
 use crate::render::conclusion;
@@ -136,7 +136,8 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
                         visible::name(observed)
                     ),
                     _ => format!(
-                        "nothing prevents a benefit for {name} {pid}: measure which mode is better{}{}{steered}{compares}",
+                        "{}: measure which mode is better{}{}{steered}{compares}",
+                        nothing_prevents(first),
                         under_load(first),
                         not_observed(first)
                     ),
@@ -202,7 +203,7 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
             format!("no UDP socket of {name} {pid} has received from a queue: {FIRST_DATAGRAM}")
         }
         NextStep::AwaitClients => {
-            let known = to_change(first).map(|change| {
+            let known = first.will_mix.as_ref().and_then(change_for).map(|change| {
                 format!(
                     "; known without requests: an epoll will have connections of several queues ({EPOLL_MIXES_NAPIS}): {change}"
                 )
@@ -229,6 +230,18 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
     };
     let root = if !changes_nothing(&first.next) && !is_root { " (as root)" } else { "" };
     conclusion::line(&format!("{text}{root}{alike}"), command(first, fixes).as_deref())
+}
+
+/// That nothing prevents a benefit, unless further connections will.
+fn nothing_prevents(server: &HostServer) -> String {
+    let program = format!("{} {}", visible::name(&server.name), server.pid);
+    match server.will_mix.as_ref().and_then(change_for) {
+        Some(change) => format!(
+            "{program} has few connections now; with more, an epoll will have those of several queues \
+             ({EPOLL_MIXES_NAPIS}), which prevents a benefit: {change}; for as few as now"
+        ),
+        None => format!("nothing prevents a benefit for {program}"),
+    }
 }
 
 /// That its present load is too low to gain from a mode.

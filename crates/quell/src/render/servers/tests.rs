@@ -34,6 +34,7 @@ fn server(name: &str, next: NextStep) -> HostServer {
         can_pin: true,
         present: Some(DeliveryMode::default()),
         queue_per_epoll: None,
+        will_mix: None,
         modes: Vec::new(),
         queues: 2,
         workers: 2,
@@ -522,9 +523,9 @@ fn the_conclusion_of_doctor_has_the_fix() {
 
 #[test]
 fn an_idle_server_has_the_next_step_and_what_is_known_without_requests() {
-    let of = |name, queue_per_epoll| {
+    let of = |name, will_mix| {
         let address = Some(([10, 0, 0, 1], 80).into());
-        HostServer { address, queues: 0, queue_per_epoll, ..server(name, NextStep::AwaitClients) }
+        HostServer { address, queues: 0, will_mix, ..server(name, NextStep::AwaitClients) }
     };
     let change = "add `reuseport`".to_owned();
     let expected = of("nginx", Some(QueuePerEpoll::Configured { change, steered: true }));
@@ -541,6 +542,18 @@ fn an_idle_server_has_the_next_step_and_what_is_known_without_requests() {
     assert!(concluded(on_all).contains("quell load ADDRESS:80 "));
     let unknown = concluded(of("server", None));
     assert!(!unknown.contains("known without") && unknown.trim_end().ends_with("then run this again"), "{unknown}");
+}
+
+#[test]
+fn a_server_with_few_connections_has_what_more_of_them_will_prevent() {
+    let will_mix = Some(QueuePerEpoll::Impossible { reason: "use a device with one queue".to_owned() });
+    let few = HostServer { will_mix, ..server("web", NextStep::Measure { steered: false }) };
+    let row = table(std::slice::from_ref(&few), Terminal::PIPE, Fixes::ByDoctor);
+    assert!(row.contains("measure (known now: epoll-mixes-napis): quell bench --pid "), "{row}");
+    let text = concluded(few);
+    assert!(text.contains("with more, an epoll will have those of several queues (epoll-mixes-napis)"), "{text}");
+    assert!(text.contains(": use a device with one queue; for as few as now: measure which"), "{text}");
+    assert!(!text.contains("nothing prevents"), "{text}");
 }
 
 #[test]
