@@ -342,7 +342,9 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let no_queue = is_idle.then(|| no_queue_cause(query, &pids));
     // What else is said about queues that are gone does not help.
     let is_gone = no_queue == Some(NoQueueCause::DeviceGone);
-    let to_fix = worst.filter(|worst| (!is_gone || worst.id == MISSING_QUEUE_ID) && !payoff.as_ref().is_some_and(|payoff| says_more(worst, payoff)));
+    let to_fix = worst.filter(|worst| {
+        (!is_gone || worst.id == MISSING_QUEUE_ID) && !payoff.as_ref().is_some_and(|payoff| says_more(worst, payoff))
+    });
     let setting = MeasuredSetting {
         below: attached.map(|_| pids.iter().find_map(|pid| known.below.get(pid)).copied().into()),
         present: ServerSetting::of(query, &queues, &receiving),

@@ -13,6 +13,7 @@ use quell_linux::proc::ProcRoot;
 use quell_mode::DeliveryMode;
 
 use super::error::AttachError;
+use super::owners::queues;
 use crate::findings::{Finding, are_attached, are_owned, are_steered};
 use crate::snapshot::Snapshot;
 
@@ -140,16 +141,24 @@ pub struct Unfinished {
 }
 
 /// The first changes of this host that no process undoes. Those that waited for queues count only if a queue has settings
-/// that nobody owns, which the kernel restores when a queue comes back.
+/// that nobody owns, which the kernel restores when a queue comes back. If programs are selected, those of programs count
+/// only if `now`, which is about the selected ones, has one of the programs or of the queues.
 #[must_use]
-pub fn unfinished(journal: &Journal, now: &Snapshot, owners: &[Attached]) -> Option<Unfinished> {
-    let mut napis = now.devices.iter().flat_map(|device| device.napis.known_elements());
-    let are_back = owners.is_empty() && napis.any(|napi| napi.defers() || napi.suspends());
-    let left = left_behind(journal).unwrap_or_default().into_iter().map(|(path, history)| {
+pub fn unfinished(journal: &Journal, now: &Snapshot, owners: &[Attached], is_selected: bool) -> Option<Unfinished> {
+    let napis = now.devices.iter().flat_map(|device| device.napis.known_elements());
+    let are_back = owners.is_empty() && napis.clone().any(|napi| napi.defers() || napi.suspends());
+    let is_here = |history: &History| {
+        let has_program = |target: &TargetProgram| now.processes.iter().any(|process| process.pid == target.pid);
+        let napis: BTreeSet<u32> = napis.clone().map(|napi| napi.id.get()).collect();
+        history.targets.iter().any(has_program) || queues(history).any(|queue| napis.contains(&queue.napi_id))
+    };
+    let left = left_behind(journal).unwrap_or_default().into_iter();
+    let left = left.filter(|(_, history)| !is_selected || !history.begin.purpose.is_of_programs() || is_here(history));
+    let mut left = left.map(|(path, history)| {
         let waited = history.only_waits();
         Unfinished { path, purpose: history.begin.purpose, waited }
     });
-    left.into_iter().find(|left| are_back || !left.waited)
+    left.find(|left| are_back || !left.waited)
 }
 
 /// Those of `programs` that are not children of others, for commands.

@@ -282,9 +282,9 @@ impl fmt::Display for NoPollCause {
             Self::ListenersOnly => f.write_str(
                 "the epolls of the program watch listening sockets only; its connections are received without an epoll",
             ),
-            Self::NoConnection => {
-                f.write_str("no socket in an epoll of the programs has received from a queue: the packets may be those of others")
-            }
+            Self::NoConnection => f.write_str(
+                "no socket in an epoll of the programs has received from a queue: the packets may be those of others",
+            ),
             Self::TrafficOfOthers { names } => {
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
                 write!(f, "the program has no socket on this queue; {} has", names.join(", "))

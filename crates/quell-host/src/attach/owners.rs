@@ -186,7 +186,7 @@ fn covering(older: &PartialNapiSettings, newer: &PartialNapiSettings) -> Partial
     NapiAttribute::ALL.iter().filter_map(differs).collect()
 }
 
-fn queues(history: &History) -> impl Iterator<Item = &NapiSettingsChange> {
+pub(super) fn queues(history: &History) -> impl Iterator<Item = &NapiSettingsChange> {
     history.pending().filter_map(|(_, entry)| match &entry.change {
         Change::NapiSettings(change) => Some(change),
         _ => None,

@@ -259,7 +259,7 @@ impl PollCost {
             false => seen.by_kernel(),
         };
         let base = DeliveryMode::default();
-        if seen.packets < PACKETS_FOR_VERDICT || *mode == base {
+        if seen.has_few_packets() || *mode == base {
             return None;
         }
         let uncertainty = uncertainty_of_rate(seen.packets);

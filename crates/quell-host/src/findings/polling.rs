@@ -70,13 +70,16 @@ pub(crate) fn fix_of_bypass(query: &SnapshotQuery<'_>, sockets: &[&SnapshotSocke
     // A port of a bridge has no address.
     let devices = query.now.devices.iter();
     let are_known = sockets.iter().all(|socket| devices.clone().any(|device| has_address_of(device, socket)));
-    let is_theirs =
-        |device: &&Device| !are_known || sockets.iter().any(|socket| has_address_of(device, socket));
+    let is_theirs = |device: &&Device| !are_known || sockets.iter().any(|socket| has_address_of(device, socket));
     let has_received =
         |device: &&Device| device.is_up && device.counters.known().is_none_or(|counters| counters.rx_packets > 0);
     let veths = devices.filter(|device| device.kind.as_deref() == Some("veth"));
-    let mut fix: Vec<Fix> =
-        veths.filter(is_there).filter(is_theirs).filter(has_received).flat_map(|veth| fix_of_veth(query, veth)).collect();
+    let mut fix: Vec<Fix> = veths
+        .filter(is_there)
+        .filter(is_theirs)
+        .filter(has_received)
+        .flat_map(|veth| fix_of_veth(query, veth))
+        .collect();
     if fix.is_empty() {
         fix.push(Fix::advice("find the device that receives them and check that its driver uses NAPI"));
     }

@@ -76,9 +76,11 @@ fn of_sampled(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi) -
                 let programs = suspending_programs(query, napi);
                 Fix::advice(match is_certain {
                     true => format!("the cause is unknown; {}", see_the_events(programs.into_keys())),
-                    false => "none unless it is found again: a machine that does not run for a moment causes one (steal in \
+                    false => {
+                        "none unless it is found again: a machine that does not run for a moment causes one (steal in \
                               `vmstat 1`)"
-                        .to_owned(),
+                            .to_owned()
+                    }
                 })
             })],
         }

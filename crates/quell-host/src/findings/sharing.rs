@@ -418,10 +418,15 @@ fn of_batch(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Obser
         (None, Some(max)) => Some(format!("; one waited for {}", time_text(max))),
         (None, None) => None,
     };
-    let mut fix = vec![Fix::advice("give the program its own queue, fewer events per wait, or a mode without suspension")];
+    let program = format!("{} {}", epoll.process.name, epoll.process.pid);
+    let mut fix =
+        vec![Fix::advice(format!("give {program} its own queue, fewer events per wait, or a mode without suspension"))];
     // A suspension that ends no later than the deferral saves no polls, and one shorter than most batches is none.
     let is_usual = is_long || usual_ns.is_some();
-    if !is_usual && suspend_ns > LONG_DELAY_NS && napi.gro_flush_timeout_ns.known().is_some_and(|&ns| ns < LONG_DELAY_NS) {
+    if !is_usual
+        && suspend_ns > LONG_DELAY_NS
+        && napi.gro_flush_timeout_ns.known().is_some_and(|&ns| ns < LONG_DELAY_NS)
+    {
         fix.push(Fix::napi_set(query, device, napi, &[(NapiAttribute::IrqSuspendTimeout, LONG_DELAY_NS)]));
     }
     let mut nodes = epoll.nodes();

@@ -227,9 +227,23 @@ pub(crate) fn receiving_devices<'a>(
     process: &Process,
 ) -> impl Iterator<Item = &'a Device> + use<'a> {
     let namespace = process.namespace.known().copied();
-    query.now.devices.iter().filter(move |device| {
+    let here = move || query.now.devices.iter().filter(move |device| Some(device.namespace) == namespace);
+    let listening: BTreeSet<_> =
+        query.sockets_of(process).filter(|socket| listens(socket)).filter_map(|socket| socket.local).collect();
+    let has_its_address = |device: &&Device| {
+        let its = device.addresses.iter().flatten();
+        its.clone().any(|own| listening.iter().any(|local| local.ip().to_canonical() == *own))
+    };
+    let owners: Vec<_> = here().filter(has_its_address).map(|device| device.ifindex).collect();
+    // An address of a bridge, a VLAN or `lo` says nothing about the device.
+    let decide = here().filter(has_its_address).all(|owner| !receiving_napis(owner).is_empty());
+    let is_anywhere = listening.is_empty()
+        || listening.iter().any(|local| local.ip().is_unspecified())
+        || here().any(|device| device.addresses.is_none());
+    here().filter(move |device| {
         let has_received = device.counters.known().is_none_or(|counters| counters.rx_packets > 0);
-        Some(device.namespace) == namespace && device.is_up && has_received && !receiving_napis(device).is_empty()
+        let can_reach = is_anywhere || !decide || owners.contains(&device.ifindex);
+        can_reach && device.is_up && has_received && !receiving_napis(device).is_empty()
     })
 }
 

@@ -51,7 +51,14 @@ pub(crate) fn starved<'a>(
     let bound_to = thread.affinity.known().and_then(only);
     let cpu = bound_to.or(thread.last_cpu.known().copied());
     let user = cpu.and_then(|cpu| user_of(query, cpu, thread));
-    Some(StarvedThread { process: process.name.clone(), tid: thread.tid, share, cpu, is_bound: bound_to.is_some(), user })
+    Some(StarvedThread {
+        process: process.name.clone(),
+        tid: thread.tid,
+        share,
+        cpu,
+        is_bound: bound_to.is_some(),
+        user,
+    })
 }
 
 /// Describes the thread of these programs that waited longest for a CPU between the snapshots, if it waited longer than it

@@ -126,8 +126,8 @@ pub(super) fn of_attached(
     let (mode, measured, open) = (attached.mode, measured.clone(), open.clone());
     let next = match verdict {
         EarlierVerdict::Better(better) if *better == mode => NextStep::Keep { measured, open },
-        // What the mode would have done is unknown.
-        EarlierVerdict::Better(_) if !compared.contains(&mode) => NextStep::Check,
+        // A mode that was not compared may be better still; before it is attached, the answer is worth knowing.
+        EarlierVerdict::Better(_) if !compared.contains(&mode) && payoff.is_some() => NextStep::Check,
         EarlierVerdict::Better(better) => {
             NextStep::Attach { mode: *better, measured, steered: *steered || attached.steers || can_steer }
         }

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 
 use quell_change::namespaces::{self, SearchError};
 use quell_change::reuseport_group::{GroupKey, GroupSocket, waiting_sockets};
+use quell_linux::Pid;
 use quell_linux::netlink::NetlinkError;
 use quell_linux::netns::NamespaceError;
 use quell_linux::proc::{ProcError, ProcRoot};
 use quell_linux::sock_diag::{InetFamily, InetProtocol, SockDiag};
-use quell_linux::Pid;
 
 use super::programs::KnownPrograms;
 use crate::snapshot::{Protocol, Snapshot};

@@ -111,8 +111,7 @@ pub fn verify(steering: &Steering, baseline: &Baseline, snapshot: &Snapshot) -> 
     }
     let workers_of = workers_by_socket(snapshot);
     let (index, devices) = (snapshot.index(), steering.devices());
-    let is_steered =
-        |napi: NapiId| index.napi(napi).is_none_or(|(device, _)| devices.contains(device.name.as_str()));
+    let is_steered = |napi: NapiId| index.napi(napi).is_none_or(|(device, _)| devices.contains(device.name.as_str()));
     let mut seen: BTreeMap<&SteerWorker, BTreeMap<NapiId, usize>> = BTreeMap::new();
     for socket in &snapshot.sockets {
         if !has_accepted(&steering.group.key, socket) || baseline.contains(socket) {

@@ -6,9 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::snapshots::{self, before, healthy, set, snapshot};
 use quell_host::attach::AttachedMode;
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
-use quell_host::findings::{
-    Finding, Fix, FixText, are_attached, are_placed, are_steered, examine, name_mode,
-};
+use quell_host::findings::{Finding, Fix, FixText, are_attached, are_placed, are_steered, examine, name_mode};
 use quell_host::steer::{Baseline, pins};
 use quell_linux::{NapiId, Pid};
 use serde_json::{Value, json};
@@ -382,8 +380,14 @@ fn placement_ends_findings_about_the_workers_of_the_placed_programs_only() {
 
 #[test]
 fn steering_is_not_advised_to_a_program_that_is_steered() {
+    let listener = || {
+        let mut listener = healthy()["sockets"][0].clone();
+        listener["inode"] = json!(910);
+        listener
+    };
     let mut now = server();
     set(&mut now, "/sockets/1/napi", json!(8_194));
+    set(&mut now, "/sockets/-", listener());
     let mut findings = examine(&snapshot(&now), None).findings;
     let advice = |findings: &[Finding]| {
         findings.iter().find(|finding| finding.id == "epoll-mixes-napis").unwrap().fix[0].to_string()
@@ -391,21 +395,24 @@ fn steering_is_not_advised_to_a_program_that_is_steered() {
     let before = advice(&findings);
     are_steered(&mut findings, &BTreeSet::from([Pid::from_kernel(1).unwrap()]));
     assert_eq!(advice(&findings), before, "another program is steered");
-    are_steered(&mut findings, &BTreeSet::from([Pid::from_kernel(4_242).unwrap()]));
+    let programs = BTreeSet::from([Pid::from_kernel(4_242).unwrap()]);
+    are_steered(&mut findings, &programs);
     assert!(advice(&findings).starts_with("new connections are steered"), "{}", advice(&findings));
 
-    let several = cause(&row(vec![("/sockets/1/napi", json!(8_194))], vec![], "", ""));
+    let third = json!({"id": 2, "napi": {"to": 8_195, "source": "kernel"}});
+    let mut queue = now["devices"][0]["rx-queues"][1].clone();
+    (queue["id"], queue["napi"]) = (third["id"].clone(), third["napi"].clone());
+    set(&mut now, "/devices/0/rx-queues/-", queue);
+    let mut too_few = examine(&snapshot(&now), None).findings;
+    are_steered(&mut too_few, &programs);
+    assert!(advice(&too_few).starts_with("use 3 workers, one per queue (it has 2 "), "{}", advice(&too_few));
+
+    let mixing = vec![("/sockets/1/napi", json!(8_194)), ("/sockets/-", listener())];
+    let several = cause(&row(mixing, vec![], "", ""));
     let attached = |steers| AttachedMode { steers, ..attached(false) };
-    assert!(
-        several
-            .clone()
-            .if_attached(&attached(true))
-            .fix()
-            .unwrap()
-            .to_string()
-            .starts_with("new connections are steered")
-    );
-    let again = several.if_attached(&attached(false)).fix().unwrap().to_string();
+    let fix_if = |steers| several.clone().if_attached(&attached(steers)).fix().unwrap().to_string();
+    assert!(fix_if(true).starts_with("new connections are steered"), "{}", fix_if(true));
+    let again = fix_if(false);
     assert!(again.contains("`quell attach suspend200 4242 --steer --pin --follow --take-over --yes`"), "{again}");
     let other = cause(&row(vec![("/processes/0/files/epolls", json!([]))], vec![], "", ""));
     assert_eq!(other.clone().if_attached(&attached(true)), other);
@@ -510,7 +517,10 @@ fn an_attached_program_is_not_advised_to_run_a_command_that_is_refused() {
     let advice: Vec<String> = findings.iter().flat_map(|finding| &finding.fix).map(ToString::to_string).collect();
     let again = "quell attach suspend200 4242 --steer --pin --follow --take-over --yes";
     assert!(advice.contains(&format!("pin it when it polls one queue: `{again}`")), "{advice:?}");
-    assert!(advice.contains(&format!("sort new connections by queue (clients have to reconnect): `{again}`")), "{advice:?}");
+    assert!(
+        advice.contains(&format!("sort new connections by queue (clients have to reconnect): `{again}`")),
+        "{advice:?}"
+    );
     assert!(!advice.iter().any(|text| text.contains("attach MODE")), "{advice:?}");
 }
 

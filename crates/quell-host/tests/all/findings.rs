@@ -116,7 +116,8 @@ fn sampled_polls_decide_about_suspension_and_stalls() {
     };
     assert_eq!(found(490, 0), []);
     assert_eq!(found(0, 0), [("suspension-without-effect", Severity::Warning)]);
-    assert_eq!(found(490, 1), [("stalled-queue", Severity::Serious)]);
+    assert_eq!(found(490, 1), [("stalled-queue", Severity::CannotTell)]);
+    assert_eq!(found(490, 2), [("stalled-queue", Severity::Serious)]);
 }
 
 #[test]
@@ -196,8 +197,10 @@ fn a_command_that_changes_a_timeout_moves_it_in_the_direction_of_the_fix() {
     assert_eq!(with(rule, &[suspend(30_000_000)], r#""irq-suspend-timeout": 60000000"#), 1);
 
     let rule = "batch-delays-others";
-    assert_eq!(with(rule, &[suspend(20_000_000)], r#""irq-suspend-timeout": 1000000"#), 1);
-    assert_eq!(with(rule, &[suspend(20_000_000), flush(1_000_000)], "irq-suspend-timeout"), 0);
+    assert_eq!(with(rule, &[suspend(20_000_000)], "irq-suspend-timeout"), 0, "most batches take longer than 1 ms");
+    let short = ("/processes/0/threads/1/epoll-wait/max-events", json!(3));
+    assert_eq!(with(rule, &[suspend(20_000_000), short.clone()], r#""irq-suspend-timeout": 1000000"#), 1);
+    assert_eq!(with(rule, &[suspend(20_000_000), short, flush(1_000_000)], "irq-suspend-timeout"), 0);
 
     let rule = "too-many-empty-polls";
     let on_cpu_2 = ("/irqs/0/effective-affinity", json!("2"));

@@ -153,13 +153,17 @@ fn queues_of_two_devices_have_consecutive_indices() {
 #[test]
 fn a_device_without_connections_takes_no_workers_from_one_that_has_some() {
     let mut host = Host::listening_at("0.0.0.0:11211");
-    host.device("eth1", 3, &[]);
+    host.device("eth1", 3, &[("napis", json!([]))]);
     let steering = host.plan_of_port(11_211).unwrap();
     assert_eq!(steering.devices(), ["eth0"].into());
     assert!(steering.notes.contains(&Note::NoConnections { device: "eth1".to_owned() }), "{:?}", steering.notes);
     for (number, inode) in [(3, 203), (4, 204)] {
         host.listen("0.0.0.0:11211", None, inode);
-        assert_eq!(host.plan_of_port(11_211).unwrap().devices().len(), if number < 4 { 1 } else { 2 }, "{number} sockets");
+        assert_eq!(
+            host.plan_of_port(11_211).unwrap().devices().len(),
+            if number < 4 { 1 } else { 2 },
+            "{number} sockets"
+        );
     }
 }
 

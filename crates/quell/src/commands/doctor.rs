@@ -181,7 +181,7 @@ impl Diagnosis {
         let owners = in_use(&journal).unwrap_or_default();
         let below = settings_below(&journal, &owners, &examined.now);
         let reverted = reverted(journal.ends(), &examined.now, &attached_modes(&owners));
-        let unfinished = unfinished(&journal, &examined.now, &owners);
+        let unfinished = unfinished(&journal, &examined.now, &owners, !programs.is_empty());
         let stalls = boot_id().ok().and_then(|boot_id| journal.stall_records(&boot_id).ok()).unwrap_or_default();
         let mut diagnosis = Self { reverted, unfinished, ..Self::of(&examined, (&owners, &stalls), &below, &measured) };
         if !programs.is_empty() {

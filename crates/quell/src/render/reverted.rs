@@ -117,7 +117,10 @@ pub(crate) fn undo_outcome(reverted: &Result<Reverted, JournalError>) -> String 
         }
         Ok(reverted) => {
             let failed = reverted.failed.iter().map(|(_, error)| format!("\n  not restored: {error}"));
-            format!("some changes could not be undone (`quell status` has the command that retries):{}", failed.collect::<String>())
+            format!(
+                "some changes could not be undone (`quell status` has the command that retries):{}",
+                failed.collect::<String>()
+            )
         }
         Err(error) => error.to_string(),
     }
