@@ -79,7 +79,7 @@ pub(crate) fn no_queue_cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>
     }
     let mut recorded = sockets.iter().filter_map(|socket| socket.napi.known().copied().flatten()).peekable();
     let are_gone = recorded.peek().is_some() && recorded.all(|napi| query.napi(napi).is_none());
-    if let Some(device) = sockets.first().and_then(|socket| down(query, socket.namespace, are_gone)) {
+    if let Some(device) = down(query, &sockets, are_gone) {
         return NoQueueCause::LinkDown { device: device.name.clone(), fix: link_up(query, device).text() };
     }
     if are_gone {
@@ -112,19 +112,27 @@ fn veth_without_napi<'a>(query: &SnapshotQuery<'a>, namespace: u64, sockets: &[&
     let has_napi = here().any(|device| device.napis.known().is_none_or(|napis| !napis.is_empty()));
     // Ports of a bridge deliver to other namespaces.
     let veths = here().filter(|device| device.master.is_none() && lacks_napi(device));
-    let received = |device: &&Device| device.counters.known().map_or(0, |counters| counters.rx_packets);
     veths
         .filter(|_| !has_napi || sockets.iter().any(|socket| socket.namespace == namespace && bypasses_napi(socket)))
-        .max_by_key(received)
+        .max_by_key(|device| likelihood(device, sockets))
+}
+
+/// How likely it is that a device delivers to these sockets: those with their address first, then by received packets.
+fn likelihood(device: &Device, sockets: &[&SnapshotSocket]) -> (bool, u64) {
+    let has_address = |socket: &&SnapshotSocket| socket.local.is_some_and(|local| device.has_address(local.ip()));
+    let received = device.counters.known().map_or(0, |counters| counters.rx_packets);
+    (sockets.iter().any(has_address), received)
 }
 
 /// The device of a network namespace that is down, while none is up, or if queues from which sockets have received are gone
 /// and it has received packets.
-fn down<'a>(query: &SnapshotQuery<'a>, namespace: u64, queues_are_gone: bool) -> Option<&'a Device> {
+fn down<'a>(query: &SnapshotQuery<'a>, sockets: &[&SnapshotSocket], queues_are_gone: bool) -> Option<&'a Device> {
+    let namespace = sockets.first()?.namespace;
     let here = || query.now.devices.iter().filter(|device| device.namespace == namespace && device.name != "lo");
-    let received = |device: &&Device| device.counters.known().map_or(0, |counters| counters.rx_packets);
-    let is_candidate = |device: &&Device| !device.is_up && (!queues_are_gone || received(device) > 0);
-    here().filter(is_candidate).max_by_key(received).filter(|_| queues_are_gone || !here().any(|device| device.is_up))
+    let may_deliver = |device: &Device| likelihood(device, sockets) > (false, 0);
+    let is_candidate = |device: &&Device| !device.is_up && (!queues_are_gone || may_deliver(device));
+    let likely = here().filter(is_candidate).max_by_key(|device| likelihood(device, sockets));
+    likely.filter(|_| queues_are_gone || !here().any(|device| device.is_up))
 }
 
 impl NoQueueCause {

@@ -64,8 +64,7 @@ fn without_napi(query: &SnapshotQuery<'_>) -> Vec<Observation> {
 pub(crate) fn fix_of_bypass(query: &SnapshotQuery<'_>, sockets: &[&SnapshotSocket]) -> Vec<Fix> {
     let is_there = |device: &&Device| sockets.iter().any(|socket| socket.namespace == device.namespace);
     let has_address_of = |device: &Device, socket: &SnapshotSocket| {
-        let local = socket.local.map(|local| local.ip().to_canonical());
-        socket.namespace == device.namespace && device.addresses.iter().flatten().any(|own| Some(*own) == local)
+        socket.namespace == device.namespace && socket.local.is_some_and(|local| device.has_address(local.ip()))
     };
     // A port of a bridge has no address.
     let devices = query.now.devices.iter();

@@ -1,6 +1,7 @@
 //! Advice that depends on the program: how its connections can be sorted by queue, and what Quell has applied to it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::num::NonZeroU64;
 
 use quell_linux::Pid;
@@ -228,22 +229,16 @@ pub(crate) fn receiving_devices<'a>(
 ) -> impl Iterator<Item = &'a Device> + use<'a> {
     let namespace = process.namespace.known().copied();
     let here = move || query.now.devices.iter().filter(move |device| Some(device.namespace) == namespace);
-    let listening: BTreeSet<_> =
-        query.sockets_of(process).filter(|socket| listens(socket)).filter_map(|socket| socket.local).collect();
-    let has_its_address = |device: &&Device| {
-        let its = device.addresses.iter().flatten();
-        its.clone().any(|own| listening.iter().any(|local| local.ip().to_canonical() == *own))
-    };
-    let owners: Vec<_> = here().filter(has_its_address).map(|device| device.ifindex).collect();
-    // An address of a bridge, a VLAN or `lo` says nothing about the device.
-    let decide = here().filter(has_its_address).all(|owner| !receiving_napis(owner).is_empty());
-    let is_anywhere = listening.is_empty()
-        || listening.iter().any(|local| local.ip().is_unspecified())
-        || here().any(|device| device.addresses.is_none());
+    let listening = query.sockets_of(process).filter(|socket| listens(socket)).filter_map(|socket| socket.local);
+    let listening: BTreeSet<IpAddr> = listening.map(|local| local.ip().to_canonical()).collect();
+    let is_anywhere = listening.is_empty() || listening.iter().any(IpAddr::is_unspecified);
+    let has_address = move |device: &Device| listening.iter().any(|ip| device.has_address(*ip));
+    let mut owners = here().filter(|device| has_address(device)).peekable();
+    // A bridge, a VLAN or `lo` receives from the queues of others.
+    let is_decided = !is_anywhere && owners.peek().is_some() && owners.all(|owner| !receiving_napis(owner).is_empty());
     here().filter(move |device| {
         let has_received = device.counters.known().is_none_or(|counters| counters.rx_packets > 0);
-        let can_reach = is_anywhere || !decide || owners.contains(&device.ifindex);
-        can_reach && device.is_up && has_received && !receiving_napis(device).is_empty()
+        (!is_decided || has_address(device)) && device.is_up && has_received && !receiving_napis(device).is_empty()
     })
 }
 

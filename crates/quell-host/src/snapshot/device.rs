@@ -77,6 +77,14 @@ pub struct Device {
     pub napis: Reading<Vec<SnapshotNapi>>,
 }
 
+impl Device {
+    /// Whether it is known to have this address, which may be an IPv4-mapped IPv6 address.
+    #[must_use]
+    pub fn has_address(&self, ip: IpAddr) -> bool {
+        self.addresses.iter().flatten().any(|own| *own == ip.to_canonical())
+    }
+}
+
 /// Lower device of a stacked device, or peer of a veth device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]

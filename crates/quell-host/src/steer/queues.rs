@@ -134,8 +134,7 @@ impl<'a> Ways<'a> {
             seen.retain(|seen| seen.as_interface.ifindex == bound);
             left_out.clear();
         } else if !key.local.ip().is_unspecified() {
-            let has_address =
-                |seen: &Seen<'_>| seen.as_interface.addresses.iter().flatten().any(|ip| *ip == key.local.ip());
+            let has_address = |seen: &Seen<'_>| seen.as_interface.has_address(key.local.ip());
             if seen.iter().any(has_address) {
                 seen.retain(has_address);
                 left_out.clear();

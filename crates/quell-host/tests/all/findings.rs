@@ -451,6 +451,8 @@ fn a_snapshot_without_known_values_has_no_finding() {
     for edit in edits.chain([none]) {
         let mut nothing = healthy();
         edit.now.into_iter().for_each(|(place, value)| set(&mut nothing, place, value));
+        // A thousand files like the first ones would only take time.
+        nothing["processes"][0]["files"]["epolls"][1]["targets"].as_array_mut().unwrap().truncate(8);
         // Deepest value first, so that every pointer remains valid.
         for place in readings(&nothing).into_iter().rev() {
             if let Some(value) = nothing.pointer_mut(&place) {

@@ -106,3 +106,19 @@ fn a_server_that_listens_on_loopback_only_is_not_told_that_its_connections_will_
     set(&mut host, "/sockets/0/local", json!("127.0.0.1:11211"));
     assert_eq!(will_mix(&snapshot(&host), &[pid(4242)].into()), None);
 }
+
+#[test]
+fn a_server_that_listens_at_the_address_of_a_device_with_one_queue_will_not_mix_queues() {
+    let mut host = recorded([None; 4]);
+    set(&mut host, "/processes/0/name", json!("goweb"));
+    let mut other = host["devices"][0].clone();
+    (other["name"], other["ifindex"], other["addresses"]) = (json!("eth1"), json!(3), json!(["192.0.2.1"]));
+    other["rx-queues"].as_array_mut().unwrap().truncate(1);
+    set(&mut host, "/devices/-", other);
+    host["devices"][0]["addresses"] = json!(["198.51.100.1"]);
+    let mixes = |host: &Value| will_mix(&snapshot(host), &[pid(4242)].into()).is_some();
+    assert!(!mixes(&host));
+    (host["devices"][0]["addresses"], host["devices"][1]["addresses"]) =
+        (json!(["192.0.2.1"]), json!(["198.51.100.1"]));
+    assert!(mixes(&host));
+}

@@ -405,10 +405,11 @@ pub(crate) fn whole_cpus(mode: &DeliveryMode, queues: usize) -> Option<String> {
     match (mode.poller().is_some(), mode.napi().threaded) {
         (true, _) => Some(of_queues("polling thread")),
         (false, Threaded::BusyPoll) => Some(of_queues("NAPI thread")),
-        _ => mode.polls_at_any_load().then(|| match mode.kind() {
-            ModeKind::NapiBusy => {
-                "each worker polls for 64 µs before it sleeps, and uses a whole CPU if packets come as often".to_owned()
-            }
+        _ => mode.polls_at_any_load().then(|| match (mode.kind(), mode.epoll()) {
+            (ModeKind::NapiBusy, Some(epoll)) => format!(
+                "each worker polls for {} µs before it sleeps, and uses a whole CPU if packets come as often",
+                epoll.busy_poll_usecs
+            ),
             _ => "each worker polls while it waits, and uses a whole CPU, at any load".to_owned(),
         }),
     }
