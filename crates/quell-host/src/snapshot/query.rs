@@ -438,7 +438,7 @@ fn epolls_of<'a>(
         }
         // Sockets keep the NAPI ID of their last packet when the link goes down and up; the next one comes by another.
         let is_there = |napi: &NapiId| index.napi(*napi).is_some();
-        if its.by_napi.keys().any(is_there) {
+        if now.scope.device.is_none() && its.by_napi.keys().any(is_there) {
             its.by_napi.retain(|napi, _| is_there(napi));
         }
         its
