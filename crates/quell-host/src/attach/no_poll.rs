@@ -12,7 +12,7 @@ use super::attachment::observe;
 use super::mode_command::ModeCommand;
 use super::receivers::accepts_for_others;
 use crate::findings::sorting::one_queue_per_epoll;
-use crate::findings::{Finding, Fix, one_queue_if_attached, queue_per_udp_socket, stalls};
+use crate::findings::{Finding, Fix, UDP_ON_SEVERAL_QUEUES, one_queue_if_attached, queue_per_udp_socket, stalls};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Snapshot, SnapshotSocket};
 
@@ -125,12 +125,11 @@ pub(crate) fn cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, napi: N
     }
     let here: Vec<&EpollContext<'_>> = own.iter().filter(|epoll| epoll.by_napi.contains_key(&napi)).copied().collect();
     let Some(first) = here.first() else { return elsewhere(query, &own, programs, napi) };
-    if let Some(polled) = polled_instead(query, programs, napi) {
-        return polled;
-    }
     let is_here = |finding: &Finding| here.iter().any(|epoll| finding.nodes.contains(&epoll.node()));
     if let Some(found) = stalls(query).into_iter().find(|finding| finding.predicts_stall() && is_here(finding)) {
-        return NoPollCause::Found(Box::new(found));
+        // What an unconnected UDP socket polls instead says more than that several queues deliver to it.
+        let instead = polled_instead(query, programs, napi).filter(|_| found.id == UDP_ON_SEVERAL_QUEUES);
+        return instead.unwrap_or_else(|| NoPollCause::Found(Box::new(found)));
     }
     if let Some(epoll) = here.iter().find(|epoll| epoll.params.is_some() && !epoll.polls()) {
         let again = Box::new(ModeCommand::of_pids(None, programs));
@@ -142,6 +141,9 @@ pub(crate) fn cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, napi: N
     };
     if let Some(epoll) = here.iter().find(|epoll| epoll.waiters.is_empty() && are_threads_known(epoll)) {
         return unslept(query, epoll);
+    }
+    if let Some(polled) = polled_instead(query, programs, napi) {
+        return polled;
     }
     if let Some(epoll) = here.iter().find(|epoll| epoll.by_napi.len() > 1) {
         return NoPollCause::SeveralQueues {

@@ -45,8 +45,8 @@ pub use node::Node;
 pub(crate) use polling::fix_of_bypass;
 pub use queues::{see_the_events, strace_of_waits};
 pub use setting::are_owned;
-pub(crate) use sharing::queue_per_udp_socket;
 pub use sharing::{EPOLL_MIXES_NAPIS, mixes_queues, observed_to_mix, unpolled_queues};
+pub(crate) use sharing::{UDP_ON_SEVERAL_QUEUES, queue_per_udp_socket};
 pub use sorting::{
     LackingCpus, QueuePerEpoll, STEERED, are_attached, are_placed, are_steered, cpus_lacking_for_pollers, name_mode,
     one_queue_if_attached, will_mix, workers_can_be_pinned,

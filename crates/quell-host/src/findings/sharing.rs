@@ -103,8 +103,10 @@ pub fn mixes_queues(now: &Snapshot, programs: &BTreeSet<Pid>) -> bool {
     mixing(&SnapshotQuery::new(now, None)).any(|(epoll, _)| programs.contains(&epoll.process.pid))
 }
 
+pub(crate) const UDP_ON_SEVERAL_QUEUES: &str = "udp-socket-on-several-queues";
+
 static UDP_ON_SEVERAL: Rule = Rule {
-    id: "udp-socket-on-several-queues",
+    id: UDP_ON_SEVERAL_QUEUES,
     severity: Severity::Serious,
     title: "an unconnected UDP socket receives from several queues",
     impact: "Its epoll polls only the queue of the first datagram, and not while datagrams of another queue are ready. \
