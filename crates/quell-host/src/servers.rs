@@ -37,8 +37,8 @@ use crate::attach::receivers::{OutsideWait, accepts_for_others, wait_outside_epo
 use crate::attach::{Attached, AttachedMode};
 use crate::behavior::Behavior;
 use crate::findings::{
-    Finding, FixText, GRO_OFF_ID, MISSING_QUEUE_ID, Node, QueuePerEpoll, Severity, can_be_pinned, expected_device,
-    kinds_of, lacking, modes_without_epolls, next_will_mix,
+    Finding, FixText, GRO_OFF_ID, MISSING_QUEUE_ID, Node, QueuePerEpoll, Severity, WITHOUT_NAPI_ID, can_be_pinned,
+    expected_device, kinds_of, lacking, modes_without_epolls, next_will_mix,
 };
 use crate::snapshot::arrival::receiving_napis;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
@@ -336,6 +336,8 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     // unless its queues are missing.
     let says_more = |worst: &Finding, payoff: &ModePayoff| match payoff.pays {
         DoesItPay::Drifted => worst.id != MISSING_QUEUE_ID,
+        // Packets that bypass the queue can be the reason why few come.
+        DoesItPay::TooFewPackets | DoesItPay::CannotTell if worst.id == WITHOUT_NAPI_ID => false,
         DoesItPay::LeavesQueuesUnpolled { .. } if worst.leaves_queues_unpolled() => true,
         _ => worst.severity < Severity::Serious,
     };

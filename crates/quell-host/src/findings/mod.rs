@@ -42,7 +42,7 @@ pub use markdown::markdown;
 pub(crate) use missing_queue::link_up;
 pub use missing_queue::{MISSING_QUEUE_ID, add_missing_queues};
 pub use node::Node;
-pub(crate) use polling::fix_of_bypass;
+pub(crate) use polling::{WITHOUT_NAPI_ID, fix_of_bypass};
 pub use queues::{see_the_events, strace_of_waits};
 pub use setting::are_owned;
 pub use sharing::{EPOLL_MIXES_NAPIS, mixes_queues, observed_to_mix, unpolled_queues};

@@ -18,7 +18,7 @@ pub(super) const RULES: &[&Rule] = &[&WITHOUT_NAPI, &SMALL_BUDGET, &NO_SUSPENSIO
 /// Part of the connections of an epoll from which modes lose a good deal of their effect.
 const PART_WITHOUT_NAPI: usize = 10;
 
-pub(super) const WITHOUT_NAPI_ID: &str = "connections-without-napi";
+pub(crate) const WITHOUT_NAPI_ID: &str = "connections-without-napi";
 
 static WITHOUT_NAPI: Rule = Rule {
     id: WITHOUT_NAPI_ID,
@@ -93,7 +93,9 @@ fn fix_of_veth(query: &SnapshotQuery<'_>, veth: &Device) -> Vec<Fix> {
     let gro = veth.features.known().and_then(|features| features.get("rx-gro")).map(|gro| gro.active);
     let peer = query.veth_peer(veth);
     let its_name = peer.map_or("PEER", |peer| &peer.name);
-    let of_peer = match (veth.rx_queues.known().filter(|_| some_have_queues), peer) {
+    let peers_queues = peer.and_then(|peer| peer.tx_queues.known()).map(Vec::len);
+    let are_fewer = |own: &usize| some_have_queues && peers_queues.is_none_or(|peers| peers > *own);
+    let of_peer = match (veth.rx_queues.known().map(Vec::len).filter(are_fewer), peer) {
         (None, Some(peer)) => {
             vec![Fix::feature(query, peer, Feature::Tso, false), Fix::feature(query, peer, Feature::Gso, false)]
         }
@@ -102,8 +104,7 @@ fn fix_of_veth(query: &SnapshotQuery<'_>, veth: &Device) -> Vec<Fix> {
                 Some(queues) => format!(
                     "ethtool -L {its_name} tx {0}, for as many transmit queues as {1} receives by; or more receive queues \
                      here: ethtool -L {1} rx N",
-                    queues.len(),
-                    veth.name
+                    queues, veth.name
                 ),
                 None => format!("ethtool -K {its_name} tso off gso off"),
             };

@@ -413,6 +413,7 @@ fn epolls_of<'a>(
     index: &Index<'a>,
 ) -> Vec<EpollContext<'a>> {
     let Some(files) = process.files.known() else { return Vec::new() };
+    let shows_all = shows_all_queues(now, process);
     let earlier = before.and_then(|before| before.same_process(process));
     let in_context = |epoll: &'a SnapshotEpoll| {
         let mut its = EpollContext {
@@ -436,14 +437,23 @@ fn epolls_of<'a>(
                 }
             }
         }
-        // Sockets keep the NAPI ID of their last packet when the link goes down and up; the next one comes by another.
+        // Sockets keep the NAPI ID of their last packet when its device goes down, or away; the next one comes by another.
         let is_there = |napi: &NapiId| index.napi(*napi).is_some();
-        if now.scope.device.is_none() && its.by_napi.keys().any(is_there) {
+        if shows_all || now.scope.device.is_none() && its.by_napi.keys().any(is_there) {
             its.by_napi.retain(|napi, _| is_there(napi));
         }
         its
     };
     files.epolls.iter().map(in_context).collect()
+}
+
+/// Whether the snapshot has every queue that delivers to a process: each device of its namespace has queues of its own,
+/// unlike a macvlan, which has those of a device elsewhere.
+fn shows_all_queues(now: &Snapshot, process: &Process) -> bool {
+    let Some(&namespace) = process.namespace.known() else { return false };
+    let mut here = now.devices.iter().filter(|device| device.namespace == namespace && device.is_up);
+    let has_napi = |device: &Device| device.napis.known().is_some_and(|napis| !napis.is_empty());
+    now.scope.device.is_none() && here.all(|device| device.name == "lo" || has_napi(device))
 }
 
 /// Gives all descriptors of an epoll the threads that sleep in it, and returns the index of one of them for each epoll.

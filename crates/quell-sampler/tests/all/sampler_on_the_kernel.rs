@@ -244,7 +244,7 @@ fn a_queue_that_nobody_polled_has_stalled_and_a_saturated_one_has_not() {
         if elapsed >= STALLED || saturated.budget_exhausted < saturated.polls.total() {
             return Err(format!("the queue was not saturated: {elapsed:?}, {saturated:?}"));
         }
-        assert!(saturated.wait.max_ns >= Some(STALLED_NS), "{saturated:?}");
+        assert_eq!(saturated.wait.max_ns, None, "it grew to {elapsed:?}, whatever a packet waited");
         assert!(!saturated.wait.has_stalled(), "{saturated:?}");
         Ok(())
     });
