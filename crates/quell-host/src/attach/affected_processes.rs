@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::plan::{AttachPlan, QueueStep};
-use crate::snapshot::query::{EpollBatch, SnapshotQuery};
+use crate::snapshot::query::SnapshotQuery;
 use crate::snapshot::{Process, SnapshotSocket};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -37,12 +37,7 @@ pub struct LongestWait {
 pub enum Until {
     GroFlushTimeout,
     /// The suspension times out (`irq-suspend-timeout`), because the program still handles the events of one `epoll_wait`.
-    IrqSuspendTimeout {
-        /// Time that it takes on average for every event that one `epoll_wait` can return, in nanoseconds, between two
-        /// snapshots; absent if it is unknown.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        mean_batch_ns: Option<u64>,
-    },
+    IrqSuspendTimeout,
 }
 
 pub(super) fn affected_processes(
@@ -51,7 +46,7 @@ pub(super) fn affected_processes(
     plan: &AttachPlan,
 ) -> Vec<AffectedProcess> {
     let waits: BTreeMap<NapiId, Option<LongestWait>> =
-        plan.queues().map(|step| (step.napi, longest_wait(query, targets, step))).collect();
+        plan.queues().map(|step| (step.napi, longest_wait(step))).collect();
     let (theirs, others): (Vec<&Process>, Vec<_>) =
         query.now.processes.iter().partition(|process| targets.contains(&process.pid));
     let ends = |socket: &SnapshotSocket| {
@@ -87,14 +82,9 @@ pub(super) fn affected_processes(
 
 /// Nothing polls the queue while the program handles events (`ep_poll` in `fs/eventpoll.c`). With a deferred interrupt,
 /// the timer polls it.
-fn longest_wait(query: &SnapshotQuery<'_>, targets: &BTreeSet<Pid>, step: &QueueStep) -> Option<LongestWait> {
+fn longest_wait(step: &QueueStep) -> Option<LongestWait> {
     let timer_ns = step.new.gro_flush_timeout_ns.filter(|&ns| ns > 0 && step.new.defer_hard_irqs.unwrap_or(0) > 0)?;
     let timer = LongestWait { ns: timer_ns, until: Until::GroFlushTimeout };
     let Some(suspend_ns) = step.new.irq_suspend_timeout_ns.filter(|&ns| ns > 0) else { return Some(timer) };
-    let its = query.epolls_by_descriptor.iter().filter(|epoll| targets.contains(&epoll.process.pid));
-    let here = its.filter(|epoll| epoll.by_napi.contains_key(&step.napi));
-    let batches = here.map(|epoll| query.batch(epoll).map(EpollBatch::ns));
-    // An epoll with an unknown batch time may be the slowest. A single batch can take longer than the average.
-    let mean_batch_ns = batches.collect::<Option<Vec<_>>>().and_then(|batches| batches.into_iter().max());
-    Some(timer.max(LongestWait { ns: suspend_ns, until: Until::IrqSuspendTimeout { mean_batch_ns } }))
+    Some(timer.max(LongestWait { ns: suspend_ns, until: Until::IrqSuspendTimeout }))
 }

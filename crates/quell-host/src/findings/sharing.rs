@@ -384,13 +384,11 @@ static BATCH: Rule = Rule {
     impact: "While a program handles the events of one epoll_wait, nobody polls the queue. Packets of other users wait \
           until it has handled all, at most for irq-suspend-timeout.",
     source: "fs/eventpoll.c, ep_poll: ready events are returned before the queue is polled again",
-    explanation: "Detected if other processes have sockets on the same queue. The average time of a full batch is the \
-                  run time per packet of the thread that serves the epoll, times the maxevents of its epoll_wait, or the \
-                  number of its files if that is smaller. A warning above 1 ms, if the 99th percentile of waits in the \
-                  queue is above 1 ms, or if a packet has waited for half of irq-suspend-timeout, because some events take \
-                  much longer than the average; otherwise a note. Fix: a separate queue for the program, fewer events per epoll_wait, or a shorter \
-                  irq-suspend-timeout.",
-    needs_two: true,
+    explanation: "Detected if other processes have sockets on the same queue. A warning if the 99th percentile of waits in \
+                  the queue is above 1 ms, or if a packet has waited for half of irq-suspend-timeout, because some events \
+                  take much longer than others; otherwise a note. Fix: a separate queue for the program, fewer events per \
+                  epoll_wait, or a shorter irq-suspend-timeout.",
+    needs_two: false,
     judges_settings: false,
     stalls: false,
     examine: batch,
@@ -410,8 +408,6 @@ fn of_batch(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Obser
         return None;
     }
     let suspend_ns = *napi.irq_suspend_timeout_ns.known()?;
-    let batch = query.batch(epoll);
-    let is_long = batch.is_some_and(|batch| batch.ns() > LONG_DELAY_NS);
     let wait = query.polls(id).map(|sample| sample.wait).unwrap_or_default();
     let usual_ns = wait.p99_ns.filter(|&p99| p99 > LONG_DELAY_NS);
     let rare_ns = wait.max_ns.filter(|&max| max >= suspend_ns / 2);
@@ -424,8 +420,7 @@ fn of_batch(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Obser
     let mut fix =
         vec![Fix::advice(format!("give {program} its own queue, fewer events per wait, or a mode without suspension"))];
     // A suspension that ends no later than the deferral saves no polls, and one shorter than most batches is none.
-    let is_usual = is_long || usual_ns.is_some();
-    if !is_usual
+    if usual_ns.is_none()
         && suspend_ns > LONG_DELAY_NS
         && napi.gro_flush_timeout_ns.known().is_some_and(|&ns| ns < LONG_DELAY_NS)
     {
@@ -434,18 +429,13 @@ fn of_batch(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Obser
     let mut nodes = epoll.nodes();
     nodes.push(query.napi_node(id));
     nodes.extend(others.iter().cloned());
-    let on_average = batch.map(|batch| {
-        let (events, time) = (counted(batch.max_events, "event"), time_text(batch.ns()));
-        format!(" ({time} on average for {events}, the most of one call)")
-    });
     Some(Observation {
-        severity: if is_long || waited.is_some() { Severity::Warning } else { Severity::Note },
+        severity: if waited.is_some() { Severity::Warning } else { Severity::Note },
         nodes,
         observed: format!(
-            "packets of {} on this queue wait while the program handles the events of one epoll_wait, at most {}{}{}",
+            "packets of {} on this queue wait while the program handles the events of one epoll_wait, at most {}{}",
             counted(others.len(), "other process"),
             time_text(suspend_ns),
-            on_average.unwrap_or_default(),
             waited.unwrap_or_default()
         ),
         fix,

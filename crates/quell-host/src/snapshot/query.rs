@@ -372,29 +372,6 @@ impl<'a> SnapshotQuery<'a> {
         let ran = self.busy_share(epoll.process, thread)? * self.interval_ns? as f64;
         Some(ran / packets as f64)
     }
-
-    /// The longest batch of an epoll; absent without a waiting thread, and as [`work_per_packet_ns`](Self::work_per_packet_ns).
-    pub(crate) fn batch(&self, epoll: &EpollContext<'_>) -> Option<EpollBatch> {
-        let (_, wait) = *epoll.waiters.first()?;
-        let files = epoll.epoll.targets.known().and_then(|targets| u32::try_from(targets.len()).ok());
-        let max_events = u32::try_from(wait.max_events).ok()?.min(files.unwrap_or(u32::MAX));
-        Some(EpollBatch { max_events, each_ns: self.work_per_packet_ns(epoll)? as u64 })
-    }
-}
-
-/// Events that a program handles between two polls.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct EpollBatch {
-    /// Most events that one `epoll_wait` returns: its `maxevents`, and at most one for each file of the epoll.
-    pub max_events: u32,
-    /// Time for each, in nanoseconds. A lower bound.
-    pub each_ns: u64,
-}
-
-impl EpollBatch {
-    pub(crate) fn ns(self) -> u64 {
-        self.each_ns.saturating_mul(self.max_events.into())
-    }
 }
 
 /// Whether clients on other hosts can send to the socket first: it listens, or is an unconnected UDP socket with a port.

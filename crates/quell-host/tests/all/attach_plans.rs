@@ -9,7 +9,7 @@ use quell_host::attach::plan::{EpollStep, Limitation};
 use quell_host::attach::poller::with_safe_timer;
 use quell_host::attach::unassigned_epolls::UnassignedFiles;
 use quell_host::attach::{AttachPlan, AttachRequest, AttachStep, EpollsSetBy, plan};
-use quell_host::findings::{Finding, Severity, examine, examine_sampled, time_text};
+use quell_host::findings::{Finding, Severity, examine, examine_sampled};
 use quell_linux::{NapiId, Pid};
 use quell_sampler::{QueueSample, WaitBounds};
 use serde_json::{Value, json};
@@ -456,26 +456,20 @@ fn a_queue_of_no_visible_device_is_reported_and_gets_no_values() {
     assert!(plan.limitations.iter().any(|one| matches!(one, Limitation::UnknownQueue { napi } if napi.get() == 9_999)));
 }
 
-fn longest_wait(now: &Value, then: Option<&Value>, mode: &str) -> Option<LongestWait> {
-    let then = then.map(snapshot);
-    let plan = plan(&snapshot(now), then.as_ref(), &targets(), &request(mode));
+fn longest_wait(now: &Value, mode: &str) -> Option<LongestWait> {
+    let plan = plan_of(now, mode);
     let [affected] = &plan.affected_processes[..] else { panic!("{:?}", plan.affected_processes) };
     assert_eq!((affected.pid.get(), affected.sockets), (5_000, 1));
     affected.longest_wait
 }
 
 #[test]
-fn another_process_waits_for_the_timer_or_the_suspension_whatever_a_batch_takes_on_average() {
+fn another_process_waits_for_the_timer_or_the_suspension() {
     let host = with_neighbour(healthy());
-    assert_eq!(longest_wait(&host, None, "base"), None);
-    assert_eq!(longest_wait(&host, None, "defer20"), Some(LongestWait { ns: 20_000, until: Until::GroFlushTimeout }));
-    let until = |mean_batch_ns| Until::IrqSuspendTimeout { mean_batch_ns };
-    let unknown_work = LongestWait { ns: 20_000_000, until: until(None) };
-    assert_eq!(longest_wait(&host, None, "suspend20"), Some(unknown_work));
-    let batch = longest_wait(&host, Some(&before()), "suspend20").unwrap();
-    let Until::IrqSuspendTimeout { mean_batch_ns: Some(mean_ns) } = batch.until else { panic!("{batch:?}") };
-    assert_eq!(batch.ns, 20_000_000);
-    assert!(mean_ns < batch.ns, "{mean_ns}");
+    assert_eq!(longest_wait(&host, "base"), None);
+    assert_eq!(longest_wait(&host, "defer20"), Some(LongestWait { ns: 20_000, until: Until::GroFlushTimeout }));
+    let suspended = LongestWait { ns: 20_000_000, until: Until::IrqSuspendTimeout };
+    assert_eq!(longest_wait(&host, "suspend20"), Some(suspended));
 }
 
 #[test]
@@ -490,34 +484,25 @@ fn the_other_end_of_a_connection_of_the_programs_is_their_own_client() {
 }
 
 #[test]
-fn a_batch_has_one_event_per_file_at_most_and_the_finding_is_a_warning_once_a_packet_waited_much_longer() {
-    let mut host = with_neighbour(healthy());
-    for thread in 0..3 {
-        set(&mut host, &format!("/processes/0/threads/{thread}/epoll-wait/max-events"), json!(1_023));
-    }
-    let plan = plan(&snapshot(&host), Some(&snapshot(&before())), &targets(), &request("suspend20"));
-    let Some(LongestWait { until: Until::IrqSuspendTimeout { mean_batch_ns: Some(mean_ns) }, .. }) =
-        plan.affected_processes[0].longest_wait
-    else {
-        panic!("{:?}", plan.affected_processes)
-    };
-    let files = host["processes"][0]["files"]["epolls"][1]["targets"].as_array().map(Vec::len).unwrap();
-    let (now, then) = (snapshot(&host), snapshot(&before()));
-    let found = |max_ns| {
-        let sample = QueueSample { wait: WaitBounds { max_ns, ..WaitBounds::default() }, ..QueueSample::default() };
-        let report =
-            examine_sampled(&now, Some(&then), &BTreeMap::from([(NapiId::from_kernel(8193).unwrap(), sample)]));
+fn a_neighbour_whose_packets_wait_long_is_a_warning_and_gets_no_shorter_suspension_if_that_is_usual() {
+    let (now, then) = (snapshot(&with_neighbour(healthy())), snapshot(&before()));
+    let found = |p99_ns, max_ns| {
+        let wait = WaitBounds { p99_ns, max_ns, ..WaitBounds::default() };
+        let polls =
+            BTreeMap::from([(NapiId::from_kernel(8193).unwrap(), QueueSample { wait, ..QueueSample::default() })]);
+        let report = examine_sampled(&now, Some(&then), &polls);
         report.findings.into_iter().find(|finding| finding.id == "batch-delays-others").unwrap()
     };
-    let wanted = format!(
-        "packets of 1 other process on this queue wait while the program handles the events of one epoll_wait, at most 20 \
-         ms ({} on average for {files} events, the most of one call)",
-        time_text(mean_ns)
-    );
-    let usual = found(Some(9_000_000));
-    assert_eq!((usual.severity, usual.observed), (Severity::Note, wanted.clone()));
-    let waited = found(Some(20_000_000));
-    assert_eq!((waited.severity, waited.observed), (Severity::Warning, wanted + "; one waited for 20 ms"));
+    let wait = "packets of 1 other process on this queue wait while the program handles the events of one epoll_wait, at \
+                most 20 ms";
+    let short = found(Some(900_000), Some(9_000_000));
+    assert_eq!((short.severity, short.observed.as_str(), short.fix.len()), (Severity::Note, wait, 2));
+    let rare = found(Some(900_000), Some(20_000_000));
+    assert_eq!((rare.severity, rare.observed), (Severity::Warning, format!("{wait}; one waited for 20 ms")));
+    assert_eq!(rare.fix.len(), 2);
+    let usual = found(Some(6_000_000), Some(20_000_000));
+    assert_eq!(usual.observed, format!("{wait}; packets waited up to 6 ms (p99)"));
+    assert_eq!((usual.severity, usual.fix.len()), (Severity::Warning, 1), "a suspension of 1 ms would be none");
 }
 
 /// Rules of the consequences of a mode. The host was observed for 2 s before.

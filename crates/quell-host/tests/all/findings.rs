@@ -197,10 +197,8 @@ fn a_command_that_changes_a_timeout_moves_it_in_the_direction_of_the_fix() {
     assert_eq!(with(rule, &[suspend(30_000_000)], r#""irq-suspend-timeout": 60000000"#), 1);
 
     let rule = "batch-delays-others";
-    assert_eq!(with(rule, &[suspend(20_000_000)], "irq-suspend-timeout"), 0, "most batches take longer than 1 ms");
-    let short = ("/processes/0/threads/1/epoll-wait/max-events", json!(3));
-    assert_eq!(with(rule, &[suspend(20_000_000), short.clone()], r#""irq-suspend-timeout": 1000000"#), 1);
-    assert_eq!(with(rule, &[suspend(20_000_000), short, flush(1_000_000)], "irq-suspend-timeout"), 0);
+    assert_eq!(with(rule, &[suspend(20_000_000)], r#""irq-suspend-timeout": 1000000"#), 1);
+    assert_eq!(with(rule, &[suspend(20_000_000), flush(1_000_000)], "irq-suspend-timeout"), 0);
 
     let rule = "too-many-empty-polls";
     let on_cpu_2 = ("/irqs/0/effective-affinity", json!("2"));
@@ -451,8 +449,6 @@ fn a_snapshot_without_known_values_has_no_finding() {
     for edit in edits.chain([none]) {
         let mut nothing = healthy();
         edit.now.into_iter().for_each(|(place, value)| set(&mut nothing, place, value));
-        // A thousand files like the first ones would only take time.
-        nothing["processes"][0]["files"]["epolls"][1]["targets"].as_array_mut().unwrap().truncate(8);
         // Deepest value first, so that every pointer remains valid.
         for place in readings(&nothing).into_iter().rev() {
             if let Some(value) = nothing.pointer_mut(&place) {

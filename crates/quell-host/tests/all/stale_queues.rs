@@ -54,6 +54,8 @@ fn a_device_that_is_down_beside_another_one_is_named_and_one_that_was_removed_is
     set(&mut down, "/devices/1/counters/rx-packets", json!(0));
     let unused = plan_of(&down, "suspend200").without_queue;
     assert_eq!(unused, Some(NoQueueCause::DeviceGone), "it has never received");
+    let alive = plan_of(&recorded([Some(7_726), None, None, None]), "suspend200").without_queue;
+    assert!(matches!(alive, Some(NoQueueCause::Bypass { connections: 3, .. })), "{alive:?}");
 }
 
 #[test]

@@ -37,7 +37,7 @@ pub(super) fn advice(
 ) -> Option<(String, Option<String>)> {
     let (text, command) = match &step.next {
         NextStep::Keep { measured, open: None } => {
-            (format!("keep {mode}{figures}: no mode was better, {}", as_measured(measured)), None)
+            (format!("keep {mode}{figures}: no compared mode was better, {}", as_measured(measured)), None)
         }
         NextStep::Keep { measured, open: Some(open) } => (
             format!("{}{figures}: {}", as_measured(measured), visible::name(&open.advice)),
@@ -52,7 +52,7 @@ pub(super) fn advice(
             (text + &reconnect, programs.replace_by(&step.next, step.can_pin))
         }
         NextStep::Return { mode: kept, measured, .. } => {
-            let than = format!("no mode was better than {kept}, {}", as_measured(measured));
+            let than = format!("no compared mode was better than {kept}, {}", as_measured(measured));
             (format!("use {kept} instead of {mode}{figures}: {than}"), programs.replace_by(&step.next, step.can_pin))
         }
         NextStep::Decide { measured, advice, command } => (
@@ -68,7 +68,7 @@ pub(super) fn advice(
 pub(crate) fn before(step: &MeasuredStep, mode: &DeliveryMode, cost: Option<&str>) -> Option<String> {
     Some(match &step.next {
         NextStep::Keep { measured, open: None } => {
-            format!("measured: no mode was better than {mode}, {}", as_measured(measured))
+            format!("measured: no compared mode was better than {mode}, {}", as_measured(measured))
         }
         NextStep::Attach { mode: better, measured, .. } if step.was_compared => {
             let cost = cost.map(|cost| format!("{cost}; ")).unwrap_or_default();
@@ -133,7 +133,10 @@ mod tests {
             other.starts_with("measured: suspend200") && other.ends_with("; suspend20 was not compared"),
             "{other}"
         );
-        assert!(said(&step(kept, true), None).starts_with("measured: no mode was better than suspend20, as measured"));
+        assert!(
+            said(&step(kept, true), None)
+                .starts_with("measured: no compared mode was better than suspend20, as measured")
+        );
     }
 
     #[test]
@@ -144,7 +147,7 @@ mod tests {
         let said = |step| advice(&step, &mode("suspend20"), &programs, " (1.2 polls per packet)").unwrap_or_default();
         let (text, command) = said(step(kept, true));
         assert!(
-            text.starts_with("keep suspend20 (1.2 polls per packet): no mode was better, as measured at"),
+            text.starts_with("keep suspend20 (1.2 polls per packet): no compared mode was better, as measured at"),
             "{text}"
         );
         assert_eq!(command, None);

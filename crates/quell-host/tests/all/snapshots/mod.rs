@@ -89,14 +89,6 @@ fn both(rule: &'static str, severity: Severity, now: Vec<(&'static str, Value)>)
     Edit { rule, severity, then: now.clone(), now }
 }
 
-/// The files of a worker's epoll, and eventfds without events.
-fn with_idle_files(count: i32) -> Value {
-    let mut targets = healthy()["processes"][0]["files"]["epolls"][1]["targets"].clone();
-    let idle = |fd: i32| json!({"fd": fd, "events": 1, "file": {"other": {"kind": "event-fd", "ready": false}}});
-    targets.as_array_mut().unwrap().extend((0..count).map(|number| idle(100 + number)));
-    targets
-}
-
 pub(crate) fn edits() -> Vec<Edit> {
     let mut edits = of_suspension();
     edits.extend(of_polling());
@@ -300,16 +292,7 @@ fn of_sharing_and_placement() -> Vec<Edit> {
         edit("epoll-shared-by-threads", Warning, vec![("/processes/0/threads/2/epoll-wait/epoll-fd", json!(5))]),
         edit("epoll-shared-by-threads", Warning, vec![("/processes/-", child)]),
         edit("reuseport-group-mixes-devices", Warning, mixed_group(json!(null))),
-        edit("batch-delays-others", Note, vec![("/processes/-", other_user.clone())]),
-        edit(
-            "batch-delays-others",
-            Warning,
-            vec![
-                ("/processes/-", other_user),
-                ("/processes/0/threads/1/epoll-wait/max-events", json!(1_024)),
-                ("/processes/0/files/epolls/1/targets", with_idle_files(1_024)),
-            ],
-        ),
+        edit("batch-delays-others", Note, vec![("/processes/-", other_user)]),
         edit("floating-worker", Warning, vec![("/processes/0/threads/1/affinity", json!("0-3"))]),
         edit(
             "floating-worker",

@@ -155,7 +155,8 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         step.as_ref().and_then(|step| measured_render::before(step, &mode, cost_of(&mode, &step.next).as_deref()));
     // A measurement decides before a prediction.
     let is_best = step.is_some_and(|step| matches!(step.next, NextStep::Keep { .. }));
-    report.own_work = OwnWork::of_queues(&seen).filter(|_| !is_best);
+    let would_stall = report.findings.iter().any(Finding::predicts_stall);
+    report.own_work = OwnWork::of_queues(&seen).filter(|_| !is_best && !would_stall);
     let mixed = behavior
         .filter(|_| !is_best)
         .and_then(|behavior| findings::observed_to_mix(&report.findings, &behavior).cloned());

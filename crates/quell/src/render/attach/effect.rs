@@ -62,7 +62,13 @@ impl Effect {
         lacking: Option<LackingCpus>,
     ) -> Option<ModePayoff> {
         let Self::Watched(queues) = self else { return None };
-        let queues: Vec<_> = queues.iter().map(|queue| (queue.observed, queue.verdict.clone())).collect();
+        // A program that would stall is kept busy by an event that is always there.
+        let works = !findings.iter().any(Finding::predicts_stall);
+        let of = |queue: &QueueEffect| {
+            let programs_worked_ns = queue.observed.programs_worked_ns.filter(|_| works);
+            (EffectOnQueue { programs_worked_ns, ..queue.observed }, queue.verdict.clone())
+        };
+        let queues: Vec<_> = queues.iter().map(of).collect();
         let is_theirs = |finding: &&Finding| finding.leaves_queues_unpolled() && finding.has_epoll_of(programs);
         let fix = findings.iter().find(is_theirs);
         let fix = fix.and_then(|finding| finding.fix.first()).map(|fix| one_queue_if_attached(fix.clone(), attached));

@@ -413,13 +413,8 @@ pub(crate) fn affected_process_line(affected: &AffectedProcess) -> String {
         let time = time_text(wait.ns);
         let _ = match wait.until {
             Until::GroFlushTimeout => write!(line, "; its packets can wait up to {time} for the queue's timer"),
-            Until::IrqSuspendTimeout { mean_batch_ns } => {
-                let on_average = mean_batch_ns.map(|ns| format!(" (a full batch takes {} on average)", time_text(ns)));
-                write!(
-                    line,
-                    "; its packets wait while the program handles the events of one epoll_wait, up to {time}{}",
-                    on_average.unwrap_or_default()
-                )
+            Until::IrqSuspendTimeout => {
+                write!(line, "; its packets wait while the program handles the events of one epoll_wait, up to {time}")
             }
         };
     }

@@ -162,7 +162,9 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
                 _ => String::new(),
             };
             let as_measured = as_measured(measured);
-            format!("use {mode}{instead} for {name} {pid}: no mode was better than {mode}{without}, {as_measured}")
+            format!(
+                "use {mode}{instead} for {name} {pid}: no compared mode was better than {mode}{without}, {as_measured}"
+            )
         }
         NextStep::Attach { mode, measured, steered } => {
             let instead = first.attached.map(|old| format!(" instead of {old}")).unwrap_or_default();
@@ -194,7 +196,7 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
                 format!("; one queue per epoll may decide otherwise: {change}{then}")
             });
             let other = other.unwrap_or_default();
-            format!("keep the settings of {name} {pid}: no mode was better, {}{other}", as_measured(measured))
+            format!("keep the settings of {name} {pid}: no compared mode was better, {}{other}", as_measured(measured))
         }
         NextStep::AwaitExperiment { pid: by } => {
             format!("an experiment (PID {by}) compares modes on {name} {pid}: wait for its end")
