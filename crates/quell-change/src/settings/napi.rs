@@ -109,7 +109,7 @@ impl NapiSettingsChange {
 
     /// Why its queue has no instance on this device at present.
     fn missing(&self, device: &FoundDevice, proc: &ProcRoot, history: &History) -> MissingQueue {
-        if device.namespace.cookie().is_ok_and(|cookie| cookie != self.namespace_cookie) {
+        if is_elsewhere(device, self) {
             return MissingQueue::moved(device, self.namespace_cookie, proc);
         }
         let of_device = history.entries.iter().filter_map(|entry| match &entry.change {
@@ -162,7 +162,9 @@ impl Kind for NapiSettingsChange {
             return Ok(Comparison::Same);
         }
         let name = &device.link.name;
-        let Some(napi) = instance_now(&device, self)? else {
+        // Where its programs are, it is missing, although it may have queues where it is.
+        let is_away = self.in_plan.is_none() && is_elsewhere(&device, self);
+        let Some(napi) = instance_now(&device, self)?.filter(|_| !is_away) else {
             let missing = Some(self.missing(&device, present.proc, present.history));
             return Ok(Comparison::Differs(Drift { missing, ..self.drift(name, self.new, None) }));
         };
@@ -548,6 +550,11 @@ impl Claim<u64> {
     fn is_reset_to(&self, now: u64) -> bool {
         now == 0 || self.values.iter().all(|value| Some(value) == self.before.as_ref())
     }
+}
+
+/// Whether the device is in another network namespace than when its queue was set.
+fn is_elsewhere(device: &FoundDevice, change: &NapiSettingsChange) -> bool {
+    device.namespace.cookie().is_ok_and(|cookie| cookie != change.namespace_cookie)
 }
 
 /// Text for a change of a queue that waits, with the reason, if the queue is still missing. Some drivers keep the memory of

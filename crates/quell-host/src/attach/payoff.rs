@@ -45,6 +45,13 @@ pub struct ModePayoff {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub enum DoesItPay {
+    /// No: an epoll polls one queue and has connections of several, so that packets of the others wait.
+    LeavesQueuesUnpolled {
+        /// How to give each epoll one queue.
+        fix: String,
+        /// Command for that, if one does it.
+        command: Option<String>,
+    },
     /// No: another program has changed what was set, so that its figures are those of other settings.
     Drifted,
     /// No: it is not in effect on a queue.
@@ -52,13 +59,6 @@ pub enum DoesItPay {
         /// Whether that is because epolls or queues of the program do not have it, such as those of workers that it started
         /// since.
         on_unset_epolls: bool,
-    },
-    /// No: an epoll polls one queue and has connections of several, so that packets of the others wait.
-    LeavesQueuesUnpolled {
-        /// How to give each epoll one queue.
-        fix: String,
-        /// Command for that, if one does it.
-        command: Option<String>,
     },
     /// No: its polling threads and the workers of the program share CPUs.
     LacksCpus(LackingCpus),
@@ -90,9 +90,9 @@ pub enum DoesItPay {
 impl DoesItPay {
     /// Names of all answers, the most serious first.
     pub const NAMES: [&str; 11] = [
+        "leaves-queues-unpolled",
         "drifted",
         "not-in-effect",
-        "leaves-queues-unpolled",
         "lacks-cpus",
         "nothing-to-gain",
         "costs-cpu-time",
@@ -167,7 +167,7 @@ impl ModePayoff {
         // The programs of such a mode spin, in calls that return sooner or later.
         let work = OwnWork::of_queues(queues.iter().map(|(seen, _)| seen)).filter(|_| !spins(&mode));
         let pays = match (cost, fix, lacking, work) {
-            _ if is(|verdict| matches!(verdict, ModeVerdict::NotInEffect(_))) => {
+            _ if fix.is_none() && is(|verdict| matches!(verdict, ModeVerdict::NotInEffect(_))) => {
                 DoesItPay::NotInEffect { on_unset_epolls: false }
             }
             (_, None, None, Some(work)) => DoesItPay::NothingToGain(work),
@@ -214,10 +214,15 @@ impl ModePayoff {
             && matches!(self.mode.kind(), ModeKind::Defer { .. })
     }
 
-    /// The same, if another program has changed settings of the mode since it was attached.
+    /// The same, if another program has changed settings of the mode since it was attached. To set it again is refused, or
+    /// does not help, while an epoll has connections of several queues.
     #[must_use]
     pub fn drifted(self, is_so: bool) -> Self {
-        let pays = if is_so { DoesItPay::Drifted } else { self.pays };
+        let pays = match self.pays {
+            unpolled @ DoesItPay::LeavesQueuesUnpolled { .. } => unpolled,
+            _ if is_so => DoesItPay::Drifted,
+            pays => pays,
+        };
         Self { pays, ..self }
     }
 
@@ -337,9 +342,9 @@ mod tests {
     #[test]
     fn names_of_answers_are_those_of_json() {
         let answers = [
+            DoesItPay::LeavesQueuesUnpolled { fix: "steer".to_owned(), command: None },
             DoesItPay::Drifted,
             DoesItPay::NotInEffect { on_unset_epolls: false },
-            DoesItPay::LeavesQueuesUnpolled { fix: "steer".to_owned(), command: None },
             DoesItPay::LacksCpus(LackingCpus { cpus: 2, queues: 2, workers: 2 }),
             DoesItPay::NothingToGain(OwnWork { cpu_ns_per_packet: 2_000_000 }),
             DoesItPay::CostsCpuTime { instead: DeliveryMode::default(), break_even_packets_per_s: None },
@@ -486,7 +491,9 @@ mod tests {
         assert!(matches!(pays("suspend20", None), DoesItPay::CostsCpuTime { .. }));
         assert_eq!(pays("base", None), DoesItPay::ChangesNothing);
         let not = [(costly[0].0, ModeVerdict::NotInEffect("none".to_owned()))];
-        let not = payoff("suspend20", &not, Some("steer"));
+        let mixing = payoff("suspend20", &not, Some("steer")).drifted(true).on_unset_epolls(true);
+        assert_eq!(mixing.pays, pays("suspend20", Some("steer")), "to set it again does not help");
+        let not = payoff("suspend20", &not, None);
         assert_eq!(not.pays, DoesItPay::NotInEffect { on_unset_epolls: false });
         assert_eq!(not.clone().on_unset_epolls(true).pays, DoesItPay::NotInEffect { on_unset_epolls: true });
         assert_eq!(not.clone().drifted(true).pays, DoesItPay::Drifted);

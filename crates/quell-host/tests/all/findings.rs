@@ -173,7 +173,7 @@ fn a_queue_that_nobody_polls_is_judged_by_the_counters_of_its_device() {
 /// Commands of the finding of a rule on the healthy host with these edits.
 fn commands(rule: &str, edits: &[(&str, Value)]) -> Vec<String> {
     let mut host = healthy();
-    let of_rule = snapshots::edits().into_iter().find(|edit| edit.rule == rule && edit.severity == Severity::Warning);
+    let of_rule = snapshots::edits().into_iter().find(|edit| edit.rule == rule && edit.severity <= Severity::Warning);
     of_rule.unwrap().now.into_iter().for_each(|(place, value)| set(&mut host, place, value));
     edits.iter().for_each(|(place, value)| set(&mut host, place, value.clone()));
     let report = examine(&snapshot(&host), Some(&snapshot(&before())));

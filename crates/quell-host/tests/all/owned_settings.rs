@@ -141,17 +141,19 @@ fn a_missing_queue_of_an_owner_comes_first_with_the_commands_that_repair_it() {
 }
 
 #[test]
-fn lost_settings_are_set_again_before_what_follows_from_their_loss_and_after_a_missing_queue() {
+fn lost_settings_are_set_again_after_connections_are_sorted_and_queues_are_back() {
     let mut host = healthy();
-    set(&mut host, "/sockets/1/napi", json!(8194));
     let with = |drifted| Facts {
         attached: vec![(4242, crate::servers::attached("suspend20", false))],
         drifted,
         ..Facts::default()
     };
-    assert_eq!(only(&host, &with(false)).next, NextStep::Fix { finding: "epoll-mixes-napis" });
     let lost = only(&host, &with(true));
     assert_eq!((lost.next, lost.payoff.map(|it| it.pays)), (NextStep::Check, Some(DoesItPay::Drifted)), "no polls");
+    set(&mut host, "/sockets/1/napi", json!(8194));
+    assert_eq!(only(&host, &with(false)).next, NextStep::Fix { finding: "epoll-mixes-napis" });
+    let refused = only(&host, &with(true)).payoff.map(|it| it.pays);
+    assert!(matches!(refused, Some(DoesItPay::LeavesQueuesUnpolled { .. })), "the mode would be refused: {refused:?}");
     set(&mut host, "/devices/0/is-up", json!(false));
     for facts in [with(true), with(false), Facts::default()] {
         let down = only(&host, &facts);
