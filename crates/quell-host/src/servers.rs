@@ -332,12 +332,15 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     });
     // Of equally severe findings, the first one can be the cause of the others.
     let worst = about.iter().filter(|finding| finding.severity >= Severity::Warning).rev().max_by_key(|it| it.severity);
+    // Packets that bypass the queue can be the reason why few come.
+    let is_unclear = payoff.as_ref().is_some_and(|payoff| payoff.pays.is_unclear());
+    let bypass = about.iter().find(|finding| finding.id == WITHOUT_NAPI_ID && finding.severity >= Severity::Warning);
+    let worst = bypass.filter(|_| is_unclear).or(worst);
     // The payoff of an attached mode is worth more than a warning. Findings under other settings are not about the mode,
     // unless its queues are missing.
     let says_more = |worst: &Finding, payoff: &ModePayoff| match payoff.pays {
         DoesItPay::Drifted => worst.id != MISSING_QUEUE_ID,
-        // Packets that bypass the queue can be the reason why few come.
-        DoesItPay::TooFewPackets | DoesItPay::CannotTell if worst.id == WITHOUT_NAPI_ID => false,
+        _ if is_unclear && worst.id == WITHOUT_NAPI_ID => false,
         DoesItPay::LeavesQueuesUnpolled { .. } if worst.leaves_queues_unpolled() => true,
         _ => worst.severity < Severity::Serious,
     };

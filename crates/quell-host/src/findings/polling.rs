@@ -101,11 +101,19 @@ fn fix_of_veth(query: &SnapshotQuery<'_>, veth: &Device) -> Vec<Fix> {
         }
         (queues, _) => {
             let change = match queues {
-                Some(queues) => format!(
-                    "ethtool -L {its_name} tx {0}, for as many transmit queues as {1} receives by; or more receive queues \
-                     here: ethtool -L {1} rx N",
-                    queues, veth.name
-                ),
+                Some(queues) => {
+                    let tso = match peers_queues {
+                        Some(_) => String::new(),
+                        None => {
+                            format!("ethtool -K {its_name} tso off gso off; if it sends by more queues than {queues}: ")
+                        }
+                    };
+                    format!(
+                        "{tso}ethtool -L {its_name} tx {queues}, for as many transmit queues as {0} receives by, or more \
+                         receive queues here: ethtool -L {0} rx N",
+                        veth.name
+                    )
+                }
                 None => format!("ethtool -K {its_name} tso off gso off"),
             };
             vec![Fix::advice(format!("at the other end of {}, in its namespace: {change}", veth.name))]

@@ -7,7 +7,7 @@ use quell_host::servers::NextStep;
 use serde_json::{Value, json};
 
 use crate::attach_plans::{plan_of, untouched};
-use crate::servers::{Facts, only, pid};
+use crate::servers::{Facts, attached, only, pid};
 use crate::snapshots::{set, snapshot};
 
 /// The NAPI IDs that the four connections have recorded.
@@ -77,6 +77,17 @@ fn connections_that_bypass_napi_have_the_fix_of_the_device_with_their_address() 
         (json!(["198.51.100.1"]), json!(["192.0.2.1"]));
     let of_theirs = fixes(&host);
     assert!(of_theirs.contains("ethtool -K eth1 gro on") && !of_theirs.contains("eth0"), "{of_theirs}");
+}
+
+#[test]
+fn connections_that_bypass_the_queue_are_why_an_attached_program_has_few_packets() {
+    let next = |napis| {
+        let attached = vec![(4242, attached("suspend20", false))];
+        only(&recorded(napis), &Facts { attached, packets_per_s: Some(20), ..Facts::default() }).next
+    };
+    assert_eq!(next([Some(8_193), Some(8_193), Some(8_194), Some(8_194)]), NextStep::Check);
+    let bypass = NextStep::Fix { finding: "connections-without-napi" };
+    assert_eq!(next([Some(8_193), None, None, Some(8_194)]), bypass);
 }
 
 #[test]
