@@ -332,15 +332,10 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     });
     // Of equally severe findings, the first one can be the cause of the others.
     let worst = about.iter().filter(|finding| finding.severity >= Severity::Warning).rev().max_by_key(|it| it.severity);
-    // Packets that bypass the queue can be the reason why few come.
-    let is_unclear = payoff.as_ref().is_some_and(|payoff| payoff.pays.is_unclear());
-    let bypass = about.iter().find(|finding| finding.id == WITHOUT_NAPI_ID && finding.severity >= Severity::Warning);
-    let worst = bypass.filter(|_| is_unclear).or(worst);
     // The payoff of an attached mode is worth more than a warning. Findings under other settings are not about the mode,
     // unless its queues are missing.
     let says_more = |worst: &Finding, payoff: &ModePayoff| match payoff.pays {
         DoesItPay::Drifted => worst.id != MISSING_QUEUE_ID,
-        _ if is_unclear && worst.id == WITHOUT_NAPI_ID => false,
         DoesItPay::LeavesQueuesUnpolled { .. } if worst.leaves_queues_unpolled() => true,
         _ => worst.severity < Severity::Serious,
     };
@@ -350,6 +345,10 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let to_fix = worst.filter(|worst| {
         (!is_gone || worst.id == MISSING_QUEUE_ID) && !payoff.as_ref().is_some_and(|payoff| says_more(worst, payoff))
     });
+    // Packets that bypass the queue can be the reason why few come.
+    let bypass = about.iter().find(|finding| finding.id == WITHOUT_NAPI_ID && finding.severity >= Severity::Warning);
+    let is_unclear = payoff.as_ref().is_some_and(|payoff| payoff.pays.is_unclear());
+    let to_fix = bypass.filter(|_| is_unclear).or(to_fix);
     let setting = MeasuredSetting {
         below: attached.map(|_| pids.iter().find_map(|pid| known.below.get(pid)).copied().into()),
         present: ServerSetting::of(query, &queues, &receiving),

@@ -147,10 +147,10 @@ pub struct Unfinished {
 pub fn unfinished(journal: &Journal, now: &Snapshot, owners: &[Attached], is_selected: bool) -> Option<Unfinished> {
     let napis = now.devices.iter().flat_map(|device| device.napis.known_elements());
     let are_back = owners.is_empty() && napis.clone().any(|napi| napi.defers() || napi.suspends());
+    let ids: BTreeSet<u32> = napis.map(|napi| napi.id.get()).collect();
     let is_here = |history: &History| {
         let has_program = |target: &TargetProgram| now.processes.iter().any(|process| process.pid == target.pid);
-        let napis: BTreeSet<u32> = napis.clone().map(|napi| napi.id.get()).collect();
-        history.targets.iter().any(has_program) || queues(history).any(|queue| napis.contains(&queue.napi_id))
+        history.targets.iter().any(has_program) || queues(history).any(|queue| ids.contains(&queue.napi_id))
     };
     let left = left_behind(journal).unwrap_or_default().into_iter();
     let left = left.filter(|(_, history)| !is_selected || !history.begin.purpose.is_of_programs() || is_here(history));

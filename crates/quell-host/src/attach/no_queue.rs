@@ -77,10 +77,12 @@ pub(crate) fn no_queue_cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>
     if let Some(device) = namespaces.into_iter().find_map(|namespace| veth_without_napi(query, namespace, &sockets)) {
         return NoQueueCause::GroOff { device: device.name.clone(), fix: gro_on(query, device).text() };
     }
-    // Connections whose packets pass no NAPI instance are alive, whatever others remember.
-    let is_alive = sockets.iter().any(|socket| bypasses_napi(socket));
-    let mut recorded = sockets.iter().filter_map(|socket| socket.napi.known().copied().flatten()).peekable();
-    let are_gone = !is_alive && recorded.peek().is_some() && recorded.all(|napi| query.napi(napi).is_none());
+    // Connections whose packets pass no NAPI instance are alive.
+    let has_queue = |socket: &&&SnapshotSocket| matches!(socket.napi.known(), Some(Some(_)));
+    let mut recorded = sockets.iter().filter(has_queue).peekable();
+    let are_gone = recorded.peek().is_some()
+        && recorded.all(|socket| query.has_lost_queue(socket))
+        && !sockets.iter().any(|socket| bypasses_napi(socket));
     if let Some(device) = down(query, &sockets, are_gone) {
         return NoQueueCause::LinkDown { device: device.name.clone(), fix: link_up(query, device).text() };
     }

@@ -74,10 +74,8 @@ impl ReadQueues {
 }
 
 fn may_have_other_queues(query: &SnapshotQuery<'_>, process: &Process) -> bool {
-    // Those of a device that was removed receive nothing any more.
-    let is_dead =
-        |socket: &SnapshotSocket| socket.napi.known().copied().flatten().is_some_and(|napi| query.napi(napi).is_none());
-    let is_open = |socket: &&SnapshotSocket| socket.state == SocketState::Established && !is_dead(socket);
+    // Connections through a device that was removed receive nothing any more.
+    let is_open = |socket: &&SnapshotSocket| socket.state == SocketState::Established && !query.has_lost_queue(socket);
     let connections = query.sockets_of(process).filter(is_open).count();
     let queues: usize = receiving_devices(query, process).map(|device| receiving_napis(device).len()).sum();
     query.serves(process) && connections < queues

@@ -29,10 +29,11 @@ static MISSING_QUEUE: Rule = Rule {
     source: "net/core/dev.c, __dev_close_many; drivers/net/veth.c, veth_napi_enable and veth_set_features; measured: a \
              veth has no NAPI instances while it is down or without GRO",
     explanation: "Detected if a queue that quell attach, run or apply has set has no NAPI instance, because its link is \
-                  down, GRO is off on a veth, fewer channels are in use, or the device is in another network namespace now. Without settings of Quell: if a link is \
-                  down, and a program that waits for connections is bound to it (SO_BINDTODEVICE), or no other device \
-                  of the network namespace has received packets. A warning for profiles. Fix: the command that \
-                  brings the queue back; then the mode again, unless `--follow` or quell run sets it.",
+                  down, GRO is off on a veth, fewer channels are in use, or the device is in another network namespace \
+                  now. Without settings of Quell: if a link is down, and a program that waits for connections is bound \
+                  to it (SO_BINDTODEVICE), or no other device of the network namespace has received packets. A warning \
+                  for profiles. Fix: the command that brings the queue back; then the mode again, unless `--follow` or \
+                  quell run sets it.",
     needs_two: false,
     judges_settings: false,
     stalls: false,

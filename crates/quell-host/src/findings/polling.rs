@@ -2,6 +2,7 @@
 //! suspends an interrupt.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use quell_linux::NapiId;
 use quell_linux::visible::counted;
@@ -62,23 +63,21 @@ fn without_napi(query: &SnapshotQuery<'_>) -> Vec<Observation> {
 
 /// How the packets of these sockets get a queue; not empty.
 pub(crate) fn fix_of_bypass(query: &SnapshotQuery<'_>, sockets: &[&SnapshotSocket]) -> Vec<Fix> {
-    let is_there = |device: &&Device| sockets.iter().any(|socket| socket.namespace == device.namespace);
-    let has_address_of = |device: &Device, socket: &SnapshotSocket| {
-        socket.namespace == device.namespace && socket.local.is_some_and(|local| device.has_address(local.ip()))
-    };
+    let locals = sockets.iter().filter_map(|socket| Some((socket.namespace, socket.local?.ip())));
+    let locals: BTreeSet<(u64, IpAddr)> = locals.collect();
+    let owns =
+        |device: &Device, &(namespace, ip): &(u64, IpAddr)| device.namespace == namespace && device.has_address(ip);
     // A port of a bridge has no address.
     let devices = query.now.devices.iter();
-    let are_known = sockets.iter().all(|socket| devices.clone().any(|device| has_address_of(device, socket)));
-    let is_theirs = |device: &&Device| !are_known || sockets.iter().any(|socket| has_address_of(device, socket));
+    let are_known = locals.iter().all(|local| devices.clone().any(|device| owns(device, local)));
+    let is_theirs = |device: &&Device| {
+        locals.iter().any(|local| if are_known { owns(device, local) } else { device.namespace == local.0 })
+    };
     let has_received =
         |device: &&Device| device.is_up && device.counters.known().is_none_or(|counters| counters.rx_packets > 0);
     let veths = devices.filter(|device| device.kind.as_deref() == Some("veth"));
-    let mut fix: Vec<Fix> = veths
-        .filter(is_there)
-        .filter(is_theirs)
-        .filter(has_received)
-        .flat_map(|veth| fix_of_veth(query, veth))
-        .collect();
+    let mut fix: Vec<Fix> =
+        veths.filter(is_theirs).filter(has_received).flat_map(|veth| fix_of_veth(query, veth)).collect();
     if fix.is_empty() {
         fix.push(Fix::advice("find the device that receives them and check that its driver uses NAPI"));
     }
@@ -100,21 +99,18 @@ fn fix_of_veth(query: &SnapshotQuery<'_>, veth: &Device) -> Vec<Fix> {
             vec![Fix::feature(query, peer, Feature::Tso, false), Fix::feature(query, peer, Feature::Gso, false)]
         }
         (queues, _) => {
-            let change = match queues {
-                Some(queues) => {
-                    let tso = match peers_queues {
-                        Some(_) => String::new(),
-                        None => {
-                            format!("ethtool -K {its_name} tso off gso off; if it sends by more queues than {queues}: ")
-                        }
-                    };
-                    format!(
-                        "{tso}ethtool -L {its_name} tx {queues}, for as many transmit queues as {0} receives by, or more \
-                         receive queues here: ethtool -L {0} rx N",
-                        veth.name
-                    )
-                }
-                None => format!("ethtool -K {its_name} tso off gso off"),
+            let tso = format!("ethtool -K {its_name} tso off gso off");
+            let fewer = |queues: usize| {
+                format!(
+                    "ethtool -L {its_name} tx {queues}, for as many transmit queues as {0} receives by, or more receive \
+                     queues here: ethtool -L {0} rx N",
+                    veth.name
+                )
+            };
+            let change = match (queues, peers_queues) {
+                (None, _) => tso,
+                (Some(queues), Some(_)) => fewer(queues),
+                (Some(queues), None) => format!("{tso}; if it sends by more queues than {queues}: {}", fewer(queues)),
             };
             vec![Fix::advice(format!("at the other end of {}, in its namespace: {change}", veth.name))]
         }

@@ -28,14 +28,14 @@ static STALLED: Rule = Rule {
     source: "net/core/dev.c, napi_suspend_irqs; measured: four wrong orders of undoing, and epoll_wait with a timeout \
              of 0, stall the queue until the timeout",
     explanation: "Detected if a sampled poll finds packets after 50 ms without a poll, with the interrupt masked; one \
-                  such poll without a visible cause is no verdict. A warning if nobody polled a suspended queue although its programs ran: doctor does not poll it. If no \
-                  sampled poll of the device found packets, without CAP_BPF and CAP_PERFMON, and for snapshots from \
-                  files, a device is found that has a queue that allows suspension and counted at least 64 received \
-                  packets, while its namespace received no IP packet. This needs a device that counts arrivals (veth \
-                  counts polled packets), misses a stalled queue beside active ones, and is wrong if an XDP program \
-                  consumes the packets. Any poll of the queue frees it. Fix: if a thread of the program waited longer \
-                  for a CPU than it ran, a CPU for it; otherwise a program that returns to epoll_wait with a timeout \
-                  above 0.",
+                  such poll without a visible cause is no verdict. A warning if nobody polled a suspended queue \
+                  although its programs ran: doctor does not poll it. If no sampled poll of the device found packets, \
+                  without CAP_BPF and CAP_PERFMON, and for snapshots from files, a device is found that has a queue \
+                  that allows suspension and counted at least 64 received packets, while its namespace received no IP \
+                  packet. This needs a device that counts arrivals (veth counts polled packets), misses a stalled \
+                  queue beside active ones, and is wrong if an XDP program consumes the packets. Any poll of the queue \
+                  frees it. Fix: if a thread of the program waited longer for a CPU than it ran, a CPU for it; \
+                  otherwise a program that returns to epoll_wait with a timeout above 0.",
     needs_two: true,
     judges_settings: true,
     stalls: false,
@@ -73,14 +73,12 @@ fn of_sampled(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi) -
             nodes: [Node::from(device), query.napi_node(napi.id)].into_iter().chain(holders).collect(),
             observed: cause.as_ref().map_or(observed.clone(), |(cause, _)| format!("{observed}: {cause}")),
             fix: vec![cause.and_then(|(_, fix)| fix).unwrap_or_else(|| {
-                let programs = suspending_programs(query, napi);
                 Fix::advice(match is_certain {
-                    true => format!("the cause is unknown; {}", see_the_events(programs.into_keys())),
-                    false => {
-                        "none unless it is found again: a machine that does not run for a moment causes one (steal in \
-                              `vmstat 1`)"
-                            .to_owned()
-                    }
+                    true => format!(
+                        "the cause is unknown; {}",
+                        see_the_events(suspending_programs(query, napi).into_keys())
+                    ),
+                    false => "look again: a pause of the machine causes a single one (steal in `vmstat 1`)".to_owned(),
                 })
             })],
         }

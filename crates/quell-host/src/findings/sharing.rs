@@ -419,7 +419,7 @@ fn of_batch(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Obser
     let program = format!("{} {}", epoll.process.name, epoll.process.pid);
     let mut fix =
         vec![Fix::advice(format!("give {program} its own queue, fewer events per wait, or a mode without suspension"))];
-    // A suspension that ends no later than the deferral saves no polls, and one shorter than most batches is none.
+    // A suspension has to outlast the deferral, and most batches.
     if usual_ns.is_none()
         && suspend_ns > LONG_DELAY_NS
         && napi.gro_flush_timeout_ns.known().is_some_and(|&ns| ns < LONG_DELAY_NS)

@@ -64,22 +64,31 @@ impl QueuePerEpoll {
             let change = format!("{change} (let its clients reconnect if it has these)");
             return Self::Configured { change, steered: false };
         }
-        let sockets = reuseport_groups(query, process).iter().map(BTreeSet::len).max().unwrap_or(0);
-        if sockets > 0 {
-            return match process.name.as_str() {
-                _ if sockets >= queues => Self::Steered,
-                name => Self::Configured { change: as_many_workers(name, sockets, queues), steered: true },
-            };
-        }
-        let (own_sockets, workers) = match process.name.as_str() {
-            "nginx" => ("add `reuseport` to its `listen` directives", "worker_processes"),
-            "haproxy" => ("add `shards by-thread` to its `bind` lines", "nbthread"),
-            _ if epolls <= 1 => return Self::Impossible { reason: ONE_EPOLL.to_owned() },
-            _ => ("give each worker a listening socket of its own (SO_REUSEPORT)", ""),
+        let workers = match process.name.as_str() {
+            "nginx" => Some("worker_processes"),
+            "haproxy" => Some("nbthread"),
+            _ => None,
         };
-        let change = match !workers.is_empty() && epolls < queues {
-            true => format!("set `{workers} {queues}` and {own_sockets}"),
-            false => own_sockets.to_owned(),
+        let sockets = reuseport_groups(query, process).iter().map(BTreeSet::len).max().unwrap_or(0);
+        if sockets > 0 && sockets >= queues {
+            return Self::Steered;
+        }
+        if sockets > 0 {
+            let set =
+                workers.map_or_else(|| format!("use {queues} workers"), |option| format!("set `{option} {queues}`"));
+            let has = counted(sockets, "listening socket");
+            let change = format!("{set}, one per queue (it has {has}), or fewer queues (`ethtool -L`)");
+            return Self::Configured { change, steered: true };
+        }
+        let own_sockets = match process.name.as_str() {
+            "nginx" => "add `reuseport` to its `listen` directives",
+            "haproxy" => "add `shards by-thread` to its `bind` lines",
+            _ if epolls <= 1 => return Self::Impossible { reason: ONE_EPOLL.to_owned() },
+            _ => "give each worker a listening socket of its own (SO_REUSEPORT)",
+        };
+        let change = match workers.filter(|_| epolls < queues) {
+            Some(option) => format!("set `{option} {queues}` and {own_sockets}"),
+            None => own_sockets.to_owned(),
         };
         Self::Configured { change, steered: true }
     }
@@ -112,7 +121,7 @@ impl QueuePerEpoll {
     }
 }
 
-/// Two queues would share so many connections in 99 of 100 cases: if all came from one, the next ones will, too.
+/// RSS spreads so many connections over two queues in 99 of 100 cases. If all came from one queue, a rule sends them there.
 const CONNECTIONS_THAT_SPREAD: usize = 8;
 
 /// What these processes lack so that each of their epolls gets the connections of one queue, if their next connections
@@ -122,6 +131,7 @@ pub fn will_mix(now: &Snapshot, programs: &BTreeSet<Pid>) -> Option<QueuePerEpol
     next_will_mix(&SnapshotQuery::new(now, None), programs)
 }
 
+/// [`will_mix`] for a query.
 pub(crate) fn next_will_mix(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>) -> Option<QueuePerEpoll> {
     let epolls: Vec<_> = query.epolls().filter(|epoll| programs.contains(&epoll.process.pid)).collect();
     let processes: Vec<_> = query.now.processes.iter().filter(|process| programs.contains(&process.pid)).collect();
@@ -133,16 +143,6 @@ pub(crate) fn next_will_mix(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>)
         None if !reads_elsewhere => QueuePerEpoll::expected(query, &processes),
         _ => None,
     }
-}
-
-/// How a program gets a listening socket for each queue.
-fn as_many_workers(name: &str, sockets: usize, queues: usize) -> String {
-    let by = match name {
-        "nginx" => format!("set `worker_processes {queues}`"),
-        "haproxy" => format!("set `nbthread {queues}`"),
-        _ => format!("use {queues} workers"),
-    };
-    format!("{by}, one per queue (it has {}), or fewer queues (`ethtool -L`)", counted(sockets, "listening socket"))
 }
 
 /// Advice to a program whose threads share an epoll, or that has one thread.

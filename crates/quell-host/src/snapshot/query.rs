@@ -105,6 +105,7 @@ impl<'a> SnapshotQuery<'a> {
         let (index, index_before) = (now.index(), before.map(Snapshot::index));
         let mut all: Vec<_> =
             now.processes.iter().flat_map(|process| epolls_of(process, now, before, &index)).collect();
+        drop_lost_queues(&mut all, now, &index);
         let epolls = join_descriptors(&mut all);
         let (polls, behavior) = (None, None);
         Self { now, before, interval_ns, index, index_before, epolls_by_descriptor: all, epolls, polls, behavior }
@@ -329,6 +330,11 @@ impl<'a> SnapshotQuery<'a> {
         held.filter_map(|held| self.socket(held.inode))
     }
 
+    /// Whether the NAPI instance that the socket has recorded belongs to no device of the snapshot.
+    pub(crate) fn has_lost_queue(&self, socket: &SnapshotSocket) -> bool {
+        socket.napi.known().copied().flatten().is_some_and(|napi| self.napi(napi).is_none())
+    }
+
     /// Whether clients on other hosts can send first to a socket of the process.
     pub(crate) fn serves(&self, process: &'a Process) -> bool {
         self.serves_by(process, |_| true)
@@ -390,7 +396,6 @@ fn epolls_of<'a>(
     index: &Index<'a>,
 ) -> Vec<EpollContext<'a>> {
     let Some(files) = process.files.known() else { return Vec::new() };
-    let shows_all = shows_all_queues(now, process);
     let earlier = before.and_then(|before| before.same_process(process));
     let in_context = |epoll: &'a SnapshotEpoll| {
         let mut its = EpollContext {
@@ -414,23 +419,33 @@ fn epolls_of<'a>(
                 }
             }
         }
-        // Sockets keep the NAPI ID of their last packet when its device goes down, or away; the next one comes by another.
-        let is_there = |napi: &NapiId| index.napi(*napi).is_some();
-        if shows_all || now.scope.device.is_none() && its.by_napi.keys().any(is_there) {
-            its.by_napi.retain(|napi, _| is_there(napi));
-        }
         its
     };
     files.epolls.iter().map(in_context).collect()
 }
 
-/// Whether the snapshot has every queue that delivers to a process: each device of its namespace has queues of its own,
-/// unlike a macvlan, which has those of a device elsewhere.
-fn shows_all_queues(now: &Snapshot, process: &Process) -> bool {
-    let Some(&namespace) = process.namespace.known() else { return false };
-    let mut here = now.devices.iter().filter(|device| device.namespace == namespace && device.is_up);
-    let has_napi = |device: &Device| device.napis.known().is_some_and(|napis| !napis.is_empty());
-    now.scope.device.is_none() && here.all(|device| device.name == "lo" || has_napi(device))
+/// Removes queues that are gone: sockets keep the NAPI ID of their last packet when its device goes down or away. A queue that
+/// is not in the snapshot is gone if the epoll has another one, or if each device of its namespace has queues of its own. A
+/// macvlan, for example, has those of a device that may be elsewhere.
+fn drop_lost_queues(epolls: &mut [EpollContext<'_>], now: &Snapshot, index: &Index<'_>) {
+    if now.scope.device.is_some() {
+        return;
+    }
+    let has_queues = |device: &Device| {
+        device.name == "lo" || !device.is_up || device.napis.known().is_some_and(|napis| !napis.is_empty())
+    };
+    let mut is_complete: BTreeMap<u64, bool> = BTreeMap::new();
+    for device in &now.devices {
+        *is_complete.entry(device.namespace).or_insert(true) &= has_queues(device);
+    }
+    for epoll in epolls {
+        let is_there = |napi: &NapiId| index.napi(*napi).is_some();
+        let namespace = epoll.process.namespace.known();
+        let shows_all = namespace.and_then(|namespace| is_complete.get(namespace)).copied().unwrap_or(false);
+        if shows_all || epoll.by_napi.keys().any(is_there) {
+            epoll.by_napi.retain(|napi, _| is_there(napi));
+        }
+    }
 }
 
 /// Gives all descriptors of an epoll the threads that sleep in it, and returns the index of one of them for each epoll.

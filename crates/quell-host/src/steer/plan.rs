@@ -9,7 +9,7 @@ use quell_linux::visible::counted;
 
 use super::groups::{Group, SteerWorker, has_accepted};
 use super::programs::{PresentFilter, SteerRequest};
-use super::queues::{Chosen, LeftOut, SteerQueue, Ways};
+use super::queues::{LeftOut, SteerQueue, Ways};
 use super::surroundings::Surroundings;
 use crate::snapshot::{Protocol, Snapshot};
 
@@ -138,10 +138,6 @@ pub enum Note {
     },
     /// Connections from this device are still distributed randomly.
     LeftOut(LeftOut),
-    /// The same, because none has come from it, and there are fewer sockets than queues.
-    NoConnections {
-        device: String,
-    },
 }
 
 pub fn plan(
@@ -170,15 +166,12 @@ pub fn plan(
     }
     let sockets = u32::try_from(group.members.len()).unwrap_or(u32::MAX);
     let choose = |only: &[String]| Ways::of(snapshot, key.namespace).choose(&key, only);
-    let chosen = choose(only);
-    // A device without clients, such as one for management, must not take workers from those that have some.
-    let are_few = only.is_empty() && chosen.places.len() > group.members.len();
-    let delivering = are_few.then(|| choose(&delivering(&key, snapshot))).filter(|some| !some.places.is_empty());
-    let idle = delivering.as_ref().map_or_else(BTreeSet::new, |some| {
-        let names = |chosen: &Chosen| chosen.places.iter().map(|place| place.device.clone()).collect::<BTreeSet<_>>();
-        names(&chosen).difference(&names(some)).cloned().collect()
-    });
-    let chosen = delivering.unwrap_or(chosen);
+    let chosen = match choose(only) {
+        all if only.is_empty() && all.places.len() > group.members.len() => {
+            all.without_idle(choose(&devices_with_connections(&key, snapshot)))
+        }
+        chosen => chosen,
+    };
     if chosen.interfaces.is_empty() {
         return Err(CannotSteer::NoQueues { key, left_out: chosen.left_out });
     }
@@ -187,7 +180,6 @@ pub fn plan(
         .map_err(|source| CannotSteer::TooLarge { key, source })?;
     let mut notes = notes(group, &filter, snapshot);
     notes.extend(chosen.left_out.into_iter().map(Note::LeftOut));
-    notes.extend(idle.into_iter().map(|device| Note::NoConnections { device }));
     let replaces = match present {
         PresentFilter::NotServers => None,
         PresentFilter::Servers(filter) => {
@@ -203,7 +195,7 @@ pub fn plan(
 }
 
 /// Names of the devices from which present connections to the group came.
-fn delivering(key: &GroupKey, snapshot: &Snapshot) -> Vec<String> {
+fn devices_with_connections(key: &GroupKey, snapshot: &Snapshot) -> Vec<String> {
     let index = snapshot.index();
     let connections = snapshot.sockets.iter().filter(|socket| has_accepted(key, socket));
     let napis = connections.filter_map(|socket| socket.napi.known().copied().flatten());
@@ -330,11 +322,6 @@ impl fmt::Display for Note {
                     "if the server has its own filter, it is replaced for good; the present one is unknown: {why}"
                 )
             }
-            Self::NoConnections { device } => write!(
-                f,
-                "{device} is left out, because no connection came from it, and there are too few workers for all queues; \
-                 --steer=DEVICE chooses devices"
-            ),
             Self::LeftOut(left) => write!(f, "{left}; its connections go to any worker, as without a filter"),
         }
     }

@@ -44,6 +44,8 @@ pub enum WhyLeftOut {
     },
     Down,
     NoNapi,
+    /// No present connection came from it, and there are fewer sockets than queues.
+    NoConnection,
 }
 
 impl fmt::Display for LeftOut {
@@ -59,6 +61,10 @@ impl fmt::Display for LeftOut {
             WhyLeftOut::UnknownQueues { said } => write!(f, "{device}: its queues are unknown: {said}"),
             WhyLeftOut::Down => write!(f, "{device} is down"),
             WhyLeftOut::NoNapi => write!(f, "{device} receives without NAPI"),
+            WhyLeftOut::NoConnection => write!(
+                f,
+                "no connection came from {device}, and there are fewer sockets than queues (--steer=DEVICE chooses devices)"
+            ),
         }
     }
 }
@@ -142,6 +148,23 @@ impl<'a> Ways<'a> {
         }
         let (interfaces, places) = places(&seen);
         Chosen { interfaces, places, left_out }
+    }
+}
+
+impl Chosen {
+    /// Those of the devices that deliver connections, if there are some: a device for management, for example, must not take
+    /// workers from them.
+    pub(super) fn without_idle(self, mut delivering: Self) -> Self {
+        if delivering.places.is_empty() {
+            return self;
+        }
+        let delivers = |device: &String| delivering.places.iter().any(|place| place.device == *device);
+        let mut idle: Vec<String> = self.places.into_iter().map(|place| place.device).collect();
+        idle.dedup();
+        idle.retain(|device| !delivers(device));
+        let left_out = idle.into_iter().map(|device| LeftOut { device, why: WhyLeftOut::NoConnection });
+        delivering.left_out.extend(left_out);
+        delivering
     }
 }
 

@@ -156,7 +156,11 @@ fn a_device_without_connections_takes_no_workers_from_one_that_has_some() {
     host.device("eth1", 3, &[("napis", json!([]))]);
     let steering = host.plan_of_port(11_211).unwrap();
     assert_eq!(steering.devices(), ["eth0"].into());
-    assert!(steering.notes.contains(&Note::NoConnections { device: "eth1".to_owned() }), "{:?}", steering.notes);
+    assert!(
+        steering.notes.contains(&Note::LeftOut(LeftOut { device: "eth1".to_owned(), why: WhyLeftOut::NoConnection })),
+        "{:?}",
+        steering.notes
+    );
     for (number, inode) in [(3, 203), (4, 204)] {
         host.listen("0.0.0.0:11211", None, inode);
         assert_eq!(

@@ -1,8 +1,9 @@
 //! Reads the devices of a namespace: links, ethtool data, queues, NAPI instances and their kthreads.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
-use quell_linux::address::{Addresses, InterfaceAddress};
+use quell_linux::address::Addresses;
 use quell_linux::capability::Capability;
 use quell_linux::ethtool::{Coalescing, Ethtool};
 use quell_linux::link::{Link, Links};
@@ -71,7 +72,8 @@ struct Handles<'a> {
     netdev: Reading<Netdev>,
     net_dev: Reading<NetDev>,
     queue_drops: Reading<QueueDrops>,
-    addresses: Option<Vec<(Ifindex, InterfaceAddress)>>,
+    /// By interface; absent if they could not be read.
+    addresses: Option<BTreeMap<Ifindex, Vec<IpAddr>>>,
     interrupts: &'a Reading<Interrupts>,
     proc: ProcRoot,
 }
@@ -83,7 +85,11 @@ impl<'a> Handles<'a> {
             netdev: space.open(Netdev::open, Netdev::open_in).outcome(),
             net_dev: space.net_dev(),
             queue_drops: space.open(QueueDrops::open, QueueDrops::open_in).outcome(),
-            addresses: space.open(Addresses::open, Addresses::open_in).and_then(|mut all| all.list()).ok(),
+            addresses: space.open(Addresses::open, Addresses::open_in).and_then(|mut all| all.list()).ok().map(|all| {
+                let mut by_interface: BTreeMap<Ifindex, Vec<IpAddr>> = BTreeMap::new();
+                all.iter().for_each(|(index, address)| by_interface.entry(*index).or_default().push(address.ip()));
+                by_interface
+            }),
             interrupts,
             proc: ProcRoot::default(),
         }
@@ -109,10 +115,7 @@ impl<'a> Handles<'a> {
                 .peer
                 .map(|peer| Lower { ifindex: peer.index, is_in_other_namespace: peer.namespace_id.is_some() }),
             master: link.master,
-            addresses: self.addresses.as_ref().map(|all| {
-                let its = all.iter().filter(|(owner, _)| *owner == index);
-                its.map(|(_, address)| address.ip()).collect()
-            }),
+            addresses: self.addresses.as_ref().map(|all| all.get(&index).cloned().unwrap_or_default()),
             has_xdp: reported(link.has_xdp, "read state", index),
             numa_node: sysfs.read(NetClass::numa_node),
             irqs,
