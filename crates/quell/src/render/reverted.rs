@@ -94,7 +94,8 @@ fn one_salvaged(salvaged: &Salvaged) -> String {
 pub(crate) fn waits(count: usize) -> String {
     let (wait, their_queue) = if count == 1 { ("waits", "its queue") } else { ("wait", "their queues") };
     format!(
-        "{} that {wait} for {their_queue} (the lines `waits` have the reasons); `quell status` has the command that tries again",
+        "{} that {wait} for {their_queue} (the lines `waits` have the reasons); `quell status` has the command that tries \
+         again",
         counted(count, "setting")
     )
 }
