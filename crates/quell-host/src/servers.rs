@@ -71,6 +71,8 @@ pub struct HostServer {
     pub steered: bool,
     /// Whether that attachment pins its workers.
     pub pinned: bool,
+    /// Whether predicted and observed stalls do not end that attachment.
+    pub accepts_stalls: bool,
     /// Whether its workers can be pinned: a queue of its devices has an interrupt or a kernel thread.
     pub can_pin: bool,
     /// Present setting of its queues and epolls; absent if it differs between them or is unknown.
@@ -407,6 +409,7 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         launched: attached.is_some_and(|it| it.launched),
         steered: attached.is_some_and(|it| it.steers),
         pinned: attached.is_some_and(|it| it.pins),
+        accepts_stalls: attached.is_some_and(|it| it.accepts_stalls),
         can_pin: processes.iter().any(|process| can_be_pinned(query, process)),
         present,
         address: address(query, processes),

@@ -73,6 +73,16 @@ pub enum Conclusion {
 }
 
 impl Conclusion {
+    /// Modes that are worse by something, and, as far as everything was compared, better by nothing.
+    pub(crate) fn only_costs(&self) -> &[WorseMode] {
+        match self {
+            Self::MeasureLonger { because: WhyLonger::OtherPrograms { .. }, .. } => &[],
+            Self::MeasureLonger { worse, .. } | Self::NotDecidable { worse, .. } => worse,
+            Self::Keep { because: WhyKeep::OthersAreWorse { modes, latency_withheld: false }, .. } => modes,
+            _ => &[],
+        }
+    }
+
     /// The same with what the recommended mode costs besides.
     fn with_costs(mut self, more: Vec<QuantityChange>, more_undecided: Vec<UndecidedCost>) -> Self {
         if let Self::Use { costs, undecided, .. } = &mut self {

@@ -1,5 +1,6 @@
 //! The answer of a result for the programs that it measured, at each load.
 
+use quell_experiment::Treatment;
 use quell_host::servers::{EarlierAnswer, EarlierMeasurement, EarlierVerdict, NamedProcess, OpenQuestion, OwnLoad};
 use quell_linux::Pid;
 use quell_linux::kernel::Kernel;
@@ -72,20 +73,26 @@ impl ResultDocument {
         if host.kernel_release != Kernel::running().release {
             return None;
         }
-        let (conclusion, present, compared, loads) = match self {
+        let (conclusion, present, compared, worse, loads) = match self {
             Self::Experiment(result) => {
                 let design = &result.experiments.first()?.record.design;
                 let treatments = design.treatments.iter().map(|treatment| treatment.setting);
                 let compared = treatments.chain([design.reference.setting]).collect();
-                (result.conclusion()?, subject.present(design.reference.setting), compared, result.packet_rates())
+                let present = subject.present(design.reference.setting);
+                let conclusion = result.conclusion()?;
+                let is_worse =
+                    |of: &&Treatment<DeliveryMode>| conclusion.only_costs().iter().any(|worse| worse.mode == of.name);
+                let worse = design.treatments.iter().filter(is_worse).map(|one| one.setting).collect();
+                (conclusion, present, compared, worse, result.packet_rates())
             }
             Self::Tune(file) => {
                 let tried = file.search.arms.iter().filter(|arm| arm.slices > 0).map(|arm| arm.mode);
-                (file.conclusion(), subject.present(file.search.plan.present), tried.collect(), file.packet_rates())
+                let present = subject.present(file.search.plan.present);
+                (file.conclusion(), present, tried.collect(), Vec::new(), file.packet_rates())
             }
             _ => return None,
         };
-        let compared: Vec<DeliveryMode> = compared;
+        let (compared, worse): (Vec<DeliveryMode>, Vec<DeliveryMode>) = (compared, worse);
         let reference = self.reference_of_answer(subject, programs)?;
         let open = match &conclusion {
             Conclusion::Keep { .. } => advice.clone().map(|(advice, command)| OpenQuestion { advice, command }),
@@ -118,8 +125,8 @@ impl ResultDocument {
                 problem: programs.problems.iter().find(is_relevant).map(|problem| problem.id.clone()),
             };
             let steered = programs.placement.as_ref().is_some_and(|it| !it.steered.is_empty());
-            let (open, compared) = (open.clone(), compared.clone());
-            Some(EarlierAnswer { measured, verdict, open, reference, compared, steered })
+            let (open, compared, worse) = (open.clone(), compared.clone(), worse.clone());
+            Some(EarlierAnswer { measured, verdict, open, reference, compared, worse, steered })
         };
         let answers: Vec<EarlierAnswer> = loads.into_iter().filter_map(at_load).collect();
         let process = |process: &ProcessFacts| Some((Pid::from_kernel(process.pid)?, process.name.clone()));

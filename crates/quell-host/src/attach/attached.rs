@@ -35,6 +35,8 @@ pub struct AttachedMode {
     pub launched: bool,
     pub steers: bool,
     pub pins: bool,
+    /// Whether predicted and observed stalls do not end it.
+    pub accepts_stalls: bool,
 }
 
 impl Attached {
@@ -91,7 +93,7 @@ impl AttachedMode {
         let steers = history.steers();
         // A follower pins workers when they have the connections of one queue, which can be later.
         let pins = history.pins() || steers && history.is_followed();
-        Some(Self { mode: purpose.mode()?, launched, steers, pins })
+        Some(Self { mode: purpose.mode()?, launched, steers, pins, accepts_stalls: history.accepts_stalls })
     }
 }
 

@@ -69,14 +69,20 @@ impl fmt::Display for ModeCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { mode, programs, steers, pins, attached } = self;
         let placement = placement_options(*steers, *pins);
+        let accepts = match attached {
+            Some(attached) if attached.accepts_stalls && *mode == Some(attached.mode) => " --accept-stalls",
+            _ => "",
+        };
         let is_base = *mode == Some(DeliveryMode::default());
         let mode = mode.map_or_else(|| "MODE".to_owned(), |mode| mode.to_string());
         // Placement lasts while a command in the foreground keeps it; only that one can take over.
         match (attached, placement) {
             (Some(_), _) if self.starts_again() => write!(f, "quell run {mode}{placement} -- COMMAND"),
             (Some(_), "") if is_base => write!(f, "quell detach {programs}"),
-            (Some(_), "") => write!(f, "quell detach {programs} && quell attach {mode} {programs}"),
-            (Some(_), _) => write!(f, "quell attach {mode} {programs}{placement} --follow --take-over --yes"),
+            (Some(_), "") => write!(f, "quell detach {programs} && quell attach {mode} {programs}{accepts}"),
+            (Some(_), _) => {
+                write!(f, "quell attach {mode} {programs}{placement}{accepts} --follow --take-over --yes")
+            }
             (None, "") => write!(f, "quell attach {mode} {programs}"),
             (None, _) => write!(f, "quell attach {mode} {programs}{placement} --follow"),
         }
@@ -92,13 +98,18 @@ mod tests {
         let pids = [Pid::new(7).unwrap(), Pid::new(8).unwrap()];
         let mode = |word: &str| word.parse::<DeliveryMode>().unwrap();
         let command = |word, placed| ModeCommand::of_pids(Some(mode(word)), &pids).placed(placed, placed);
-        let attached = |launched| AttachedMode { mode: mode("suspend20"), launched, steers: false, pins: false };
+        let attached = |launched| AttachedMode { mode: mode("suspend20"), launched, ..AttachedMode::default() };
         let again = |word, placed| command(word, placed).if_attached(&attached(false)).to_string();
         assert_eq!(command("defer20", false).to_string(), "quell attach defer20 7 8");
         assert_eq!(command("defer20", true).to_string(), "quell attach defer20 7 8 --steer --pin --follow");
         assert_eq!(again("defer20", false), "quell detach 7 8 && quell attach defer20 7 8");
         assert_eq!(again("base", false), "quell detach 7 8");
         assert_eq!(again("base", true), "quell attach base 7 8 --steer --pin --follow --take-over --yes");
+        let accepted = AttachedMode { accepts_stalls: true, ..attached(false) };
+        let after = |word, placed| command(word, placed).if_attached(&accepted).to_string();
+        assert_eq!(after("suspend20", false), "quell detach 7 8 && quell attach suspend20 7 8 --accept-stalls");
+        assert!(after("suspend20", true).ends_with("--pin --accept-stalls --follow --take-over --yes"));
+        assert!(!after("defer20", false).contains("--accept-stalls"), "of the accepted mode only");
         let launched = command("defer20", true).if_attached(&attached(true));
         assert_eq!(launched.to_string(), "quell run defer20 --steer --pin -- COMMAND");
         assert!(!launched.is_complete() && command("defer20", false).is_complete());

@@ -180,7 +180,13 @@ impl EffectWatch {
         }
         let launched = attachment.is_launched();
         let steers = attachment.steers();
-        let attached = AttachedMode { mode: request.mode, launched, steers, pins: steers };
+        let attached = AttachedMode {
+            mode: request.mode,
+            launched,
+            steers,
+            pins: steers,
+            accepts_stalls: attachment.accepts_stalls(),
+        };
         let has_backlog = snapshot.is_some_and(|snapshot| has_backlog(snapshot, programs));
         let (mut changes, mut judged) = (Vec::new(), Vec::<(EffectOnQueue, ModeVerdict)>::new());
         for seen in counting.next(programs, polls) {

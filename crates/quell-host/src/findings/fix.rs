@@ -123,7 +123,7 @@ impl Fix {
         if !command.steers || command.attached.is_some() {
             return;
         }
-        let base = AttachedMode { mode: DeliveryMode::default(), launched: false, steers: true, pins: command.pins };
+        let base = AttachedMode { steers: true, pins: command.pins, ..AttachedMode::default() };
         let steer = ModeCommand { mode: Some(base.mode), ..command.clone() };
         let then = command.clone().if_attached(&base);
         let otherwise = otherwise.as_ref().map(|otherwise| format!("; or {otherwise}")).unwrap_or_default();

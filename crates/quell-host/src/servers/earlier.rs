@@ -67,6 +67,8 @@ pub struct EarlierAnswer {
     pub reference: DeliveryMode,
     /// Modes that were compared, with the reference.
     pub compared: Vec<DeliveryMode>,
+    /// Those that were found to cost something and to save nothing.
+    pub worse: Vec<DeliveryMode>,
     /// Whether connections were steered to the queues of their workers.
     pub steered: bool,
 }

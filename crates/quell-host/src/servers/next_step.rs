@@ -116,7 +116,7 @@ pub(super) fn of_attached(
             DoesItPay::NotInEffect { on_unset_epolls: false } | DoesItPay::LeavesQueuesUnpolled { .. }
         )
     };
-    let Answered::By(EarlierAnswer { measured, verdict, open, compared, reference, steered }) = answered else {
+    let Answered::By(EarlierAnswer { measured, verdict, open, compared, worse, reference, steered }) = answered else {
         return NextStep::Check;
     };
     // Only `quell run` could give a launched program another mode.
@@ -137,8 +137,11 @@ pub(super) fn of_attached(
         {
             NextStep::Keep { measured, open }
         }
-        EarlierVerdict::Keep(kept) if compared.contains(&mode) && open.is_none() => {
+        EarlierVerdict::Keep(kept) if compared.contains(&mode) && (open.is_none() || worse.contains(&mode)) => {
             NextStep::Return { mode: *kept, beneath: reference == kept, measured }
+        }
+        EarlierVerdict::Undecided { .. } if worse.contains(&mode) => {
+            NextStep::Return { mode: *reference, beneath: true, measured }
         }
         EarlierVerdict::Undecided { advice, command, .. } if payoff.is_none_or(|payoff| !payoff.pays.costs()) => {
             NextStep::Decide { measured, advice: advice.clone(), command: command.clone() }

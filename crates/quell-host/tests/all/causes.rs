@@ -442,7 +442,7 @@ fn a_program_is_detached_before_it_is_attached_again() {
 }
 
 fn attached(launched: bool) -> AttachedMode {
-    AttachedMode { mode: "suspend200".parse().unwrap(), launched, steers: false, pins: false }
+    AttachedMode { mode: "suspend200".parse().unwrap(), launched, ..AttachedMode::default() }
 }
 
 /// Advice how each worker of a program with this name gets one queue.

@@ -53,7 +53,17 @@ fn lost_settings_are_set_again_unless_a_measurement_found_the_mode_worse() {
     let in_force = ModePayoff { pays: DoesItPay::MeasureToKnow, ..lost };
     assert!(matches!(step(answer(None), &in_force), Some(NextStep::Return { .. })));
     let open = Some(OpenQuestion { advice: "measure longer".to_owned(), command: "quell bench".to_owned() });
-    assert_eq!(step(EarlierAnswer { open, ..answer(None) }, &in_force), None, "it decides nothing about the mode");
+    let open_beside = |worse| step(EarlierAnswer { open: open.clone(), worse, ..answer(None) }, &in_force);
+    assert_eq!(open_beside(Vec::new()), None, "it decides nothing about the mode");
+    assert!(matches!(open_beside(vec![in_force.mode]), Some(NextStep::Return { .. })), "another mode is open");
+    let verdict = || EarlierVerdict::Undecided {
+        advice: "measure longer".to_owned(),
+        command: "quell bench".to_owned(),
+        unsteered: false,
+    };
+    let undecided = |worse| step(EarlierAnswer { verdict: verdict(), worse, ..answer(None) }, &in_force);
+    assert!(matches!(undecided(Vec::new()), Some(NextStep::Decide { .. })));
+    assert!(matches!(undecided(vec![in_force.mode]), Some(NextStep::Return { beneath: true, .. })));
 }
 
 #[test]

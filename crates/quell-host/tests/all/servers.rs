@@ -59,6 +59,7 @@ pub(crate) fn answer(better: Option<&str>) -> EarlierAnswer {
         reference: mode("base"),
         // With the settings of `plain` and `healthy`.
         compared: ["base", "suspend20", "suspend200"].map(mode).to_vec(),
+        worse: Vec::new(),
         steered: false,
     }
 }
@@ -106,7 +107,7 @@ pub(crate) fn only(host: &Value, facts: &Facts) -> HostServer {
 }
 
 pub(crate) fn attached(mode: &str, steers: bool) -> AttachedMode {
-    AttachedMode { mode: mode.parse().unwrap(), launched: false, steers, pins: steers }
+    AttachedMode { mode: mode.parse().unwrap(), steers, pins: steers, ..AttachedMode::default() }
 }
 
 /// Without any mode.

@@ -237,6 +237,10 @@ fn the_answer_for_a_program_is_that_of_each_load_with_its_packet_rate_and_proble
         matches!(&of_wide[0].verdict, EarlierVerdict::Undecided { command, unsteered: false, .. } if command.ends_with("4m")),
         "{of_wide:?}"
     );
+    assert!(of_wide[0].worse.is_empty());
+    let mut worse = experiment(&[("suspend20", 13.0, 1.0)], 0.01);
+    worse.subject = result.subject.clone();
+    assert_eq!(answers(&worse).unwrap().1[0].worse, [mode("suspend20")]);
     result.host.kernel_release = "5.10".to_owned();
     assert_eq!(answers(&result), None, "another kernel");
 }

@@ -21,6 +21,7 @@ use std::path::Path;
 
 use quell_change::journal::{Journal, JournalError, Keeper};
 use quell_change::transaction::ChangeError;
+use quell_host::attach::no_queue::NoQueueCause;
 use quell_host::findings::{Finding, LackingCpus};
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::steer::{LookError, NothingSteered};
@@ -182,6 +183,12 @@ pub enum Unanswered {
     /// The programs cannot be switched between modes.
     #[error(transparent)]
     Switch(#[from] SwitchError),
+    /// The programs have no traffic, and a dry run starts no judges, which would be their traffic.
+    #[error(
+        "nothing is planned yet: {0}. A dry run starts no command that measures; without --dry-run its requests show the \
+         queues, and the plan is printed before anything is changed"
+    )]
+    JudgesAreTheTraffic(NoQueueCause),
     /// A mode would stall the programs.
     #[error("{}: {}; nothing was changed", .0.id, .0.observed)]
     Stalls(Box<Finding>),

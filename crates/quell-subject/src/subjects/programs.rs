@@ -448,9 +448,15 @@ impl Measurement<'_> {
     /// Returns, too, whether the programs have no other traffic than that of the judges.
     fn preview_under_load(&self, look: Look<'_>, has_load: bool, slice_ms: u32) -> Result<(Preview, bool), Unanswered> {
         let ProgramsSpec { judges, is_dry_run, .. } = self.spec;
-        match has_load || judges.is_empty() || *is_dry_run {
-            true => Ok((preview::preview(look, has_load, self.stopped)?, false)),
-            false => Judging { judges, slice_ms, stopped: self.stopped }.preview(look),
+        let is_judged = !has_load && !judges.is_empty();
+        if is_judged && !*is_dry_run {
+            return Judging { judges, slice_ms, stopped: self.stopped }.preview(look);
+        }
+        match preview::preview(look, has_load, self.stopped) {
+            Err(Unanswered::Switch(SwitchError::NothingToSwitch(cause))) if is_judged => {
+                Err(Unanswered::JudgesAreTheTraffic(cause))
+            }
+            previewed => Ok((previewed?, false)),
         }
     }
 

@@ -52,7 +52,7 @@ pub(super) fn advice(
             (text + &reconnect, programs.replace_by(&step.next, step.can_pin))
         }
         NextStep::Return { mode: kept, measured, .. } => {
-            let than = format!("no compared mode was better than {kept}, {}", as_measured(measured));
+            let than = format!("{mode} was not better, {}", as_measured(measured));
             (format!("use {kept} instead of {mode}{figures}: {than}"), programs.replace_by(&step.next, step.can_pin))
         }
         NextStep::Decide { measured, advice, command } => (

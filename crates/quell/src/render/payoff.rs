@@ -30,8 +30,6 @@ pub(crate) struct ProgramArguments {
     pub(super) mixes: bool,
     /// What a stored measurement says about the attached mode.
     measured: Option<MeasuredStep>,
-    /// Whether the mode was set although it was predicted to stall or slow them.
-    accepts_stalls: bool,
 }
 
 impl ProgramArguments {
@@ -42,7 +40,7 @@ impl ProgramArguments {
 
     fn named(positional: String, by_option: String) -> Self {
         let (attached, judge, sharing, measured) = (None, None, None, None);
-        Self { positional, by_option, attached, judge, sharing, mixes: false, measured, accepts_stalls: false }
+        Self { positional, by_option, attached, judge, sharing, mixes: false, measured }
     }
 
     pub(crate) fn attached(self, attached: Option<AttachedMode>) -> Self {
@@ -55,10 +53,6 @@ impl ProgramArguments {
 
     pub(crate) fn mixing(self, mixes: bool) -> Self {
         Self { mixes, ..self }
-    }
-
-    pub(crate) fn accepting_stalls(self, accepts_stalls: bool) -> Self {
-        Self { accepts_stalls, ..self }
     }
 
     pub(crate) fn answered_by(self, measured: Option<MeasuredStep>) -> Self {
@@ -352,10 +346,10 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
                 Some(programs.measure(&[], "")),
             )
         }
-        DoesItPay::TooFewPackets if programs.accepts_stalls => (
+        DoesItPay::TooFewPackets if programs.attached.is_some_and(|attached| attached.accepts_stalls) => (
             format!(
-                "{mode} has too few packets to judge it{figures}; it was set although a stall or delay was predicted, which \
-                 can be why: {undo}, or see the cause in `quell doctor {}`",
+                "{mode} has too few packets to judge it{figures}; it was set with `--accept-stalls`, and a stall can be \
+                 why: {undo}, or see the cause in `quell doctor {}`",
                 programs.positional
             ),
             detach,

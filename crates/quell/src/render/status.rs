@@ -295,7 +295,6 @@ mod tests {
             parents: Vec::new(),
             attached: None,
             is_followed: false,
-            accepts_stalls: false,
             load_command: None,
             mixes: false,
             packets_per_s: None,
@@ -342,7 +341,7 @@ mod tests {
         });
         assert_eq!(applied.programs, [program(43, "worker")]);
         let mode = "suspend20".parse().unwrap();
-        applied.attached = Some(AttachedMode { mode, launched: false, steers: true, pins: true });
+        applied.attached = Some(AttachedMode { mode, steers: true, pins: true, ..AttachedMode::default() });
         (applied.started_since, applied.parents) = (vec![program(44, "nginx")], vec![Pid::new(42).unwrap()]);
         let text = applied.to_string();
         assert!(text.contains("nginx 44: started since, without the mode"), "{text}");

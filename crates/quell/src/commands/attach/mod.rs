@@ -147,7 +147,13 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     if args.placement.is_requested() {
         report.placement = Some(PlacementReport::new(&groups, None));
     }
-    let attached = AttachedMode { mode, launched: false, steers: is_steered, pins: args.placement.pins() };
+    let attached = AttachedMode {
+        mode,
+        launched: false,
+        steers: is_steered,
+        pins: args.placement.pins(),
+        accepts_stalls: args.accept_stalls,
+    };
     let answers = earlier_answers();
     let planned = JudgedMode { packets_per_s: packets_per_s(seen.iter()), ..JudgedMode::planned(attached) };
     let step = measured(&snapshot, &targets.pids(), &answers, &planned);
@@ -239,7 +245,6 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
             .answered_by(judged.and_then(|judged| measured(&snapshot, &targets.pids(), &answers, &judged)))
             .judged_by(client_load::judge_in(&snapshot, &targets.pids()))
             .mixing(findings::mixes_queues(&snapshot, &targets.pids()))
-            .accepting_stalls(args.accept_stalls && report.findings.iter().any(Finding::predicts_stall))
             .sharing(queue_sharers(&targets, &queues.iter().map(|step| step.napi).collect()));
         show_what_was_set(&report, &groups, &placed, &programs, mode, args)
     };
@@ -285,7 +290,13 @@ pub(in crate::commands) fn keep(
     let queues: Vec<QueueStep> = attachment.queues().cloned().collect();
     let mut left = leave(attachment)?;
     let mut is_over = || !left.is_kept();
-    let attached = AttachedMode { mode, launched: false, steers: !groups.steerings.is_empty(), pins: args.pins() };
+    let attached = AttachedMode {
+        mode,
+        launched: false,
+        steers: !groups.steerings.is_empty(),
+        pins: args.pins(),
+        accepts_stalls: accept_stalls,
+    };
     let (request, of) = ((&request, &attached), (targets, &snapshot));
     let effect = effect(request, &queues, of, EFFECT_WATCHED, &mut is_over, &interruption);
     if is_over() {

@@ -133,8 +133,13 @@ fn reverted_after_stall(record: &StallRecord) -> String {
 
 /// The conclusion on one line, as in a journal.
 fn conclusion(payoff: &ModePayoff, attachment: &Attachment, pins: bool, seen: Option<&Snapshot>) -> String {
-    let attached =
-        AttachedMode { mode: payoff.mode, launched: attachment.is_launched(), steers: attachment.steers(), pins };
+    let attached = AttachedMode {
+        mode: payoff.mode,
+        launched: attachment.is_launched(),
+        steers: attachment.steers(),
+        pins,
+        accepts_stalls: attachment.accepts_stalls(),
+    };
     let programs = ProgramArguments::of_selection(attachment.targets().selection()).attached(Some(attached));
     let napis = attachment.queues().map(|step| step.napi).collect();
     let programs = programs.sharing(queue_sharers(attachment.targets(), &napis));

@@ -393,6 +393,7 @@ pub(in crate::commands) fn failure(error: Unanswered) -> Failure {
         Unanswered::PresentDiffers
         | Unanswered::NothingToTry(_)
         | Unanswered::NothingSettable { .. }
+        | Unanswered::JudgesAreTheTraffic(_)
         | Unanswered::NotSteered(_) => Failure::new(Exit::NotSupported, error),
         Unanswered::Helper(HelperError::Journal(error)) => Failure::refused(error),
         Unanswered::Metric(_)

@@ -124,7 +124,7 @@ mod tests {
         let mode = quell_mode::DeliveryMode::default();
         let base = ModePayoff::of(mode, &[], None, None);
         let pid = Pid::new(812).unwrap_or_else(|| unreachable!());
-        let attached = |steers| AttachedMode { mode, launched: false, steers, pins: false };
+        let attached = |steers| AttachedMode { mode, steers, ..AttachedMode::default() };
         let programs = |steers| ProgramArguments::of_pids(&[pid]).attached(Some(attached(steers)));
         let sorted = conclusion(Some(&base), &programs(true), true);
         assert!(!sorted.contains("steered"), "its connections have their queues already: {sorted}");

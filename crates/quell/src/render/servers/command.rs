@@ -12,8 +12,10 @@ use crate::render::client_load;
 use crate::render::payoff::{self, ProgramArguments};
 
 pub(super) fn attached(server: &HostServer) -> Option<AttachedMode> {
-    let HostServer { attached, launched, steered, pinned, can_pin, .. } = *server;
-    attached.map(|mode| AttachedMode { mode, launched, steers: steered, pins: pinned }.where_pinning(can_pin))
+    let HostServer { attached, launched, steered, pinned, accepts_stalls, can_pin, .. } = *server;
+    attached.map(|mode| {
+        AttachedMode { mode, launched, steers: steered, pins: pinned, accepts_stalls }.where_pinning(can_pin)
+    })
 }
 
 pub(super) fn arguments(server: &HostServer) -> ProgramArguments {

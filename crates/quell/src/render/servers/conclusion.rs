@@ -154,16 +154,14 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
         }
         NextStep::Decide { .. } | NextStep::Keep { open: Some(_), .. } => why_again(),
         NextStep::Return { mode, beneath, measured } => {
-            let instead = first.attached.map(|old| format!(" instead of {old}")).unwrap_or_default();
-            let without = match first.attached {
-                Some(old) if *beneath && *mode != DeliveryMode::default() => {
-                    format!(", which its queues have without {old}")
-                }
-                _ => String::new(),
+            let attached = first.attached.unwrap_or_default();
+            let without = match *beneath && *mode != DeliveryMode::default() {
+                true => format!(", which its queues have without {attached},"),
+                false => String::new(),
             };
             let as_measured = as_measured(measured);
             format!(
-                "use {mode}{instead} for {name} {pid}: no compared mode was better than {mode}{without}, {as_measured}"
+                "use {mode}{without} instead of {attached} for {name} {pid}: {attached} was not better, {as_measured}"
             )
         }
         NextStep::Attach { mode, measured, steered } => {

@@ -31,6 +31,7 @@ fn server(name: &str, next: NextStep) -> HostServer {
         launched: false,
         steered: false,
         pinned: false,
+        accepts_stalls: false,
         can_pin: true,
         present: Some(DeliveryMode::default()),
         queue_per_epoll: None,
@@ -323,7 +324,11 @@ fn a_result_without_an_answer_and_one_against_the_attached_mode_have_one_next_co
     let base = back("base", true);
     assert!(base.contains("use base instead of suspend20") && base.ends_with(&detach), "{base}");
     let threaded = back("threaded", true);
-    assert!(threaded.contains("which its queues have without suspend20") && threaded.ends_with(&detach), "{threaded}");
+    assert!(
+        threaded.contains("use threaded, which its queues have without suspend20, instead of suspend20 for")
+            && threaded.ends_with(&detach),
+        "{threaded}"
+    );
     assert!(back("suspend50", false).contains("&& quell attach suspend50"));
 }
 

@@ -73,9 +73,6 @@ pub(crate) struct AppliedReport {
     /// Whether its owner sets queues again that a driver has recreated.
     #[serde(skip)]
     pub(super) is_followed: bool,
-    /// Whether a predicted stall was accepted.
-    #[serde(skip)]
-    pub(super) accepts_stalls: bool,
     /// Command that measures what clients of the programs see.
     #[serde(skip)]
     pub(super) load_command: Option<String>,
@@ -153,7 +150,6 @@ impl AppliedReport {
             parents: Vec::new(),
             attached: AttachedMode::recorded(history),
             is_followed: history.is_followed(),
-            accepts_stalls: history.accepts_stalls,
             load_command: None,
             mixes: false,
             packets_per_s: None,
@@ -206,7 +202,6 @@ impl AppliedReport {
             .judged_by(self.load_command.clone())
             .sharing(self.sharing.clone())
             .mixing(self.mixes)
-            .accepting_stalls(self.accepts_stalls)
             .answered_by(self.measured.clone())
     }
 

@@ -68,6 +68,8 @@ fn the_command_that_measures_an_idle_server_is_its_load() {
     stage.stop_clients();
     stage.begin_here();
     let judge = format!("--latency={}", stage.load("--rate 1K --warm-up 0.1 --seconds 0.5 --figures"));
+    let (code, _, stderr) = run(&stage, &["--modes=base,suspend200", "--dry-run", &judge]);
+    assert!(code == Some(5) && stderr.contains("without --dry-run its requests show the queues"), "{stderr}");
     let (code, stdout, stderr) = run(&stage, &["--modes=base,suspend200", "--budget=30s", "--yes", &judge]);
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stdout.contains("1 queue of") && stdout.contains("p99-us"), "{stdout}");
