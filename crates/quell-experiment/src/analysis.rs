@@ -147,6 +147,12 @@ pub enum WhyUndecided {
         /// Minimum number of requests.
         needed: u32,
     },
+    /// The values have steps that are too large for a verdict.
+    #[error("the values have steps of {:.0} %, so smaller differences are not visible", share * 100.0)]
+    TooCoarse {
+        /// Step as a share of the smaller value.
+        share: f64,
+    },
     /// All values are 0, so there is no ratio.
     #[error("every value is 0, which has no ratio")]
     AllZero,
@@ -385,6 +391,8 @@ struct Statistic {
     blocks: u32,
     is_latency: bool,
     values: LogValues,
+    /// Log ratio up to which the values do not show a difference, because they are measured in steps.
+    blur: f64,
 }
 
 impl Statistic {
@@ -407,7 +415,12 @@ impl Statistic {
         }
         let values = LogValues::new(values).ok_or(WhyUndecided::AllZero)?;
         let is_latency = matches!(criterion, Criterion::Latency { .. });
-        Ok(Self { pair, goal: criterion.goal(), blocks, is_latency, values })
+        let step = match criterion {
+            Criterion::Metric { name, .. } => record.design.steps.get(name).copied(),
+            Criterion::Latency { .. } => None,
+        };
+        let blur = step.map_or(0.0, |step| (step / values.smaller_level()).ln_1p());
+        Ok(Self { pair, goal: criterion.goal(), blocks, is_latency, values, blur })
     }
 
     /// Standardized statistic for the hypothesis that the log ratio is `shift`.
@@ -416,15 +429,19 @@ impl Statistic {
     }
 
     /// Determines the verdict by testing three hypotheses: no difference, and a difference equal to the margin in
-    /// either direction. The result agrees with the interval of [`Self::estimate`], which takes longer to compute.
+    /// either direction, each less what the steps of the values hide. The result agrees with the interval of [`Self::estimate`], which takes longer to compute.
     fn verdict<S>(&self, design: &ExperimentDesign<S>, data: &Blocks<'_>, critical: f64) -> ContrastVerdict {
-        let z = self.z(0.0);
-        if z.abs() > critical {
-            return self.unless_flagged((z < 0.0) == (self.goal == Goal::Lowest), data);
+        let is_lower = self.z(-self.blur) < -critical;
+        if is_lower || self.z(self.blur) > critical {
+            return self.unless_flagged(is_lower == (self.goal == Goal::Lowest), data);
         }
         let margin = design.margin.ln_1p();
-        if self.z(margin) < -critical && self.z(-margin) > critical {
+        let is_within = |margin: f64| self.z(margin) < -critical && self.z(-margin) > critical;
+        if self.blur < margin && is_within(margin - self.blur) {
             return ContrastVerdict::NoDifferenceLargerThan { margin: design.margin };
+        }
+        if self.z(0.0).abs() > critical || is_within(margin) {
+            return WhyUndecided::TooCoarse { share: self.blur.exp_m1() }.into();
         }
         WhyUndecided::IntervalTooWide.into()
     }
@@ -448,8 +465,8 @@ impl Statistic {
         let is_0 = self.values.treatment_is_0();
         RatioEstimate {
             ratio: if is_0 { 0.0 } else { log_ratio.exp() },
-            low: low.filter(|_| !is_0).map_or(0.0, f64::exp),
-            high: high.map(f64::exp),
+            low: low.filter(|_| !is_0).map_or(0.0, |low| (low - self.blur).exp()),
+            high: high.map(|high| (high + self.blur).exp()),
             blocks: self.blocks,
         }
     }

@@ -1,6 +1,8 @@
 //! The design of a switchback experiment, which is fixed before the first slice. The seed alone determines the order of
 //! the slices.
 
+use std::collections::BTreeMap;
+
 use rand::seq::SliceRandom as _;
 use rand_pcg::Pcg64;
 use schemars::JsonSchema;
@@ -95,6 +97,10 @@ pub struct ExperimentDesign<S> {
     pub foreign_cpu_range_max: f64,
     /// Seed that determines the order of the slices.
     pub seed: u64,
+    /// Steps of metrics that are measured in coarse ones, by name, in the unit of the metric. A difference of one step is no
+    /// difference.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub steps: BTreeMap<String, f64>,
 }
 
 /// Why a design is invalid.
@@ -146,6 +152,7 @@ impl<S> ExperimentDesign<S> {
             margin: 0.05,
             foreign_cpu_range_max: 0.1,
             seed,
+            steps: BTreeMap::new(),
         }
     }
 

@@ -128,6 +128,14 @@ impl LogValues {
         self.treatment_is_0
     }
 
+    /// Geometric mean of the values of the treatment, or of the other one, if that is smaller.
+    pub(crate) fn smaller_level(&self) -> f64 {
+        let mean = |sum: f64, count: usize| sum / count as f64;
+        let treatment = mean(self.blocks.iter().map(|block| block.treatment).sum(), self.blocks.len());
+        let against = || self.blocks.iter().flat_map(|block| &block.against);
+        treatment.min(mean(against().sum(), against().count())).exp()
+    }
+
     /// Log ratio at which the statistic is 0, which is the estimate of Hodges and Lehmann.
     pub(crate) fn estimate(&self) -> f64 {
         let differences = self

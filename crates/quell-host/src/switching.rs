@@ -153,7 +153,20 @@ impl SwitchPlan {
     pub fn new(snapshot: &Snapshot, targets: &Targets, modes: &[DeliveryMode]) -> Self {
         let pids = targets.pids();
         let request = |mode: &DeliveryMode| AttachRequest { mode: *mode, epolls: EpollsSetBy::Attachment };
-        let plans: Vec<AttachPlan> = modes.iter().map(|mode| plan(snapshot, None, &pids, &request(mode))).collect();
+        Self::of_plans(modes, modes.iter().map(|mode| plan(snapshot, None, &pids, &request(mode))).collect())
+    }
+
+    /// The same with queues from which the programs do not receive yet, and connections that they accept later can come.
+    #[must_use]
+    pub fn with_later_queues(snapshot: &Snapshot, targets: &Targets, modes: &[DeliveryMode]) -> Self {
+        let mut plans = Self::new(snapshot, targets, modes).plans;
+        for (plan, mode) in plans.iter_mut().zip(modes) {
+            plan.add_later_queues(snapshot, &targets.pids(), mode);
+        }
+        Self::of_plans(modes, plans)
+    }
+
+    fn of_plans(modes: &[DeliveryMode], plans: Vec<AttachPlan>) -> Self {
         let mut switched = Self {
             modes: modes.to_vec(),
             queues: queues(&plans),

@@ -254,6 +254,10 @@ pub(crate) fn open_gains<'a>(standings: impl Iterator<Item = (&'a str, &'a Stand
 fn is_worth_time(reason: WhyUndecided) -> bool {
     !matches!(
         reason,
-        WhyUndecided::TreatmentDropped | WhyUndecided::AllZero | WhyUndecided::RequestsFail | WhyUndecided::Saturated
+        WhyUndecided::TreatmentDropped
+            | WhyUndecided::AllZero
+            | WhyUndecided::TooCoarse { .. }
+            | WhyUndecided::RequestsFail
+            | WhyUndecided::Saturated
     )
 }

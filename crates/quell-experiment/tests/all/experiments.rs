@@ -1,6 +1,7 @@
 //! Experiments on simulated subjects: the order of calls, failures, and the differences that are found. They use no
 //! clock and do not depend on the kernel.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::ControlFlow;
 
@@ -192,6 +193,23 @@ fn verdict(analysis: &SwitchbackAnalysis, treatment: &str, criterion: &Criterion
 
 fn undecided(reason: WhyUndecided) -> ContrastVerdict {
     ContrastVerdict::Undecided { reason }
+}
+
+#[test]
+fn steps_of_a_metric_hide_differences_that_are_not_larger() {
+    let of = |cpu_of_treatment, step| {
+        let design = design(vec![treatment("other", cpu_of_treatment, 1.0)], 3);
+        let steps = BTreeMap::from([("cpu".to_owned(), step)]);
+        let design = ExperimentDesign { criteria: vec![cpu()], steps, margin: 0.15, ..design };
+        let analysis = finished(&mut Simulated::new(3), design).analysis;
+        (verdict(&analysis, "other", &cpu()), analysis.contrasts[0].estimate.unwrap())
+    };
+    let is_too_coarse = |verdict| matches!(verdict, ContrastVerdict::Undecided { reason: WhyUndecided::TooCoarse { share } } if share > 0.1);
+    assert_eq!(of(0.7, 0.01).0, ContrastVerdict::Better);
+    let (verdict, estimate) = of(0.7, 8.0);
+    assert!(is_too_coarse(verdict) && estimate.low < 0.6 && estimate.high.unwrap() > 1.0, "{verdict:?} {estimate:?}");
+    assert_eq!(of(1.0, 0.01).0, ContrastVerdict::NoDifferenceLargerThan { margin: 0.15 });
+    assert!(is_too_coarse(of(1.0, 8.0).0));
 }
 
 #[test]

@@ -47,12 +47,13 @@ pub use queues::{see_the_events, strace_of_waits};
 pub use setting::are_owned;
 pub use sharing::{EPOLL_MIXES_NAPIS, mixes_queues, observed_to_mix, unpolled_queues};
 pub(crate) use sharing::{UDP_ON_SEVERAL_QUEUES, queue_per_udp_socket};
+pub(crate) use sorting::{
+    CONNECTIONS_THAT_SPREAD, can_be_pinned, can_come_to_mix, expected_device, lacking, modes_without_epolls,
+    next_will_mix, receiving_devices,
+};
 pub use sorting::{
     LackingCpus, QueuePerEpoll, STEERED, are_attached, are_placed, are_steered, cpus_lacking_for_pollers, name_mode,
-    one_queue_if_attached, will_mix, workers_can_be_pinned,
-};
-pub(crate) use sorting::{
-    can_be_pinned, can_come_to_mix, expected_device, lacking, modes_without_epolls, next_will_mix, receiving_devices,
+    one_queue_if_attached, set_instead, will_mix, workers_can_be_pinned,
 };
 pub(crate) use starved::starved_program;
 pub use text::time_text;

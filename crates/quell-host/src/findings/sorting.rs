@@ -122,7 +122,7 @@ impl QueuePerEpoll {
 }
 
 /// RSS spreads so many connections over two queues in 99 of 100 cases. If all came from one queue, a rule sends them there.
-const CONNECTIONS_THAT_SPREAD: usize = 8;
+pub(crate) const CONNECTIONS_THAT_SPREAD: usize = 8;
 
 /// What these processes lack so that each of their epolls gets the connections of one queue, if their next connections
 /// will come from several queues to one epoll. Absent if that has happened already.
@@ -387,6 +387,19 @@ pub fn are_attached(findings: &mut [Finding], programs: &BTreeMap<Pid, AttachedM
     }
 }
 
+/// Replaces the attached mode of this program by another one in commands that set it again.
+pub fn set_instead(findings: &mut [Finding], program: Pid, better: DeliveryMode) {
+    let program = program.to_string();
+    for fix in findings.iter_mut().flat_map(|finding| &mut finding.fix) {
+        if let Fix::Mode { command, .. } = fix
+            && command.programs == program
+            && command.attached.is_some_and(|attached| command.mode == Some(attached.mode))
+        {
+            command.mode = Some(better);
+        }
+    }
+}
+
 /// Names the mode of a plan in the commands of its findings. A mode that would poll one of several queues of an epoll is set
 /// only after the connections are sorted.
 pub fn name_mode(findings: &mut [Finding], planned: &DeliveryMode) {
@@ -463,5 +476,22 @@ mod tests {
         assert_eq!(advice(&host), "quell attach MODE 4242 --steer --pin --follow", "the other queue has one");
         without_irq(&mut host, 2);
         assert_eq!(advice(&host), "quell attach MODE 4242 --steer --follow");
+    }
+
+    #[test]
+    fn a_mode_that_was_found_worse_is_not_set_again() {
+        let host = Snapshot::parse(include_bytes!("../../tests/fixtures/healthy.json")).unwrap();
+        let attached = AttachedMode { mode: "suspend20".parse().unwrap(), ..AttachedMode::default() };
+        let command = |word: &str| {
+            let mode = word.parse().unwrap();
+            ModeCommand::of_pids(Some(mode), [&host.processes[0].pid]).if_attached(&attached)
+        };
+        let fix = |command| Fix::Mode { first: String::new(), command, otherwise: None };
+        let mut findings = crate::findings::examine(&host, None).findings;
+        findings.truncate(1);
+        findings[0].fix = vec![fix(command("suspend20")), fix(command("defer20"))];
+        set_instead(&mut findings, host.processes[0].pid, DeliveryMode::default());
+        let texts: Vec<String> = findings[0].fix.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, ["quell detach 4242", "quell detach 4242 && quell attach defer20 4242"]);
     }
 }

@@ -17,6 +17,7 @@ mod causes_on_the_kernel;
 mod finding_texts;
 mod findings;
 mod findings_on_the_kernel;
+mod later_queues;
 mod local_servers;
 mod measured_modes;
 mod owned_settings;

@@ -15,6 +15,8 @@ const P99_9: &str = "p99.9-us";
 /// Upper limits of believable values: a day, and 10¹² requests or requests per second.
 const TIME_MAX_US: f64 = 86_400e6;
 const COUNT_MAX: f64 = 1e12;
+/// Steps of a histogram of HdrHistogram whose smallest value is 10 µs. Those of higher values are at most 0.1 % of them.
+const HDR_STEP_US: f64 = 8.0;
 const S: f64 = 1e6;
 const MS: f64 = 1e3;
 
@@ -30,6 +32,8 @@ pub struct LoadTool {
     per_test: Option<&'static str>,
     /// µs per unit of the times that it prints without a unit. `None` if it always prints one.
     unit_us: Option<f64>,
+    /// Steps of its times, in µs. `None` if they are fine, or given by the user.
+    step_us: Option<f64>,
     /// Patterns of lines, and the meaning of each captured word. The first pattern that matches a line counts.
     lines: &'static [(&'static str, &'static [Meaning])],
     /// Start of the line with the names of columns, and of the line with their values.
@@ -81,6 +85,7 @@ static TOOLS: &[LoadTool] = &[
         begins: "Running * test @ *",
         per_test: None,
         unit_us: None,
+        step_us: None,
         lines: &[
             ("? requests in *", &[Requests]),
             ("Requests/sec: ?", &[RequestsPerSecond]),
@@ -97,15 +102,17 @@ static TOOLS: &[LoadTool] = &[
         begins: "Success rate: *%",
         per_test: None,
         unit_us: None,
+        step_us: None,
         lines: OF_HEY,
         table: None,
     },
     LoadTool {
         name: "hey",
-        percentiles: "hey prints times in steps of 0.1 ms: use oha or wrk --latency",
+        percentiles: "hey prints p99 from 100 requests on: let it run for longer; its times have steps of 0.1 ms, those of oha do not",
         begins: "Slowest: * secs",
         per_test: None,
         unit_us: Some(S),
+        step_us: Some(100.0),
         lines: OF_HEY,
         table: None,
     },
@@ -115,6 +122,7 @@ static TOOLS: &[LoadTool] = &[
         begins: "finished in * ? req/s",
         per_test: None,
         unit_us: None,
+        step_us: None,
         lines: &[
             ("finished in * ? req/s", &[RequestsPerSecond]),
             ("requests: * total * started ? done * succeeded ? failed", &[Requests, Errors]),
@@ -129,6 +137,7 @@ static TOOLS: &[LoadTool] = &[
         begins: "====== * ======",
         per_test: Some("====== * ======"),
         unit_us: Some(MS),
+        step_us: Some(HDR_STEP_US),
         lines: &[
             ("? requests completed in *", &[Requests]),
             ("throughput summary: ? requests per second", &[RequestsPerSecond]),
@@ -141,6 +150,7 @@ static TOOLS: &[LoadTool] = &[
         begins: "\"test\",\"rps\"*",
         per_test: Some("\"*"),
         unit_us: Some(MS),
+        step_us: Some(HDR_STEP_US),
         lines: &[],
         table: Some(("\"test\"", "")),
     },
@@ -150,6 +160,7 @@ static TOOLS: &[LoadTool] = &[
         begins: "*: ? requests per second",
         per_test: Some("*: ? requests per second"),
         unit_us: Some(MS),
+        step_us: Some(HDR_STEP_US),
         lines: &[
             ("*: ? requests per second p50=?", &[RequestsPerSecond, Time(P50)]),
             ("*: ? requests per second", &[RequestsPerSecond]),
@@ -162,6 +173,7 @@ static TOOLS: &[LoadTool] = &[
         begins: "ALL STATS",
         per_test: None,
         unit_us: Some(MS),
+        step_us: Some(HDR_STEP_US),
         lines: &[],
         table: Some(("Type", "Totals")),
     },
@@ -171,6 +183,7 @@ static TOOLS: &[LoadTool] = &[
         begins: "Statistics:",
         per_test: None,
         unit_us: Some(S),
+        step_us: None,
         lines: &[
             ("Queries completed: ?", &[Requests]),
             ("Queries lost: ?", &[Errors]),
@@ -190,6 +203,7 @@ static TOOLS: &[LoadTool] = &[
         begins: "Aggregated Function Time : count *",
         per_test: None,
         unit_us: Some(S),
+        step_us: None,
         lines: &[
             ("Aggregated Function Time : count * avg ?", &[Time(MEAN)]),
             (">= * <= ?", &[FirstBucket]),
@@ -208,6 +222,15 @@ static TOOLS: &[LoadTool] = &[
 pub struct ToolFigures {
     pub tool: &'static LoadTool,
     pub figures: PrintedFigures,
+}
+
+impl ToolFigures {
+    /// Steps of those of its times that are coarse.
+    #[must_use]
+    pub fn steps(&self) -> BTreeMap<String, f64> {
+        let times = self.figures.keys().filter(|name| [MEAN, P50, P99, P99_9].contains(&name.as_str()));
+        self.tool.step_us.map(|us| times.map(|name| (name.clone(), us)).collect()).unwrap_or_default()
+    }
 }
 
 /// Parses the output of a load generator. `None` if it is not recognised.

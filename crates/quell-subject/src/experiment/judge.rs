@@ -32,6 +32,8 @@ pub type PrintedFigures = BTreeMap<String, f64>;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct JudgeOutcome {
     pub figures: PrintedFigures,
+    /// Steps of figures that are printed in coarse ones.
+    pub steps: BTreeMap<String, f64>,
     /// For each judge without a figure of latency: the figures that it printed, and how to make it print latency.
     pub without_latency: Vec<String>,
 }
@@ -207,8 +209,9 @@ impl Judges {
         let mut outcome = JudgeOutcome::default();
         for (output, RunningJudge { judge, prefix, .. }) in printed.into_iter().zip(&running) {
             outcome.without_latency.extend(output.why_without_latency(judge));
-            let named = output.figures.into_iter().map(|(name, value)| (format!("{prefix}{name}"), value));
-            outcome.figures.extend(named);
+            let named = |(name, value)| (format!("{prefix}{name}"), value);
+            outcome.steps.extend(output.steps.into_iter().map(named));
+            outcome.figures.extend(output.figures.into_iter().map(named));
         }
         Ok(Some(outcome))
     }
@@ -323,6 +326,7 @@ pub fn parse(text: &str) -> Result<PrintedFigures, String> {
 #[derive(Debug, PartialEq)]
 struct JudgeOutput {
     figures: PrintedFigures,
+    steps: BTreeMap<String, f64>,
     /// How to make the load generator print percentiles, if it is a known one.
     percentiles: Option<&'static str>,
 }
@@ -333,7 +337,11 @@ impl JudgeOutput {
     /// used.
     fn parse(text: &str) -> Result<Self, String> {
         if let Some(figures) = tool_figures(text) {
-            return figures.map(|ToolFigures { tool, figures }| Self { figures, percentiles: Some(tool.percentiles) });
+            let of_tool = |found: ToolFigures| {
+                let (steps, percentiles) = (found.steps(), Some(found.tool.percentiles));
+                Self { figures: found.figures, steps, percentiles }
+            };
+            return figures.map(of_tool);
         }
         let mut figures = BTreeMap::new();
         for line in text.lines().map(str::trim) {
@@ -353,7 +361,7 @@ impl JudgeOutput {
                 "{} lines contain a name and a number, at most {FIGURES_MAX} can be compared",
                 figures.len()
             )),
-            None => Ok(Self { figures, percentiles: None }),
+            None => Ok(Self { figures, steps: BTreeMap::new(), percentiles: None }),
         }
     }
 

@@ -78,15 +78,16 @@ impl Preview {
     /// # Errors
     /// Fails if the snapshot cannot be taken.
     pub fn of(targets: &Targets, modes: &[DeliveryMode]) -> Result<Self, TakeError> {
-        Ok(Self::new(observe_programs(&targets.pids())?, targets, modes))
+        let snapshot = observe_programs(&targets.pids())?;
+        let plan = SwitchPlan::new(&snapshot, targets, modes);
+        Ok(Self::new(snapshot, plan, targets))
     }
 
-    /// Plans the settings of each mode from a snapshot of the host.
+    /// The settings of each mode that were planned from this snapshot of the host.
     #[must_use]
-    pub fn new(snapshot: Snapshot, targets: &Targets, modes: &[DeliveryMode]) -> Self {
-        let mut plan = SwitchPlan::new(&snapshot, targets, modes);
+    pub fn new(snapshot: Snapshot, mut plan: SwitchPlan, targets: &Targets) -> Self {
         plan.poller_cpus = server_side::watched(&snapshot, &targets.pids(), &plan.napis()).server_cpus;
-        for (mode, impossible) in modes.iter().zip(&mut plan.impossible) {
+        for (mode, impossible) in plan.modes.iter().zip(&mut plan.impossible) {
             let why = why_no_poller(mode, &plan.poller_cpus, plan.queues.len());
             impossible.extend(why.map(|reason| AttachObstacle { what: format!("set {mode}"), reason }));
         }
@@ -200,7 +201,7 @@ pub fn run_command(
     outcome.without_latency.iter().for_each(|why| follow(SubjectStep::Note(why)));
     let work = if request.judges.counts_requests(&outcome.figures) { Work::Request } else { Work::Packet };
     let criteria = load.map_or_else(|| figures::criteria_of_judge(&outcome.figures, work), criteria);
-    let mut design = design(&request.modes, criteria, request.timing, 1);
+    let mut design = ExperimentDesign { steps: outcome.steps, ..design(&request.modes, criteria, request.timing, 1) };
     // A published experiment has many parts, so a part on a busy machine rather has too few slices for an interval.
     if generator.is_none() {
         let planned_ms = design.budget_ms;

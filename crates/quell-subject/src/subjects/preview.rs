@@ -15,8 +15,6 @@ use crate::experiment::judge::{Judges, RunningJudge};
 const TRAFFIC_WITHIN: Duration = Duration::from_secs(10);
 /// Interval between two snapshots while no packets have arrived.
 const LOOK_AGAIN: Duration = Duration::from_millis(300);
-/// Interval between two snapshots while the judges run.
-const LOOK_BESIDE_JUDGES: Duration = Duration::from_millis(100);
 
 /// Takes a snapshot and plans modes.
 pub(super) type Look<'a> = &'a dyn Fn() -> Result<Preview, Unanswered>;
@@ -42,16 +40,19 @@ pub(super) fn preview(look: Look<'_>, has_load: bool, stopped: &dyn Fn() -> bool
 pub(super) struct Judging<'a> {
     pub(super) judges: &'a Judges,
     pub(super) slice_ms: u32,
+    pub(super) is_dry_run: bool,
     pub(super) stopped: &'a dyn Fn() -> bool,
 }
 
 impl Judging<'_> {
-    /// If the programs have no traffic, the judges are their load. Returns whether that is so. Otherwise the queues of the
-    /// judges are added to those of the traffic.
+    /// If the programs have no traffic, the judges are their load. Returns whether that is so.
     pub(super) fn preview(&self, look: Look<'_>) -> Result<(Preview, bool), Unanswered> {
         match preview(look, false, self.stopped) {
+            Err(Unanswered::Switch(SwitchError::NothingToSwitch(cause))) if self.is_dry_run => {
+                Err(Unanswered::JudgesAreTheTraffic(cause))
+            }
             Err(Unanswered::Switch(SwitchError::NothingToSwitch(_))) => Ok((self.as_load(look)?, true)),
-            previewed => Ok((self.with_their_queues(previewed?, look)?, false)),
+            previewed => Ok((previewed?, false)),
         }
     }
 
@@ -66,27 +67,5 @@ impl Judging<'_> {
             look()
         };
         preview(&look, true, self.stopped)
-    }
-
-    /// The preview with most queues during a run of the judges, if the devices have other queues than those of the traffic.
-    fn with_their_queues(&self, mut preview: Preview, look: Look<'_>) -> Result<Preview, Unanswered> {
-        let used = preview.plan.napis();
-        let has_others = preview.snapshot.devices.iter().any(|device| {
-            let its = || device.napis.known_elements().map(|napi| used.contains(&napi.id));
-            its().any(|is_used| is_used) && its().any(|is_used| !is_used)
-        });
-        if !has_others {
-            return Ok(preview);
-        }
-        let deadline = Instant::now() + self.judges.run_max;
-        let mut measuring = self.judges.start(self.slice_ms)?;
-        while !measuring.iter_mut().any(RunningJudge::has_exited) && Instant::now() < deadline && !(self.stopped)() {
-            thread::sleep(LOOK_BESIDE_JUDGES);
-            let seen = look()?;
-            if seen.plan.napis().len() > preview.plan.napis().len() {
-                preview = seen;
-            }
-        }
-        Ok(preview)
     }
 }

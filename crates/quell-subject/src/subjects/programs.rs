@@ -16,7 +16,7 @@ use quell_host::behavior;
 use quell_host::findings::{EPOLL_MIXES_NAPIS, Finding, Severity, are_steered};
 use quell_host::snapshot::Snapshot;
 use quell_host::steer::{SteerRequest, can_pin};
-use quell_host::switching::{BegunSwitching, SwitchError, refuse_queues_of_others};
+use quell_host::switching::{BegunSwitching, SwitchError, SwitchPlan, refuse_queues_of_others};
 use quell_linux::Pid;
 use quell_linux::proc::ProcRoot;
 use quell_mode::{DeliveryMode, ModeKind, Threaded};
@@ -36,7 +36,7 @@ use super::{Answer, HelperError, LoadSource, Operator, Planned, PlannedSubject, 
 use crate::counters::{CpuUse, Instruments, Watched};
 use crate::experiment::clients::RemoteClients;
 use crate::experiment::figures;
-use crate::experiment::judge::{JudgeOutcome, Judges, PrintedFigures};
+use crate::experiment::judge::{JudgeOutcome, Judges};
 use crate::experiment::program::{Programs, Traffic};
 use crate::experiment::{
     ComparisonError, Preview, check_settable, compare, criteria, design, programs_facts, server_side,
@@ -125,8 +125,8 @@ struct Prepared {
     has_load: bool,
     /// Whether the preview has only connections of judges, which end before the first slice.
     is_idle: bool,
-    /// Figures of the first run of the judges.
-    printed: PrintedFigures,
+    /// What the judges printed in their first run.
+    printed: JudgeOutcome,
 }
 
 impl Prepared {
@@ -157,7 +157,8 @@ impl Measurement<'_> {
             Question::Search(_) => None,
         };
         operator.follow(SubjectStep::Doing("observing the programs"));
-        let (mut preview, is_idle) = self.preview(&question, load.has_load)?;
+        let look = || self.look(&question.modes());
+        let (mut preview, is_idle) = self.preview_under_load(&look, load.has_load, question.slice_ms())?;
         refuse_queues_of_others(self.tools.journal, &self.attached, &preview.plan)?;
         let mut stalling = Vec::new();
         let (modes, mut problems) = match &mut question {
@@ -197,7 +198,7 @@ impl Measurement<'_> {
             lengthen_slices(plan, &used, &watched.server_cpus);
         }
         let mut judges_took_ms = first.as_ref().map(|first| first.took_ms as u64);
-        let printed = first.map(|first| first.outcome.figures).unwrap_or_default();
+        let printed = first.map(|first| first.outcome).unwrap_or_default();
         // These connections are not those of the slices, which are steered.
         let is_old = self.spec.placement.steer.is_some() && !self.attached.steers;
         problems.retain(|problem| !(is_old && problem.id == EPOLL_MIXES_NAPIS));
@@ -276,7 +277,7 @@ impl Measurement<'_> {
             }
             Question::Search(plan) => {
                 if let Some(ms) = judges_took_ms {
-                    metrics::of_command(&self.spec.judges, &prepared.printed).check(plan)?;
+                    metrics::of_command(&self.spec.judges, &prepared.printed.figures).check(plan)?;
                     let takes_ms = ms + u64::from(plan.settle_ms);
                     plan.slice_takes_ms = None;
                     plan.slice_takes_ms = Some(takes_ms).filter(|ms| *ms > plan.slice_and_settle_ms());
@@ -294,10 +295,11 @@ impl Measurement<'_> {
         clients: Option<&RemoteClients>,
     ) -> ExperimentDesign<DeliveryMode> {
         let Prepared { modes, present, printed, .. } = prepared;
+        let JudgeOutcome { figures: printed, steps, .. } = printed;
         let work = if self.spec.judges.counts_requests(printed) { Work::Request } else { Work::Packet };
         let criteria = clients
             .map_or_else(|| figures::criteria_of_judge(printed, work), |clients| criteria(clients.offered_load()));
-        let mut design = design(modes, criteria, comparison.timing, 1);
+        let mut design = ExperimentDesign { steps: steps.clone(), ..design(modes, criteria, comparison.timing, 1) };
         let is_present = |treatment: &&mut Treatment<_>| Some(treatment.setting) == *present;
         design.treatments.iter_mut().filter(is_present).for_each(|row| row.name = PRESENT.to_owned());
         if let Some(set) =
@@ -316,7 +318,13 @@ impl Measurement<'_> {
     }
 
     fn preview_of(&self, snapshot: Snapshot, modes: &[DeliveryMode]) -> Preview {
-        let mut preview = Preview::new(snapshot, &self.spec.targets, modes);
+        let targets = &self.spec.targets;
+        // Judges connect anew in each slice.
+        let plan = match self.spec.judges.is_empty() {
+            true => SwitchPlan::new(&snapshot, targets, modes),
+            false => SwitchPlan::with_later_queues(&snapshot, targets, modes),
+        };
+        let mut preview = Preview::new(snapshot, plan, targets);
         preview.plan.accepts_stalls = self.spec.accepts_stalls;
         preview
     }
@@ -439,24 +447,13 @@ impl Measurement<'_> {
         Ok(())
     }
 
-    /// Waits until the queues of the programs are known.
-    fn preview(&self, question: &Question, has_load: bool) -> Result<(Preview, bool), Unanswered> {
-        let modes = question.modes();
-        self.preview_under_load(&|| self.look(&modes), has_load, question.slice_ms())
-    }
-
-    /// Returns, too, whether the programs have no other traffic than that of the judges.
+    /// Waits until the queues of the programs are known. Returns, too, whether they have no other traffic than that of the
+    /// judges.
     fn preview_under_load(&self, look: Look<'_>, has_load: bool, slice_ms: u32) -> Result<(Preview, bool), Unanswered> {
         let ProgramsSpec { judges, is_dry_run, .. } = self.spec;
-        let is_judged = !has_load && !judges.is_empty();
-        if is_judged && !*is_dry_run {
-            return Judging { judges, slice_ms, stopped: self.stopped }.preview(look);
-        }
-        match preview::preview(look, has_load, self.stopped) {
-            Err(Unanswered::Switch(SwitchError::NothingToSwitch(cause))) if is_judged => {
-                Err(Unanswered::JudgesAreTheTraffic(cause))
-            }
-            previewed => Ok((previewed?, false)),
+        match has_load || judges.is_empty() {
+            true => Ok((preview::preview(look, has_load, self.stopped)?, false)),
+            false => Judging { judges, slice_ms, is_dry_run: *is_dry_run, stopped: self.stopped }.preview(look),
         }
     }
 

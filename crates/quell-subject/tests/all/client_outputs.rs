@@ -263,6 +263,15 @@ fn http_server() -> SocketAddr {
 }
 
 #[test]
+fn times_of_some_clients_have_steps() {
+    let steps = |text| tool_figures(text).expect("recognised").unwrap().steps();
+    let of = |us| BTreeMap::from(["p50-us", "p99-us"].map(|name| (name.to_owned(), us)));
+    assert_eq!(steps(recording!("hey.txt")), of(100.0));
+    assert_eq!(steps(recording!("redis-benchmark-csv.txt")), of(8.0));
+    assert!(steps(recording!("wrk.txt")).is_empty() && steps(recording!("oha.txt")).is_empty());
+}
+
+#[test]
 fn clients_of_packages_print_what_is_parsed() {
     let http = http_server();
     let all = ["errors", "p50-us", "p99-us", "requests", "requests-per-s"];

@@ -17,7 +17,7 @@ use quell_host::attach::placement::mark_attached_filters;
 use quell_host::attach::views::with_queue_sharers;
 use quell_host::behavior::{self, Behavior, ReadQueues};
 use quell_host::findings::{self, FindingsReport, Rule, Severity};
-use quell_host::servers::{self, EarlierAnswers, HostServer, Known, LocalServer};
+use quell_host::servers::{self, EarlierAnswers, HostServer, Known, LocalServer, NextStep};
 use quell_host::snapshot::{self, Process, Snapshot, SnapshotScope};
 use quell_linux::proc::ProcRoot;
 use quell_linux::process::is_root;
@@ -225,6 +225,11 @@ impl Diagnosis {
             behavior: behavior.as_ref(),
         };
         let servers = servers::servers(now, before.as_ref(), &known);
+        for server in &servers {
+            if let NextStep::Return { mode, .. } | NextStep::Attach { mode, .. } = server.next {
+                findings::set_instead(&mut report.findings, server.pid, mode);
+            }
+        }
         let local_servers = servers::local_servers(now, &origins);
         Self {
             servers,

@@ -163,7 +163,7 @@ impl fmt::Display for StatusReport {
         for EndRecord { purpose, programs, ended_unix_s, by } in self.history.iter().take(ENDS_SHOWN) {
             let at = utc(*ended_unix_s).map_or_else(|| "at an unknown time".to_owned(), |at| format!("at {at} UTC"));
             let what = on_one_line(&format!("{purpose}{}", to_programs(programs)));
-            writeln!(f, "  {what}: rolled back {at}, by {}", on_one_line(by))?;
+            writeln!(f, "  {what}: ended {at}, by {}", on_one_line(by))?;
         }
         match self.history.len().saturating_sub(ENDS_SHOWN) {
             0 => Ok(()),

@@ -31,7 +31,7 @@ use super::{settings, span, to_programs, unix_s};
 use crate::journals::name_of;
 use crate::output::on_one_line;
 use crate::render::payoff::{self, ProgramArguments};
-use crate::render::{client_load, plan_tree};
+use crate::render::{client_load, measured, plan_tree};
 
 /// Maximum number of lines about what was set.
 const SET_SHOWN: usize = 8;
@@ -217,8 +217,8 @@ impl AppliedReport {
         self.load_command = client_load::judge_in(now, &pids);
         self.mixes = mixes_queues(now, &pids);
         self.attached = self.attached.map(|attached| attached.where_pinning(workers_can_be_pinned(now, &pids)));
-        self.measured = self.attached.zip(self.worst_payoff()).and_then(|(attached, payoff)| {
-            let (packets_per_s, payoff) = (self.packets_per_s, Some(payoff));
+        self.measured = self.attached.and_then(|attached| {
+            let (packets_per_s, payoff) = (self.packets_per_s, self.worst_payoff());
             let judged = JudgedMode { attached, is_planned: false, below: below(&pids), payoff, packets_per_s };
             measured_step(now, &pids, answers, &judged)
         });
@@ -293,7 +293,10 @@ impl AppliedReport {
         if let Some(attached) = wanted.filter(|it| !it.launched && self.effects.iter().any(is_elsewhere)) {
             return Some((payoff::elsewhere(&attached.mode), Some(programs.replace(&attached.mode))));
         }
-        let worst = self.worst_payoff()?;
+        let Some(worst) = self.worst_payoff() else {
+            let step = self.measured.as_ref().filter(|_| self.better().is_some())?;
+            return measured::advice(step, &self.attached?.mode, &programs, "");
+        };
         // The lines of the programs have the figures.
         Some(payoff::advice_with(worst, &programs, ""))
     }

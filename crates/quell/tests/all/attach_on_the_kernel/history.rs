@@ -26,8 +26,7 @@ fn a_mode_that_ended_is_in_the_history_with_the_time_and_the_reason() {
     let said = stage.says(0, &["status"]);
     assert!(said.starts_with("nothing is applied\nhistory:\n  attach suspend200 to memcached"), "{said}");
     assert!(
-        said.contains(": rolled back at 20")
-            && said.contains(" UTC, by `quell detach`, or another SIGTERM to its keeper"),
+        said.contains(": ended at 20") && said.contains(" UTC, by `quell detach`, or another SIGTERM to its keeper"),
         "{said}"
     );
 

@@ -8,6 +8,7 @@ use quell_linux::Pid;
 use quell_linux::pidfd::Signal;
 use quell_linux::process::{Child, Spawn};
 use quell_test_support::small_disk::SmallDisk;
+use serde_json::Value;
 
 use super::stage::{Stage, assert_reported_and_restored, end};
 
@@ -63,20 +64,6 @@ fn a_judge_without_latency_is_reported_and_costs_are_per_packet_because_others_c
 }
 
 #[test]
-fn the_command_that_measures_an_idle_server_is_its_load() {
-    let Some(mut stage) = Stage::enter("bp-idle") else { return };
-    stage.stop_clients();
-    stage.begin_here();
-    let judge = format!("--latency={}", stage.load("--rate 1K --warm-up 0.1 --seconds 0.5 --figures"));
-    let (code, _, stderr) = run(&stage, &["--modes=base,suspend200", "--dry-run", &judge]);
-    assert!(code == Some(5) && stderr.contains("without --dry-run its requests show the queues"), "{stderr}");
-    let (code, stdout, stderr) = run(&stage, &["--modes=base,suspend200", "--budget=30s", "--yes", &judge]);
-    assert_eq!(code, Some(0), "{stderr}");
-    assert!(stdout.contains("1 queue of") && stdout.contains("p99-us"), "{stdout}");
-    stage.assert_as_before();
-}
-
-#[test]
 fn the_queues_of_a_judge_are_switched_beside_those_of_the_clients() {
     let Some(stage) = Stage::enter_on("bp-queues", 2, Duration::ZERO) else { return };
     let load = stage.load("--rate 1K --warm-up 0.1 --seconds 0.5 --figures").replace("-c 4", "-c 32");
@@ -84,6 +71,25 @@ fn the_queues_of_a_judge_are_switched_beside_those_of_the_clients() {
     let (code, _, stderr) = run(&stage, &["--modes=base,defer200", "--budget=30s", "--yes", &judge]);
     assert_eq!(code, Some(0), "{stderr}");
     assert_eq!(stage.result()["subject"]["queues"].as_array().unwrap().len(), 2, "the client uses one: {stderr}");
+    stage.assert_as_before();
+}
+
+#[test]
+fn the_command_that_measures_an_idle_server_is_its_load_on_every_queue_that_its_connections_may_use() {
+    let Some(mut stage) = Stage::enter_on("bp-idle", 2, Duration::ZERO) else { return };
+    stage.stop_clients();
+    stage.begin_here();
+    let load = stage.load("--rate 1K --warm-up 0.1 --seconds 0.5 --figures").replace("-c 4", "-c 1");
+    let judge = format!("--latency={load}");
+    let (code, _, stderr) = run(&stage, &["--modes=base,defer200", "--dry-run", &judge]);
+    assert!(code == Some(5) && stderr.contains("without --dry-run its requests show the queues"), "{stderr}");
+    let (code, stdout, stderr) = run(&stage, &["--modes=base,defer200", "--budget=30s", "--yes", &judge]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stdout.contains("2 queues of") && stdout.contains("p99-us"), "{stdout}");
+    let result = stage.result();
+    let slices = result["experiments"][0]["record"]["slices"].as_array().unwrap();
+    let packets = |slice: &Value| slice["observation"]["metrics"]["packets-per-s"].as_f64().unwrap();
+    assert!(slices.iter().all(|slice| packets(slice) > 0.0), "{slices:?}");
     stage.assert_as_before();
 }
 
