@@ -351,14 +351,20 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let bypass = about.iter().find(|finding| finding.id == WITHOUT_NAPI_ID && finding.severity >= Severity::Warning);
     let is_unclear = payoff.as_ref().is_some_and(|payoff| payoff.pays.is_unclear());
     let to_fix = bypass.filter(|_| is_unclear).or(to_fix);
+    let sharing = QueueSharers::of(&pids, &queues, known.owners, |pid| known.origins.get(&pid)?.parent);
+    let sharers = sharing.iter().flat_map(|sharing| &sharing.programs);
+    // A measurement of a program on the same queues was made without their attachments, too.
+    let below = pids.iter().chain(sharers).find_map(|pid| known.below.get(pid)).copied();
     let setting = MeasuredSetting {
-        below: attached.map(|_| pids.iter().find_map(|pid| known.below.get(pid)).copied().into()),
+        below: (attached.is_some() || sharing.is_some()).then(|| below.into()),
         present: ServerSetting::of(query, &queues, &receiving),
         is_steered,
         can_steer,
         mixing: mixing.as_ref(),
     };
     let present = setting.present.mode();
+    // An attachment of others on its queues is not its own mode.
+    let own = below.filter(|_| sharing.is_some()).or(present);
     let measured = || setting.answered(answers.map_or(&[], Vec::as_slice), load);
     let experiment = pids.iter().find_map(|pid| known.experiments.get(pid));
     let is_one_of = |program: &TargetProgram| {
@@ -386,11 +392,11 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         (None, None, None, None) if is_idle => match (&no_queue, measured()) {
             (Some(NoQueueCause::GroOff { .. }), _) => NextStep::Fix { finding: GRO_OFF_ID },
             // The judge of the measurement was its only client.
-            (_, Answered::By(answer)) => of_unattached(present, can_steer, Answered::By(answer)),
+            (_, Answered::By(answer)) => of_unattached(own, can_steer, Answered::By(answer)),
             (Some(NoQueueCause::NoDatagram), Answered::Missing(_)) => NextStep::AwaitDatagrams,
             (_, Answered::Missing(_)) => NextStep::AwaitClients,
         },
-        (None, None, None, None) => of_unattached(present, can_steer, measured()),
+        (None, None, None, None) => of_unattached(own, can_steer, measured()),
     };
     let its_fix =
         |id| about.iter().find(|finding| finding.id == id).and_then(|finding| Some(finding.fix.first()?.text()));
@@ -424,7 +430,7 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         warnings: count(Severity::Warning),
         notes: count(Severity::Note),
         payoff,
-        sharing: QueueSharers::of(&pids, &queues, known.owners, |pid| known.origins.get(&pid)?.parent),
+        sharing,
         suspension,
         processes: pids.into_iter().collect(),
         next,

@@ -13,11 +13,14 @@ use crate::snapshot::query::SnapshotQuery;
 use crate::snapshot::{Device, Snapshot, SnapshotNapi, SocketState, arrival};
 
 impl AttachPlan {
-    /// Adds the queues from which the next connections can come. Those with other settings than the queues in use are left
-    /// alone: a mode would not replace the same values there.
+    /// Adds the queues from which the next connections can come to a plan that has queues. Those with other settings than
+    /// the queues in use are left alone: a mode would not replace the same values there.
     pub fn add_later_queues(&mut self, snapshot: &Snapshot, targets: &BTreeSet<Pid>, mode: &DeliveryMode) {
         let query = SnapshotQuery::new(snapshot, None);
         let planned: BTreeSet<NapiId> = self.queues().map(|step| step.napi).collect();
+        if planned.is_empty() {
+            return;
+        }
         for (device, napi) in later_queues(&query, targets) {
             if !planned.contains(&napi.id) {
                 self.add_queue(&query, device, napi, mode);

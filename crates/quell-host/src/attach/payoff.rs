@@ -73,10 +73,7 @@ pub enum DoesItPay {
         break_even_packets_per_s: Option<u64>,
     },
     /// Only if it lowers latency: its polls cost about as much CPU time as interrupts would.
-    NearBreakEven {
-        /// The packet rate is too uncertain to tell whether `base` or this mode needs fewer polls.
-        beside: DeliveryMode,
-    },
+    NearBreakEven,
     /// `base` does not change polls.
     ChangesNothing,
     /// It is in effect, and only a measurement shows whether it pays.
@@ -113,7 +110,7 @@ impl DoesItPay {
             Self::LacksCpus(_) => "lacks-cpus",
             Self::NothingToGain(_) => "nothing-to-gain",
             Self::CostsCpuTime { .. } => "costs-cpu-time",
-            Self::NearBreakEven { .. } => "near-break-even",
+            Self::NearBreakEven => "near-break-even",
             Self::ChangesNothing => "changes-nothing",
             Self::MeasureToKnow => "measure-to-know",
             Self::CannotTell => "cannot-tell",
@@ -130,7 +127,7 @@ impl DoesItPay {
     /// Whether counters show that the mode does not pay, or only by latency.
     #[must_use]
     pub fn costs(&self) -> bool {
-        self.is_no() || matches!(self, Self::CostsCpuTime { .. } | Self::NearBreakEven { .. })
+        self.is_no() || matches!(self, Self::CostsCpuTime { .. })
     }
 
     /// Whether the mode does not pay, without a measurement.
@@ -180,7 +177,7 @@ impl ModePayoff {
             (Some(PollCost::Above { instead }), None, None, None) => {
                 DoesItPay::CostsCpuTime { instead, break_even_packets_per_s: break_even_packets_per_s(&mode) }
             }
-            (Some(PollCost::Uncertain { beside }), None, None, None) => DoesItPay::NearBreakEven { beside },
+            (Some(PollCost::Uncertain), None, None, None) => DoesItPay::NearBreakEven,
             _ if is(|verdict| matches!(verdict, ModeVerdict::InEffect(_))) => DoesItPay::MeasureToKnow,
             _ if queues.iter().all(|(seen, _)| seen.has_few_packets()) => DoesItPay::TooFewPackets,
             _ => DoesItPay::CannotTell,
@@ -210,7 +207,7 @@ impl ModePayoff {
     /// Whether it saves no CPU time, and no lower latency repays that, because its timer delays packets and nobody polls.
     #[must_use]
     pub fn only_delays(&self) -> bool {
-        matches!(self.pays, DoesItPay::CostsCpuTime { .. } | DoesItPay::NearBreakEven { .. })
+        matches!(self.pays, DoesItPay::CostsCpuTime { .. } | DoesItPay::NearBreakEven)
             && matches!(self.mode.kind(), ModeKind::Defer { .. })
     }
 
@@ -253,7 +250,7 @@ enum PollCost {
     /// They are more, and this mode needs fewer.
     Above { instead: DeliveryMode },
     /// The packet rate is too uncertain to tell whether `base` or this mode needs fewer.
-    Uncertain { beside: DeliveryMode },
+    Uncertain,
 }
 
 impl PollCost {
@@ -275,19 +272,19 @@ impl PollCost {
         let gap_ns = seen.for_ns as f64 / seen.packets as f64;
         let [rarer, denser] = [1.0 + uncertainty, 1.0 - uncertainty].map(|part| with_fewer_polls(mode, gap_ns * part));
         let is_near = of_break_even <= 1.0 + uncertainty;
-        Some(match denser == base {
-            true if is_near => Self::Uncertain { beside: *mode },
-            false if is_near || rarer == base => Self::Uncertain { beside: denser },
-            _ => Self::Above { instead: rarer },
+        Some(match is_near || denser != base && rarer == base {
+            true => Self::Uncertain,
+            false => Self::Above { instead: rarer },
         })
     }
 
     fn rank(&self) -> (bool, bool, u64) {
-        let (is_uncertain, mode) = match self {
-            Self::Above { instead } => (false, instead),
-            Self::Uncertain { beside } => (true, beside),
-        };
-        (is_uncertain, *mode == DeliveryMode::default(), mode.napi().gro_flush_timeout_ns)
+        match self {
+            Self::Above { instead } => {
+                (false, *instead == DeliveryMode::default(), instead.napi().gro_flush_timeout_ns)
+            }
+            Self::Uncertain => (true, false, 0),
+        }
     }
 }
 
@@ -348,7 +345,7 @@ mod tests {
             DoesItPay::LacksCpus(LackingCpus { cpus: 2, queues: 2, workers: 2 }),
             DoesItPay::NothingToGain(OwnWork { cpu_ns_per_packet: 2_000_000 }),
             DoesItPay::CostsCpuTime { instead: DeliveryMode::default(), break_even_packets_per_s: None },
-            DoesItPay::NearBreakEven { beside: DeliveryMode::default() },
+            DoesItPay::NearBreakEven,
             DoesItPay::ChangesNothing,
             DoesItPay::MeasureToKnow,
             DoesItPay::CannotTell,

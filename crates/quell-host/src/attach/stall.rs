@@ -28,7 +28,7 @@ const UNPOLLED_MAX: Duration = Duration::from_secs(1);
 /// poll causes up to `defer-hard-irqs` timer polls.
 const PATIENCE_MAX: Duration = Duration::from_secs(1);
 /// Stalls within [`STALLS_WITHIN`] after which a mode is reverted.
-const STALLS_MAX: usize = 3;
+pub const STALLS_MAX: usize = 3;
 const STALLS_WITHIN: Duration = Duration::from_secs(10);
 
 /// A queue whose interrupt a mode suspends.

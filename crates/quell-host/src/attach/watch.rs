@@ -236,7 +236,7 @@ impl EffectWatch {
     /// Records whether the mode pays. Returns whether it has to be reported.
     fn is_news(&mut self, payoff: &ModePayoff) -> bool {
         let pays = discriminant(&payoff.pays);
-        let is_open = payoff.pays.is_unclear() || matches!(payoff.pays, DoesItPay::NearBreakEven { .. });
+        let is_open = payoff.pays.is_unclear() || matches!(payoff.pays, DoesItPay::NearBreakEven);
         !is_open && self.pays.replace(pays) != Some(pays)
     }
 }

@@ -42,6 +42,7 @@ pub use markdown::markdown;
 pub(crate) use missing_queue::link_up;
 pub use missing_queue::{MISSING_QUEUE_ID, add_missing_queues};
 pub use node::Node;
+pub use polling::bypassing;
 pub(crate) use polling::{WITHOUT_NAPI_ID, fix_of_bypass};
 pub use queues::{see_the_events, strace_of_waits};
 pub use setting::are_owned;

@@ -357,6 +357,9 @@ fn advice_of_waits(
     waits: &EpollWaits,
 ) -> &'static str {
     const EMPTY_ONE_OF: u64 = 4;
+    if behavior.not_counted.is_none() && waits.zero.saturating_add(waits.sleeping) == 0 {
+        return "look again at a lower load, at which the program handles the events of one call sooner";
+    }
     let is_called_if_ready = query.outer(epoll).is_some() || waits.polled > 0 || waits.sleeping_elsewhere > 0;
     let is_drained = behavior.not_counted.is_none()
         && waits.zero_empty * EMPTY_ONE_OF >= waits.zero
@@ -414,8 +417,11 @@ fn of_waits(
     }
     let sleeps_elsewhere = waits.busy * 2 < behavior.waits_observed;
     if waits.zero < if outer.is_some() || sleeps_elsewhere { CALLS_OF_RESTING_MIN } else { CALLS_MIN } {
-        let few = format!("{} in {time}: too few to tell whether a thread sleeps in it", counted(waits.zero, "call"));
-        return Some((Severity::Warning, few));
+        let why = match waits.zero.saturating_add(waits.sleeping) {
+            0 => "its threads handle events of one call for longer, as under overload, or work elsewhere",
+            _ => "too few to tell whether a thread sleeps in it",
+        };
+        return Some((Severity::Warning, format!("{} in {time}: {why}", counted(waits.zero, "call"))));
     }
     let calls = match waits.sleeping {
         0 => format!("all {} in {time} had timeout 0", counted(waits.zero, "call")),

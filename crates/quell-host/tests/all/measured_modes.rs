@@ -7,8 +7,10 @@ use quell_host::attach::payoff::{DoesItPay, ModePayoff};
 use quell_host::servers::{
     EarlierAnswer, EarlierAnswers, EarlierVerdict, JudgedMode, NextStep, OpenQuestion, OwnLoad, measured_step,
 };
+use quell_mode::NapiAttribute;
 use serde_json::{Value, json};
 
+use crate::owned_settings::of_program;
 use crate::servers::{Facts, answer, attached, only, pid, plain};
 use crate::snapshots::{healthy, set, snapshot};
 
@@ -64,6 +66,9 @@ fn lost_settings_are_set_again_unless_a_measurement_found_the_mode_worse() {
     let undecided = |worse| step(EarlierAnswer { verdict: verdict(), worse, ..answer(None) }, &in_force);
     assert!(matches!(undecided(Vec::new()), Some(NextStep::Decide { .. })));
     assert!(matches!(undecided(vec![in_force.mode]), Some(NextStep::Return { beneath: true, .. })));
+    let near = ModePayoff { pays: DoesItPay::NearBreakEven, ..in_force.clone() };
+    let near = step(EarlierAnswer { verdict: verdict(), ..answer(None) }, &near);
+    assert!(matches!(near, Some(NextStep::Decide { .. })), "as a little above break-even: {near:?}");
 }
 
 #[test]
@@ -118,6 +123,22 @@ fn an_answer_counts_while_the_settings_without_an_attachment_are_those_that_it_w
     assert!(matches!(on_attached(Some("base")), NextStep::Keep { .. }));
     assert!(matches!(on_attached(None), NextStep::Keep { .. }), "unknown");
     assert_eq!(on_attached(Some("threaded")), NextStep::Check);
+}
+
+#[test]
+fn beside_an_attached_program_an_answer_counts_that_was_measured_without_that_attachment() {
+    let mut host = plain();
+    let values = [("defer-hard-irqs", 100), ("gro-flush-timeout-ns", 200_000)];
+    for (napi, (setting, value)) in [0, 1].into_iter().flat_map(|napi| values.map(|value| (napi, value))) {
+        set(&mut host, &format!("/devices/0/napis/{napi}/{setting}"), json!(value));
+    }
+    let next = |owners| {
+        only(&host, &Facts { measured: vec![answer(None)], below: Some("base"), owners, ..Facts::default() }).next
+    };
+    let neighbour = of_program(7, "defer200", &[(NapiAttribute::GroFlushTimeout, 200_000)], 3);
+    assert!(matches!(next(Vec::new()), NextStep::SettingsChanged { .. }));
+    let beside = next(vec![neighbour]);
+    assert!(matches!(beside, NextStep::Keep { .. }), "{beside:?}");
 }
 
 #[test]

@@ -284,7 +284,7 @@ fn host_settings_of_a_profile_are_changed_in_the_profile() {
 }
 
 /// An attachment of a program with this PID.
-fn of_program(pid: i32, mode: &str, values: &[(NapiAttribute, u64)], at: u64) -> Attached {
+pub(crate) fn of_program(pid: i32, mode: &str, values: &[(NapiAttribute, u64)], at: u64) -> Attached {
     let mut history = attached(mode, queue(values, at));
     history.targets =
         vec![TargetProgram { pid: Pid::new(pid).unwrap(), start_time_ticks: 1, name: "server".to_owned() }];

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::snapshots::{before, healthy, set, snapshot, udp};
 use quell_change::journal::StallRecord;
 use quell_host::attach::AttachedMode;
+use quell_host::attach::attached::Attached;
 use quell_host::attach::payoff::DoesItPay;
 use quell_host::findings::{FixText, QueuePerEpoll, examine, will_mix};
 use quell_host::servers::{
@@ -27,6 +28,8 @@ pub(crate) struct Facts {
     /// Mode of the settings below an attachment.
     pub(crate) below: Option<&'static str>,
     pub(crate) stalls: Vec<StallRecord>,
+    /// Attachments of other programs, of which `below` is then.
+    pub(crate) owners: Vec<Attached>,
     pub(crate) drifted: bool,
     pub(crate) worked_ms: Option<u64>,
     pub(crate) before: Option<Value>,
@@ -83,14 +86,15 @@ fn of(host: &Value, facts: &Facts) -> Vec<HostServer> {
     let (now, earlier) = (snapshot(host), snapshot(facts.before.as_ref().unwrap_or(&before())));
     let origin = |&(child, parent): &(i32, i32)| (pid(child), ProcessOrigin { parent: Some(pid(parent)), place: None });
     let name = host["processes"][0]["name"].as_str().unwrap().to_owned();
+    let attached = facts.owners.first().map_or(pid(4242), |owner| owner.history.targets[0].pid);
     let known = Known {
         drifted: &facts.drifted.then(|| pid(4242)).into_iter().collect(),
-        owners: &[],
+        owners: &facts.owners,
         findings: &examine(&now, Some(&earlier)).findings,
         origins: &facts.parents.iter().map(origin).collect(),
         attached: &facts.attached.iter().map(|&(one, mode)| (pid(one), mode)).collect(),
         experiments: &facts.experiment.iter().map(|by| (pid(4242), pid(*by))).collect(),
-        below: &facts.below.iter().map(|below| (pid(4242), below.parse().unwrap())).collect(),
+        below: &facts.below.iter().map(|below| (attached, below.parse().unwrap())).collect(),
         measured: &BTreeMap::from([((pid(4242), name), facts.measured.clone())]),
         stalls: &facts.stalls,
         polls: &facts.packets_per_s.map(polls).unwrap_or_default(),

@@ -58,9 +58,7 @@ pub(crate) fn run(args: &RevertArgs) -> Result<(), Failure> {
     };
     if args.dry_run {
         let forgotten: Vec<StallRecord> = stalls.iter().filter(|record| is_forgotten(record)).cloned().collect();
-        let left: Vec<Attached> =
-            in_use(&journal).map_err(Failure::refused)?.into_iter().filter(|owner| !is_selected(&owner.path)).collect();
-        return show(chosen(), &left, &forgotten, args.json);
+        return show(&journal, is_selected, &forgotten, args.json);
     }
     // Attachments end before profiles, because they were applied on top of them.
     let mut applied_last = attachments_and_begun_profiles(&journal).map_err(Failure::refused)?;
@@ -222,17 +220,21 @@ fn unknown(name: &str, all: &[Revertible]) -> String {
     )
 }
 
-/// `left` are the owners that are not undone.
-fn show<'a>(
-    chosen: impl Iterator<Item = &'a Revertible>,
-    left: &[Attached],
+/// Prints what undoing the selected journals would restore. `forgotten` are the records of stalls that end with them.
+pub(super) fn show(
+    journal: &Journal,
+    is_selected: impl Fn(&Path) -> bool,
     forgotten: &[StallRecord],
     json: bool,
 ) -> Result<(), Failure> {
+    let all = revertible(journal)?;
+    let chosen = all.iter().filter(|one| is_selected(&one.path));
+    let mut left = in_use(journal).map_err(Failure::refused)?;
+    left.retain(|owner| !is_selected(&owner.path));
     let planned = chosen.filter(|one| !one.is_launched()).map(|one| {
         // A setting that cannot be compared is one that would be restored.
         let gone = one.history.as_ref().and_then(|history| condition(&one.path, history).ok());
-        let kept_for = one.history.iter().flat_map(|history| keep_values(history, &one.path, left));
+        let kept_for = one.history.iter().flat_map(|history| keep_values(history, &one.path, &left));
         let kept_for = kept_for.map(ToString::to_string);
         let gone = gone.map_or(0, |condition| condition.gone);
         PlannedRevert::new(&one.path, one.history.as_ref(), gone, kept_for.collect())

@@ -104,6 +104,8 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
             applied.iter_mut().for_each(|applied| applied.look(snapshot, &answers, below));
         }
     }
+    let stalls = journal().stall_records(&boot_id()?).map_err(Failure::refused)?;
+    applied.iter_mut().for_each(|applied| applied.count_stalls(&stalls));
     let since_boot = Duration::from_nanos(clock::boottime_ns());
     applied.iter_mut().for_each(|applied| applied.leave_new_ones_to_follower(since_boot));
     let listed = journal().list().map_err(Failure::refused)?;
@@ -116,7 +118,6 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
         _ => None,
     });
     let left_behind = recovery::left_behind(&journal()).map_err(Failure::refused)?;
-    let stalls = journal().stall_records(&boot_id()?).map_err(Failure::refused)?;
     let report = StatusReport::new(applied, unusable.collect(), &left_behind, stalls, journal().ends());
     if args.json {
         output::json(&report)?;

@@ -30,6 +30,12 @@ pub(crate) struct ProgramArguments {
     pub(super) mixes: bool,
     /// What a stored measurement says about the attached mode.
     measured: Option<MeasuredStep>,
+    /// Number of their connections whose packets pass no queue.
+    bypassing: usize,
+    /// Number of stalls that were accepted in advance, if they were frequent.
+    stalls: u64,
+    /// Rule of a finding that predicted a stall or delay, which was accepted.
+    predicted: Option<&'static str>,
 }
 
 impl ProgramArguments {
@@ -40,7 +46,18 @@ impl ProgramArguments {
 
     fn named(positional: String, by_option: String) -> Self {
         let (attached, judge, sharing, measured) = (None, None, None, None);
-        Self { positional, by_option, attached, judge, sharing, mixes: false, measured }
+        Self {
+            positional,
+            by_option,
+            attached,
+            judge,
+            sharing,
+            mixes: false,
+            measured,
+            bypassing: 0,
+            stalls: 0,
+            predicted: None,
+        }
     }
 
     pub(crate) fn attached(self, attached: Option<AttachedMode>) -> Self {
@@ -57,6 +74,18 @@ impl ProgramArguments {
 
     pub(crate) fn answered_by(self, measured: Option<MeasuredStep>) -> Self {
         Self { measured, ..self }
+    }
+
+    pub(crate) fn bypassing(self, bypassing: usize) -> Self {
+        Self { bypassing, ..self }
+    }
+
+    pub(crate) fn predicted(self, predicted: Option<&'static str>) -> Self {
+        Self { predicted, ..self }
+    }
+
+    pub(super) fn stalled(self, stalls: u64) -> Self {
+        Self { stalls, ..self }
     }
 
     pub(crate) fn judged_by(self, judge: Option<String>) -> Self {
@@ -154,6 +183,22 @@ impl ProgramArguments {
         }
     }
 
+    /// How the mode is undone, and the command. `quell detach` refuses programs that `quell run` started.
+    fn undo(&self) -> (&'static str, Option<String>) {
+        match self.are_launched() {
+            true => ("start the command again without it", None),
+            false => ("undo it", Some(format!("quell detach {}", self.positional))),
+        }
+    }
+
+    /// What is left to do after a device with its settings is gone, and no other queue has the mode.
+    pub(super) fn of_gone_device(&self) -> (String, Option<String>) {
+        let (undo, detach) = self.undo();
+        let text =
+            "a device of the mode, or its network namespace, is gone, and no other queue of the program has the mode";
+        (format!("{text}: {undo}, and set it again once the program has connections through another device"), detach)
+    }
+
     pub(crate) fn top(&self) -> String {
         format!("quell top {}", self.positional)
     }
@@ -199,8 +244,8 @@ pub(crate) fn in_short(payoff: &ModePayoff) -> &'static str {
         DoesItPay::NothingToGain(_) => "nothing to gain, undo it",
         _ if payoff.only_delays() => "costs more than it gives, undo it",
         DoesItPay::CostsCpuTime { .. } => "polls more than interrupts would, measure",
-        DoesItPay::NearBreakEven { .. } if payoff.polls_more() => "polls more than interrupts would, measure",
-        DoesItPay::NearBreakEven { .. } => "near break-even, measure",
+        DoesItPay::NearBreakEven if payoff.polls_more() => "polls more than interrupts would, measure",
+        DoesItPay::NearBreakEven => "near break-even, measure",
         DoesItPay::ChangesNothing | DoesItPay::MeasureToKnow => "in effect, measure",
         DoesItPay::CannotTell => "unclear, measure",
         DoesItPay::TooFewPackets => "too few packets, look again under load",
@@ -209,7 +254,7 @@ pub(crate) fn in_short(payoff: &ModePayoff) -> &'static str {
 
 /// The mode of a newer attachment whose values make the kernel poll more, if those of the judged mode are not in force.
 pub(crate) fn in_force<'a>(payoff: &ModePayoff, sharing: Option<&'a QueueSharers>) -> Option<&'a ModeInForce> {
-    let costs = matches!(payoff.pays, DoesItPay::CostsCpuTime { .. } | DoesItPay::NearBreakEven { .. });
+    let costs = matches!(payoff.pays, DoesItPay::CostsCpuTime { .. } | DoesItPay::NearBreakEven);
     sharing.and_then(|sharing| sharing.in_force.as_ref()).filter(|_| costs)
 }
 
@@ -224,6 +269,22 @@ pub(crate) fn advice(payoff: &ModePayoff, programs: &ProgramArguments) -> (Strin
 pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figures: &str) -> (String, Option<String>) {
     let ModePayoff { mode, queues, pays, .. } = payoff;
     let (known, figures) = (figures, in_parentheses([figures, ""]));
+    let (undo, detach) = programs.undo();
+    if programs.stalls > 0 {
+        let text = format!(
+            "the queues of {mode} have stalled {}{figures}, and packets waited: {undo}, or see the cause in `quell doctor {}`",
+            counted(programs.stalls, "time"),
+            programs.positional
+        );
+        return (text, detach);
+    }
+    let says_more = matches!(pays, DoesItPay::LeavesQueuesUnpolled { .. } | DoesItPay::NotInEffect { .. });
+    if let Some(id) = programs.predicted.filter(|_| !says_more) {
+        let text = format!(
+            "{id} was predicted for {mode}{figures}, and accepted: {undo}, unless its clients wait no longer than before"
+        );
+        return (text, detach);
+    }
     let measured = programs.measured.as_ref().and_then(|step| measured::advice(step, mode, programs, &figures));
     if let Some(measured) = measured {
         return measured;
@@ -236,11 +297,6 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
         );
         return (text, Some(format!("quell doctor {pid}")));
     }
-    // `quell detach` refuses programs that `quell run` started.
-    let (undo, detach) = match programs.are_launched() {
-        true => ("start the command again without it", None),
-        false => ("undo it", Some(format!("quell detach {}", programs.positional))),
-    };
     match pays {
         DoesItPay::Drifted => (drifted(mode), Some(programs.replace(mode))),
         DoesItPay::NotInEffect { on_unset_epolls: true } => (unset(mode, &figures), Some(programs.replace(mode))),
@@ -287,7 +343,7 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
                 Some(programs.measure(&modes, "")),
             )
         }
-        DoesItPay::NearBreakEven { .. } if payoff.only_delays() => {
+        DoesItPay::NearBreakEven if payoff.only_delays() => {
             let text = format!(
                 "{mode} {} CPU time at this packet rate, and delays packets{figures}: {undo}, unless more packets \
                  come at other times",
@@ -295,7 +351,7 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
             );
             (text, detach)
         }
-        DoesItPay::NearBreakEven { beside } => {
+        DoesItPay::NearBreakEven => {
             let timer = match mode.napi().gro_flush_timeout_ns {
                 0 => String::new(),
                 ns => format!(
@@ -303,20 +359,14 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
                     plain(ns as f64 / 1e3)
                 ),
             };
-            let base = DeliveryMode::default();
-            let others = if [*mode, base].contains(beside) { Vec::new() } else { vec![*beside] };
-            let beside = others
-                .first()
-                .map(|other| format!(" beside {other}, which polls less and waits longer"))
-                .unwrap_or_default();
             let compares = programs.compares();
             (
                 format!(
-                    "{mode} {} CPU time at this packet rate{figures}: {timer}measure whether it lowers latency{beside}, \
-                     or {undo}{compares}",
+                    "{mode} {} CPU time at this packet rate{figures}: {timer}measure whether it lowers latency, or \
+                     {undo}{compares}",
                     costs_or_saves(payoff)
                 ),
-                Some(programs.measure(&[vec![base], others].concat(), "")),
+                Some(programs.measure(&[], "")),
             )
         }
         DoesItPay::ChangesNothing => {
@@ -346,6 +396,13 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
                 Some(programs.measure(&[], "")),
             )
         }
+        DoesItPay::TooFewPackets if programs.bypassing > 0 => (
+            format!(
+                "{mode} has too few packets to judge it{figures}: {} receive without a queue, where no mode has an effect",
+                counted(programs.bypassing, "connection")
+            ),
+            Some(format!("quell doctor {}", programs.positional)),
+        ),
         DoesItPay::TooFewPackets if programs.attached.is_some_and(|attached| attached.accepts_stalls) => (
             format!(
                 "{mode} has too few packets to judge it{figures}; it was set with `--accept-stalls`, and a stall can be \
@@ -468,8 +525,7 @@ mod tests {
 
     #[test]
     fn a_mode_near_break_even_costs_cpu_time_above_two_polls_by_the_kernel_per_packet() {
-        let near =
-            |polls| said_with(polls, "suspend20", DoesItPay::NearBreakEven { beside: DeliveryMode::default() }).0;
+        let near = |polls| said_with(polls, "suspend20", DoesItPay::NearBreakEven).0;
         assert!(near(3.0).starts_with("suspend20 costs CPU time at this packet rate (3.00 polls"), "{}", near(3.0));
         assert!(near(2.1).starts_with("suspend20 saves no CPU time"), "8 % of them are by the program: {}", near(2.1));
     }
@@ -494,6 +550,23 @@ mod tests {
     }
 
     #[test]
+    fn accepted_stalls_and_connections_without_a_queue_come_before_what_polls_show() {
+        let programs = || ProgramArguments::of_pids(&[Pid::new(812).unwrap()]);
+        let few = payoff(0.1, "suspend200", DoesItPay::TooFewPackets);
+        let (bypassing, command) = advice(&few, &programs().bypassing(8));
+        assert!(bypassing.contains("8 connections receive without a queue"), "{bypassing}");
+        assert_eq!(command.as_deref(), Some("quell doctor 812"));
+        let enough = payoff(0.1, "suspend200", DoesItPay::MeasureToKnow);
+        assert!(advice(&enough, &programs().bypassing(8)).0.contains("is in effect"));
+        let (predicted, command) = advice(&enough, &programs().predicted(Some("nested-epoll")));
+        assert!(predicted.starts_with("nested-epoll was predicted for suspend200 ("), "{predicted}");
+        assert_eq!(command.as_deref(), Some("quell detach 812"));
+        let (stalled, command) = advice(&enough, &programs().stalled(4));
+        assert!(stalled.starts_with("the queues of suspend200 have stalled 4 times ("), "{stalled}");
+        assert_eq!(command.as_deref(), Some("quell detach 812"));
+    }
+
+    #[test]
     fn a_mode_whose_values_a_newer_attachment_has_changed_is_not_blamed_for_them() {
         let pid = |pid| Pid::new(pid).unwrap();
         let program = TargetProgram { pid: pid(900), start_time_ticks: 1, name: "nginx".to_owned() };
@@ -501,7 +574,7 @@ mod tests {
         let sharers = QueueSharers { programs: vec![pid(900)], same_mode: false, launched: false, in_force };
         let programs = ProgramArguments::of_pids(&[pid(812)]).sharing(Some(sharers));
         let of = |pays| advice(&payoff(20.9, "suspend200", pays), &programs);
-        let (text, command) = of(DoesItPay::NearBreakEven { beside: DeliveryMode::default() });
+        let (text, command) = of(DoesItPay::NearBreakEven);
         assert!(
             text.starts_with("the values of suspend20 of nginx 900, which was attached later, are in force"),
             "{text}"
@@ -571,16 +644,15 @@ mod tests {
         let (drifted, command) = said("suspend20", DoesItPay::Drifted);
         assert!(drifted.contains("has changed") && !drifted.contains("packet"), "{drifted}");
         assert_eq!(command.as_deref(), Some("quell detach 812 813 && quell attach suspend20 812 813"));
-        let (near, command) = said("suspend20", DoesItPay::NearBreakEven { beside: "suspend500".parse().unwrap() });
-        assert!(near.contains(
-            "wait for its timer, up to 20 µs; measure whether it lowers latency beside suspend500, \
-                 which polls less and waits longer, or undo"
-        ));
-        assert_eq!(command.as_deref(), Some("quell bench --pid 812,813 --modes base,suspend500"));
-        let (near, command) = said("suspend20", DoesItPay::NearBreakEven { beside: "suspend20".parse().unwrap() });
+        let (near, command) = said("suspend20", DoesItPay::NearBreakEven);
         assert!(near.starts_with("suspend20 costs CPU time at this packet rate (12.1 polls per packet"), "{near}");
-        assert_eq!(command.as_deref(), Some("quell bench --pid 812,813 --modes base"));
-        let (near, command) = said("defer20", DoesItPay::NearBreakEven { beside: "defer20".parse().unwrap() });
+        assert!(near.contains("wait for its timer, up to 20 µs; measure whether it lowers latency, or undo"), "{near}");
+        assert_eq!(
+            command,
+            said("suspend20", DoesItPay::MeasureToKnow).1,
+            "no matter on which side the load is just now"
+        );
+        let (near, command) = said("defer20", DoesItPay::NearBreakEven);
         assert!(near.contains("and delays packets") && command.as_deref() == Some("quell detach 812 813"), "{near}");
         let (not, command) = said("suspend20", DoesItPay::NotInEffect { on_unset_epolls: false });
         assert!(not.contains("not in effect") && command.as_deref() == Some("quell detach 812 813"), "{not}");

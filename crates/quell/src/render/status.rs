@@ -297,6 +297,8 @@ mod tests {
             is_followed: false,
             load_command: None,
             mixes: false,
+            bypassing: 0,
+            stalls: 0,
             packets_per_s: None,
             measured: None,
             sharing: None,
@@ -327,6 +329,14 @@ mod tests {
         assert!(down.ends_with("what to do: the link eth0 is down: `ip link set eth0 up`"), "{down}");
         let changed = advice(vec![drift(None)]);
         assert!(changed.ends_with("what to do: restart the program with `quell run`"), "{changed}");
+    }
+
+    #[test]
+    fn after_its_device_is_gone_the_rest_of_a_mode_is_undone() {
+        let attached = Some(AttachedMode { mode: "suspend20".parse().unwrap(), ..AttachedMode::default() });
+        let parents = vec![Pid::new(42).unwrap()];
+        let text = AppliedReport { attached, parents, gone: 1, ..applied(Vec::new()) }.to_string();
+        assert!(text.contains("is gone, and no other queue") && text.ends_with("\n    quell detach 42\n"), "{text}");
     }
 
     #[test]

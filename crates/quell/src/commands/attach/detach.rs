@@ -15,6 +15,7 @@ use quell_mode::did_you_mean;
 
 use super::ask;
 use crate::commands::programs_args::{ProgramWord, ProgramsArgs};
+use crate::commands::revert;
 use crate::exit::{Exit, Failure};
 use crate::journals::journal;
 use crate::output;
@@ -32,6 +33,9 @@ pub(crate) struct DetachArgs {
     /// Undo all attachments on this host without a prompt.
     #[arg(long, conflicts_with_all = ["words", "ProgramsArgs"])]
     all: bool,
+    /// Print what would be undone; change nothing.
+    #[arg(long)]
+    dry_run: bool,
     /// Print JSON.
     #[arg(short, long)]
     json: bool,
@@ -42,6 +46,9 @@ pub(crate) fn run(args: &DetachArgs) -> Result<(), Failure> {
     let attachments = attachments(&journal).map_err(Failure::refused)?;
     let waiting = waiting(&journal).map_err(Failure::refused)?;
     let mut chosen = choose(attachments, waiting, args)?;
+    if args.dry_run {
+        return revert::show(&journal, |path| chosen.iter().any(|attached| attached.path == path), &[], args.json);
+    }
     // An experiment on an attached program first: it brings the attached mode back before that is undone.
     chosen.sort_by_key(|attached| !attached.purpose().is_experiment());
     let mut all = orphaned(&journal, &chosen)?;
@@ -139,7 +146,7 @@ fn choose(attached: Vec<Attached>, waiting: Vec<Attached>, args: &DetachArgs) ->
             }
             output::say(NONE);
         }
-        if !args.all && !attached.is_empty() {
+        if !args.all && !args.dry_run && !attached.is_empty() {
             output::say("attachments of this host:");
             attached.iter().for_each(|attached| output::say(&format!("  {}", render::name(attached))));
             ask::unless(false, "detach all of them?", "--all, or the PID of a program")?;

@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use quell_change::change::Drift;
 use quell_change::drift::Condition;
-use quell_change::journal::{History, Purpose, TargetProgram};
+use quell_change::journal::{History, Purpose, StallRecord, TargetProgram};
 use quell_change::missing_queue::MissingQueue;
 use quell_change::persistent::{self, Persistent};
 use quell_host::attach::attached::{Attached, AttachedMode, parents, started_since};
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::owners::{QueueSharers, covered_values};
 use quell_host::attach::payoff::ModePayoff;
-use quell_host::findings::{mixes_queues, workers_can_be_pinned};
+use quell_host::attach::stall::STALLS_MAX;
+use quell_host::findings::{bypassing, mixes_queues, workers_can_be_pinned};
 use quell_host::servers::{EarlierAnswers, JudgedMode, MeasuredStep, measured_step};
 use quell_host::snapshot::Snapshot;
 use quell_linux::Pid;
@@ -79,6 +80,10 @@ pub(crate) struct AppliedReport {
     /// Whether an epoll of the programs has connections of several queues.
     #[serde(skip)]
     pub(super) mixes: bool,
+    #[serde(skip)]
+    pub(super) bypassing: usize,
+    #[serde(skip)]
+    pub(super) stalls: u64,
     /// Packets per second from the queues of its programs.
     #[serde(skip)]
     pub(super) packets_per_s: Option<u64>,
@@ -152,6 +157,8 @@ impl AppliedReport {
             is_followed: history.is_followed(),
             load_command: None,
             mixes: false,
+            bypassing: 0,
+            stalls: 0,
             packets_per_s: None,
             measured: None,
             sharing: None,
@@ -202,6 +209,8 @@ impl AppliedReport {
             .judged_by(self.load_command.clone())
             .sharing(self.sharing.clone())
             .mixing(self.mixes)
+            .bypassing(self.bypassing)
+            .stalled(self.stalls)
             .answered_by(self.measured.clone())
     }
 
@@ -216,6 +225,7 @@ impl AppliedReport {
         let pids = self.observed_pids().collect();
         self.load_command = client_load::judge_in(now, &pids);
         self.mixes = mixes_queues(now, &pids);
+        self.bypassing = bypassing(now, &pids);
         self.attached = self.attached.map(|attached| attached.where_pinning(workers_can_be_pinned(now, &pids)));
         self.measured = self.attached.and_then(|attached| {
             let (packets_per_s, payoff) = (self.packets_per_s, self.worst_payoff());
@@ -235,6 +245,16 @@ impl AppliedReport {
         if let Some(own) = owners.iter().find(|owner| name_of(&owner.path) == self.journal_name) {
             self.set = what_is_set(&own.history, |change| covered_values(change, &own.path, owners));
             self.sharing = QueueSharers::of_attached(own, owners, parent_of).filter(|_| self.attached.is_some());
+        }
+    }
+
+    /// Counts the stalls of its queues, if they are as frequent as those that end a mode and were accepted.
+    pub(crate) fn count_stalls(&mut self, stalls: &[StallRecord]) {
+        let accepted = self.attached.filter(|attached| attached.accepts_stalls);
+        let own = stalls.iter().filter(|record| record.journal_name == self.journal_name && !record.reverted);
+        self.stalls = accepted.map_or(0, |_| own.map(|record| record.stalls).sum());
+        if self.stalls < STALLS_MAX as u64 {
+            self.stalls = 0;
         }
     }
 
@@ -294,6 +314,9 @@ impl AppliedReport {
             return Some((payoff::elsewhere(&attached.mode), Some(programs.replace(&attached.mode))));
         }
         let Some(worst) = self.worst_payoff() else {
+            if self.gone > 0 {
+                return Some(programs.of_gone_device());
+            }
             let step = self.measured.as_ref().filter(|_| self.better().is_some())?;
             return measured::advice(step, &self.attached?.mode, &programs, "");
         };

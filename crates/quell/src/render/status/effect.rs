@@ -88,9 +88,9 @@ pub(super) fn live_effect(pid: Pid, observed: &Result<IntervalReport, String>) -
     match (program.and_then(|program| program.effect.as_ref()), &report.polls_unknown) {
         (Some(verdict), _) => LiveEffect::Judged(verdict.clone()),
         (None, Some(why)) => LiveEffect::Unknown(why.clone()),
-        (None, None) if program.is_some_and(lost_its_queues) => LiveEffect::ReceivesNothing(format!(
-            "the queues from which it received are gone: `quell doctor {pid}` names the cause"
-        )),
+        (None, None) if program.is_some_and(lost_its_queues) => {
+            LiveEffect::ReceivesNothing("the queues from which it received are gone".to_owned())
+        }
         (None, None) if program.is_some_and(|program| !program.napis.is_empty()) => LiveEffect::Judged(
             ModeVerdict::NotInEffect("none of the queues from which it receives has the mode".to_owned()),
         ),

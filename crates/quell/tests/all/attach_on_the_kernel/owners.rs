@@ -150,6 +150,8 @@ fn the_dry_run_of_a_revert_knows_what_stays_for_a_newer_owner() {
     assert!(planned.contains(": 0 changes to undo, 2 kept for attach suspend200"), "{planned}");
     let all = stage.says(0, &["revert", "--dry-run"]);
     assert!(!all.contains("kept for"), "both are undone: {all}");
+    let attachment = stage.says(0, &["detach", &stage.pid(), "--dry-run"]);
+    assert!(attachment.contains(MODE) && !attachment.contains("defer50"), "{attachment}");
     assert_eq!(values(&kernel), SUSPEND200);
     stage.says(0, &["revert", profile.to_str().unwrap()]);
     assert_eq!(values(&kernel), SUSPEND200);
