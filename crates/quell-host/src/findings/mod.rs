@@ -21,6 +21,7 @@ mod sharing;
 pub(crate) mod sorting;
 mod stalls;
 mod starved;
+mod stopped;
 mod suspension;
 pub(crate) mod text;
 mod xdp;
@@ -42,7 +43,6 @@ pub use markdown::markdown;
 pub(crate) use missing_queue::link_up;
 pub use missing_queue::{MISSING_QUEUE_ID, add_missing_queues};
 pub use node::Node;
-pub use polling::bypassing;
 pub(crate) use polling::{WITHOUT_NAPI_ID, fix_of_bypass};
 pub use queues::{see_the_events, strace_of_waits};
 pub use setting::are_owned;
@@ -57,6 +57,7 @@ pub use sorting::{
     one_queue_if_attached, set_instead, will_mix, workers_can_be_pinned,
 };
 pub(crate) use starved::starved_program;
+pub use stopped::why_few_packets;
 pub use text::time_text;
 
 pub const SCHEMA: &str = "quell-findings/1";
@@ -187,9 +188,10 @@ impl FindingsReport {
 }
 
 pub fn rules() -> impl Iterator<Item = &'static Rule> {
-    let groups: [&[&Rule]; 14] = [
+    let groups: [&[&Rule]; 15] = [
         // Before what can follow from it.
         missing_queue::RULES,
+        stopped::RULES,
         stalls::RULES,
         suspension::RULES,
         queues::RULES,

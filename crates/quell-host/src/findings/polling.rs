@@ -4,15 +4,15 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use quell_linux::NapiId;
 use quell_linux::visible::counted;
-use quell_linux::{NapiId, Pid};
 use quell_mode::NapiAttribute;
 
 use super::fix::{Feature, Fix};
 use super::text::time_text;
 use super::{Node, Observation, Rule, Severity};
-use crate::snapshot::query::{EpollContext, PACKETS_TO_JUDGE, SnapshotQuery, bypasses_napi};
-use crate::snapshot::{CpuCounters, Device, Process, Reading, Snapshot, SnapshotNapi, SnapshotSocket, SocketState};
+use crate::snapshot::query::{EpollContext, PACKETS_TO_JUDGE, SnapshotQuery};
+use crate::snapshot::{CpuCounters, Device, Process, Reading, SnapshotNapi, SnapshotSocket, SocketState};
 
 pub(super) const RULES: &[&Rule] = &[&WITHOUT_NAPI, &SMALL_BUDGET, &NO_SUSPENSION_THERE, &LONG_FLUSH, &EMPTY_POLLS];
 
@@ -59,15 +59,6 @@ fn without_napi(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         }
     };
     unreached.map(observation).collect()
-}
-
-/// Number of connections of these programs whose packets pass no queue.
-#[must_use]
-pub fn bypassing(now: &Snapshot, programs: &BTreeSet<Pid>) -> usize {
-    let query = SnapshotQuery::new(now, None);
-    let theirs = now.processes.iter().filter(|process| programs.contains(&process.pid));
-    let sockets = theirs.flat_map(|process| query.sockets_of(process)).filter(|socket| bypasses_napi(socket));
-    sockets.map(|socket| socket.inode).collect::<BTreeSet<u64>>().len()
 }
 
 /// How the packets of these sockets get a queue; not empty.

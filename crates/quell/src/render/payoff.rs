@@ -14,7 +14,7 @@ use quell_mode::{DeliveryMode, ModeKind, Threaded};
 use super::measured;
 
 /// Programs as arguments of commands.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct ProgramArguments {
     /// For `quell attach`, `detach` and `top`.
     positional: String,
@@ -30,8 +30,8 @@ pub(crate) struct ProgramArguments {
     pub(super) mixes: bool,
     /// What a stored measurement says about the attached mode.
     measured: Option<MeasuredStep>,
-    /// Number of their connections whose packets pass no queue.
-    bypassing: usize,
+    /// Why few of their packets are counted, if it is known.
+    why_few_packets: Option<String>,
     /// Number of stalls that were accepted in advance, if they were frequent.
     stalls: u64,
     /// Rule of a finding that predicted a stall or delay, which was accepted.
@@ -45,19 +45,7 @@ impl ProgramArguments {
     }
 
     fn named(positional: String, by_option: String) -> Self {
-        let (attached, judge, sharing, measured) = (None, None, None, None);
-        Self {
-            positional,
-            by_option,
-            attached,
-            judge,
-            sharing,
-            mixes: false,
-            measured,
-            bypassing: 0,
-            stalls: 0,
-            predicted: None,
-        }
+        Self { positional, by_option, ..Self::default() }
     }
 
     pub(crate) fn attached(self, attached: Option<AttachedMode>) -> Self {
@@ -76,8 +64,8 @@ impl ProgramArguments {
         Self { measured, ..self }
     }
 
-    pub(crate) fn bypassing(self, bypassing: usize) -> Self {
-        Self { bypassing, ..self }
+    pub(crate) fn with_few_packets(self, why_few_packets: Option<String>) -> Self {
+        Self { why_few_packets, ..self }
     }
 
     pub(crate) fn predicted(self, predicted: Option<&'static str>) -> Self {
@@ -285,6 +273,10 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
         );
         return (text, detach);
     }
+    if let Some(why) = programs.why_few_packets.as_ref().filter(|_| pays.is_unclear()) {
+        let text = format!("{mode} cannot be judged{figures}: {}", visible::name(why));
+        return (text, Some(format!("quell doctor {}", programs.positional)));
+    }
     let measured = programs.measured.as_ref().and_then(|step| measured::advice(step, mode, programs, &figures));
     if let Some(measured) = measured {
         return measured;
@@ -396,13 +388,6 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
                 Some(programs.measure(&[], "")),
             )
         }
-        DoesItPay::TooFewPackets if programs.bypassing > 0 => (
-            format!(
-                "{mode} has too few packets to judge it{figures}: {} receive without a queue, where no mode has an effect",
-                counted(programs.bypassing, "connection")
-            ),
-            Some(format!("quell doctor {}", programs.positional)),
-        ),
         DoesItPay::TooFewPackets if programs.attached.is_some_and(|attached| attached.accepts_stalls) => (
             format!(
                 "{mode} has too few packets to judge it{figures}; it was set with `--accept-stalls`, and a stall can be \
@@ -550,14 +535,18 @@ mod tests {
     }
 
     #[test]
-    fn accepted_stalls_and_connections_without_a_queue_come_before_what_polls_show() {
+    fn accepted_stalls_and_the_reason_of_few_packets_come_before_what_polls_show() {
         let programs = || ProgramArguments::of_pids(&[Pid::new(812).unwrap()]);
         let few = payoff(0.1, "suspend200", DoesItPay::TooFewPackets);
-        let (bypassing, command) = advice(&few, &programs().bypassing(8));
-        assert!(bypassing.contains("8 connections receive without a queue"), "{bypassing}");
+        let stopped = || programs().with_few_packets(Some("nginx 812 is stopped".to_owned()));
+        let (text, command) = advice(&few, &stopped());
+        assert!(
+            text.starts_with("suspend200 cannot be judged (") && text.ends_with(": nginx 812 is stopped"),
+            "{text}"
+        );
         assert_eq!(command.as_deref(), Some("quell doctor 812"));
         let enough = payoff(0.1, "suspend200", DoesItPay::MeasureToKnow);
-        assert!(advice(&enough, &programs().bypassing(8)).0.contains("is in effect"));
+        assert!(advice(&enough, &stopped()).0.contains("is in effect"));
         let (predicted, command) = advice(&enough, &programs().predicted(Some("nested-epoll")));
         assert!(predicted.starts_with("nested-epoll was predicted for suspend200 ("), "{predicted}");
         assert_eq!(command.as_deref(), Some("quell detach 812"));

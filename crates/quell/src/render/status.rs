@@ -260,7 +260,8 @@ mod tests {
         let line = |observed: Result<IntervalReport, String>| {
             let pid = Pid::new(42).unwrap();
             let effect = live_effect(pid, &observed);
-            ProgramEffect { pid, name: "me\nm".to_owned(), pod: None, effect, payoff: None }.line(false)
+            ProgramEffect { pid, name: "me\nm".to_owned(), pod: None, effect, payoff: None, lost_queues: false }
+                .line(false)
         };
         let judged = line(Ok(report(Some(ModeVerdict::NotInEffect("no busy poll".to_owned())), None)));
         assert!(judged.starts_with("  me") && judged.ends_with("m 42: not in effect: no busy poll"), "{judged}");
@@ -297,7 +298,7 @@ mod tests {
             is_followed: false,
             load_command: None,
             mixes: false,
-            bypassing: 0,
+            why_few_packets: None,
             stalls: 0,
             packets_per_s: None,
             measured: None,
@@ -335,8 +336,15 @@ mod tests {
     fn after_its_device_is_gone_the_rest_of_a_mode_is_undone() {
         let attached = Some(AttachedMode { mode: "suspend20".parse().unwrap(), ..AttachedMode::default() });
         let parents = vec![Pid::new(42).unwrap()];
-        let text = AppliedReport { attached, parents, gone: 1, ..applied(Vec::new()) }.to_string();
-        assert!(text.contains("is gone, and no other queue") && text.ends_with("\n    quell detach 42\n"), "{text}");
+        let program = TargetProgram { pid: parents[0], start_time_ticks: 7, name: "nginx".to_owned() };
+        let text = |lost_queues| {
+            let effect = ProgramEffect { lost_queues, ..ProgramEffect::of(&program, &Ok(report(None, None))) };
+            let (parents, effects) = (parents.clone(), vec![effect]);
+            AppliedReport { attached, parents, effects, ..applied(Vec::new()) }.to_string()
+        };
+        let gone = text(true);
+        assert!(gone.contains("is gone, and no other queue") && gone.ends_with("\n    quell detach 42\n"), "{gone}");
+        assert!(!text(false).contains("detach"));
     }
 
     #[test]

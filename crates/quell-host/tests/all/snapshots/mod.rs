@@ -331,9 +331,11 @@ fn of_sharing_and_placement() -> Vec<Edit> {
 }
 
 fn of_cpus() -> Vec<Edit> {
-    use Severity::{Note, Warning};
+    use Severity::{Note, Serious, Warning};
     let c6 = "/cpus/each/0/idle-states/1/allowed";
+    let threads = ["/processes/0/threads/0/state", "/processes/0/threads/1/state", "/processes/0/threads/2/state"];
     vec![
+        edit("program-stopped", Serious, threads.map(|state| (state, json!("stopped"))).to_vec()),
         edit("deep-idle-states", Warning, vec![(c6, json!(true))]),
         edit(
             "deep-idle-states",

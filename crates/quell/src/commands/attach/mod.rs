@@ -245,7 +245,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
             .answered_by(judged.and_then(|judged| measured(&snapshot, &targets.pids(), &answers, &judged)))
             .judged_by(client_load::judge_in(&snapshot, &targets.pids()))
             .mixing(findings::mixes_queues(&snapshot, &targets.pids()))
-            .bypassing(findings::bypassing(&snapshot, &targets.pids()))
+            .with_few_packets(findings::why_few_packets(&snapshot, &targets.pids()))
             .predicted(report.findings.iter().find(|finding| finding.predicts_stall()).map(|finding| finding.id))
             .sharing(queue_sharers(&targets, &queues.iter().map(|step| step.napi).collect()));
         show_what_was_set(&report, &groups, &placed, &programs, mode, args)

@@ -146,7 +146,8 @@ fn conclusion(payoff: &ModePayoff, attachment: &Attachment, pins: bool, seen: Op
     let programs = programs.sharing(queue_sharers(attachment.targets(), &napis));
     let pids = attachment.targets().pids();
     let judge = seen.and_then(|seen| client_load::judge_in(seen, &pids));
-    let programs = programs.judged_by(judge).bypassing(seen.map_or(0, |seen| findings::bypassing(seen, &pids)));
+    let programs =
+        programs.judged_by(judge).with_few_packets(seen.and_then(|seen| findings::why_few_packets(seen, &pids)));
     let (packets_per_s, payoff_seen) = (payoff.packets_per_s, Some(payoff));
     let judged = JudgedMode { attached, is_planned: false, below: None, payoff: payoff_seen, packets_per_s };
     let step = seen.and_then(|seen| measured(seen, &attachment.targets().pids(), &earlier_answers(), &judged));

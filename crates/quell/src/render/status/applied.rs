@@ -15,7 +15,7 @@ use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::owners::{QueueSharers, covered_values};
 use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::stall::STALLS_MAX;
-use quell_host::findings::{bypassing, mixes_queues, workers_can_be_pinned};
+use quell_host::findings::{mixes_queues, why_few_packets, workers_can_be_pinned};
 use quell_host::servers::{EarlierAnswers, JudgedMode, MeasuredStep, measured_step};
 use quell_host::snapshot::Snapshot;
 use quell_linux::Pid;
@@ -81,7 +81,7 @@ pub(crate) struct AppliedReport {
     #[serde(skip)]
     pub(super) mixes: bool,
     #[serde(skip)]
-    pub(super) bypassing: usize,
+    pub(super) why_few_packets: Option<String>,
     #[serde(skip)]
     pub(super) stalls: u64,
     /// Packets per second from the queues of its programs.
@@ -157,7 +157,7 @@ impl AppliedReport {
             is_followed: history.is_followed(),
             load_command: None,
             mixes: false,
-            bypassing: 0,
+            why_few_packets: None,
             stalls: 0,
             packets_per_s: None,
             measured: None,
@@ -209,7 +209,7 @@ impl AppliedReport {
             .judged_by(self.load_command.clone())
             .sharing(self.sharing.clone())
             .mixing(self.mixes)
-            .bypassing(self.bypassing)
+            .with_few_packets(self.why_few_packets.clone())
             .stalled(self.stalls)
             .answered_by(self.measured.clone())
     }
@@ -225,7 +225,7 @@ impl AppliedReport {
         let pids = self.observed_pids().collect();
         self.load_command = client_load::judge_in(now, &pids);
         self.mixes = mixes_queues(now, &pids);
-        self.bypassing = bypassing(now, &pids);
+        self.why_few_packets = why_few_packets(now, &pids);
         self.attached = self.attached.map(|attached| attached.where_pinning(workers_can_be_pinned(now, &pids)));
         self.measured = self.attached.and_then(|attached| {
             let (packets_per_s, payoff) = (self.packets_per_s, self.worst_payoff());
@@ -314,7 +314,7 @@ impl AppliedReport {
             return Some((payoff::elsewhere(&attached.mode), Some(programs.replace(&attached.mode))));
         }
         let Some(worst) = self.worst_payoff() else {
-            if self.gone > 0 {
+            if self.effects.iter().any(|effect| effect.lost_queues) {
                 return Some(programs.of_gone_device());
             }
             let step = self.measured.as_ref().filter(|_| self.better().is_some())?;

@@ -25,6 +25,9 @@ pub(super) struct ProgramEffect {
     /// Whether the mode pays. Absent if its queues could not be judged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) payoff: Option<ModePayoff>,
+    /// Whether all queues from which it has received are gone.
+    #[serde(skip)]
+    pub(super) lost_queues: bool,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -45,6 +48,7 @@ impl ProgramEffect {
             pod: seen.and_then(|seen| seen.pod.clone()),
             effect: live_effect(program.pid, observed),
             payoff: seen.and_then(|seen| seen.payoff.clone()),
+            lost_queues: seen.is_some_and(lost_its_queues),
         }
     }
 
