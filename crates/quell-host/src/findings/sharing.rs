@@ -175,8 +175,8 @@ pub(crate) fn queue_per_udp_socket(query: &SnapshotQuery<'_>, socket: &SnapshotS
         (Some(_), _) => "run as many workers as queues, use fewer queues (`ethtool -L`)",
         (None, true) => "add --steer --steer-udp, which gives each socket of its SO_REUSEPORT group one queue",
         (None, false) => {
-            "let the program open one UDP socket with SO_REUSEPORT per queue and add --steer --steer-udp, use a device with \
-             one queue"
+            "let the program open one UDP socket with SO_REUSEPORT per queue and add --steer --steer-udp, let it listen on \
+             the address of a device with one queue"
         }
     }
 }

@@ -34,7 +34,8 @@ const OBSERVE_IT: &str =
 const OF_FIRST: &str = "an unconnected UDP socket receives from several queues, and polls only that of its first \
                         datagram (NAPI 8194)";
 const ONE_PER_QUEUE: &str = "let the program open one UDP socket with SO_REUSEPORT per queue and add --steer --steer-udp, \
-                             use a device with one queue, or use userbusy, which polls all queues";
+                             let it listen on the address of a device with one queue, or use userbusy, which polls all \
+                             queues";
 
 /// An unconnected UDP socket, whose first datagram came through another queue.
 fn first(inode: u64, busy_poll_us: u32) -> Value {

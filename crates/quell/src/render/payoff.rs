@@ -266,7 +266,7 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
         );
         return (text, detach);
     }
-    let says_more = matches!(pays, DoesItPay::LeavesQueuesUnpolled { .. } | DoesItPay::NotInEffect { .. });
+    let says_more = matches!(pays, DoesItPay::LeavesQueuesUnpolled { .. });
     if let Some(id) = programs.predicted.filter(|_| !says_more) {
         let text = format!(
             "{id} was predicted for {mode}{figures}, and accepted: {undo}, unless its clients wait no longer than before"
