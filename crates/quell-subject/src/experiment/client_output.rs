@@ -108,7 +108,7 @@ static TOOLS: &[LoadTool] = &[
     },
     LoadTool {
         name: "hey",
-        percentiles: "hey prints p99 from 100 requests on: let it run for longer; its times have steps of 0.1 ms, those of oha do not",
+        percentiles: "hey prints it from 100 requests on, in steps of 0.1 ms: let it run for longer, or use oha",
         begins: "Slowest: * secs",
         per_test: None,
         unit_us: Some(S),
