@@ -27,7 +27,7 @@ const UNPOLLED_MAX: Duration = Duration::from_secs(1);
 /// Maximum interval between polls of a suspect queue. The interval doubles with each poll that finds nothing, because a
 /// poll causes up to `defer-hard-irqs` timer polls.
 const PATIENCE_MAX: Duration = Duration::from_secs(1);
-/// Stalls within [`STALLS_WITHIN`] after which a mode is reverted.
+/// Stalls in quick succession after which a mode is reverted.
 pub const STALLS_MAX: usize = 3;
 const STALLS_WITHIN: Duration = Duration::from_secs(10);
 
