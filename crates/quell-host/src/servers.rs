@@ -94,6 +94,8 @@ pub struct HostServer {
     /// counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub few_packets_per_s: Option<u64>,
+    /// Whether unread requests were in its sockets at both times: it answers more slowly than they come.
+    pub requests_wait: bool,
     /// Local address of most of its connections from queues; without one, an address on which it listens, also a wildcard.
     pub address: Option<SocketAddr>,
     /// Number of kinds of serious findings about it.
@@ -425,6 +427,7 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         queue_per_epoll: mixing,
         modes,
         cpus: programs_cpu_ns.zip(query.interval_ns()).map(|(ran, interval)| ran as f64 / interval as f64),
+        requests_wait: query.before().is_some_and(|before| has_backlog(before, &pids)) && has_backlog(query.now, &pids),
         few_packets_per_s: load.filter(|&rate| !is_idle && rate < FEW_PACKETS_PER_S),
         serious: count(Severity::Serious),
         warnings: count(Severity::Warning),

@@ -256,6 +256,9 @@ fn next(server: &HostServer, fixes: Fixes) -> String {
         NextStep::NothingToGain(work) => format!("none: {}", payoff::own_work(*work)),
         NextStep::Measure { .. } if server.modes.is_empty() => match &server.suspension {
             Some(Suspension::WouldStall { .. }) => "measure modes without suspension".to_owned(),
+            _ if server.few_packets_per_s.is_some() && server.requests_wait => {
+                format!("little to gain, requests wait for the program{}", known_now(server))
+            }
             _ if server.few_packets_per_s.is_some() => format!("measure under load{}", known_now(server)),
             _ => format!("measure{}", known_now(server)),
         },

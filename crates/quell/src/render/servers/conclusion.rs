@@ -244,11 +244,15 @@ fn nothing_prevents(server: &HostServer) -> String {
     }
 }
 
-/// That its present load is too low to gain from a mode.
+/// That its present load is too low to gain from a mode, or that it cannot take a higher one.
 fn under_load(server: &HostServer) -> String {
-    server
-        .few_packets_per_s
-        .map_or_else(String::new, |few| format!(", under load: at {}/s, little is to gain", counted(few, "packet")))
+    match (server.few_packets_per_s, server.requests_wait) {
+        (None, _) => String::new(),
+        (Some(few), false) => format!(", under load: at {}/s, little is to gain", counted(few, "packet")),
+        (Some(few), true) => {
+            format!("; at {}/s requests wait for the program itself, so little is to gain", counted(few, "packet"))
+        }
+    }
 }
 
 /// That it is unknown whether the program would stall: `bench` and `attach` observe it.

@@ -42,6 +42,7 @@ fn server(name: &str, next: NextStep) -> HostServer {
         address: None,
         cpus: None,
         few_packets_per_s: None,
+        requests_wait: false,
         serious: 0,
         warnings: 1,
         notes: 0,
@@ -269,6 +270,10 @@ fn a_server_with_few_packets_is_measured_under_load_and_after_those_with_a_load(
     assert!(said.contains("measure which mode is better, under load: at 41 packets/s, little is to gain"), "{said}");
     assert!(next(&of("nginx", Some(41)), Fixes::ByDoctor).starts_with("measure under load: quell bench --pid"));
     assert!(next(&of("nginx", None), Fixes::ByDoctor).starts_with("measure: quell bench --pid"));
+    let slow = HostServer { requests_wait: true, ..of("nginx", Some(270)) };
+    assert!(next(&slow, Fixes::ByDoctor).starts_with("little to gain, requests wait for the program: quell bench"));
+    let said = concluded(slow);
+    assert!(said.contains("at 270 packets/s requests wait for the program itself, so little is to gain"), "{said}");
     let both = conclusion(&[of("idle", Some(2)), of("busy", None)], true, Fixes::Above, &Examined::Host);
     assert!(both.contains("for busy 7481") && !both.contains("idle"), "{both}");
 }
