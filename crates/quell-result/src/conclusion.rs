@@ -470,12 +470,18 @@ impl SubjectFacts {
     /// Whether the clients sent as fast as the server answered: in a closed loop of Quell's generator, or by a command that
     /// is known to do so.
     fn is_closed_loop(&self, experiment: &LoadExperiment) -> bool {
+        experiment.load == Some(OfferedLoad::Max) || self.has_command_in_closed_loop()
+    }
+
+    /// Whether the command that measured, or else the load, is known to send as fast as the server answers.
+    #[must_use]
+    pub fn has_command_in_closed_loop(&self) -> bool {
         let command = match self {
             Self::Programs(facts) => facts.latency.as_ref().or(facts.load.as_ref()),
             Self::Command(facts) => facts.latency.as_ref().or(facts.load.as_ref()),
             _ => None,
         };
-        experiment.load == Some(OfferedLoad::Max) || command.is_some_and(|words| sends_in_closed_loop(words))
+        command.is_some_and(|words| sends_in_closed_loop(words))
     }
 
     /// Whether connections were to be steered, and the measured ones are those from before: all of them, or so many that

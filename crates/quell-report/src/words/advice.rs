@@ -67,6 +67,10 @@ pub fn search_advice(file: &TuneFile) -> Advice {
     of(&file.conclusion(), &file.subject, again, &file.left_alone)
 }
 
+/// What an answer under a load without a rate means for others.
+const AT_MAXIMUM: &str = "; this holds at the maximum, because the clients sent as fast as the server answered: at a lower \
+                          rate it can be otherwise (`quell load --rate`, wrk2 -R)";
+
 /// `again` is the command that measures again, with this budget in ms, or with the same one, if that can conclude.
 fn of(
     conclusion: &Conclusion,
@@ -79,6 +83,9 @@ fn of(
         && let Some(finding) = subject.serious_finding(*mode)
     {
         said.push_str(&format!("; it causes a serious finding: {finding} (`quell doctor --explain {finding}`)"));
+    }
+    if matches!(conclusion, Conclusion::Use { .. }) && subject.has_command_in_closed_loop() {
+        said.push_str(AT_MAXIMUM);
     }
     match (conclusion, subject) {
         (Conclusion::Use { mode, .. }, SubjectFacts::Programs(facts)) if facts.attached == Some(*mode) => {
@@ -205,6 +212,29 @@ mod tests {
         assert!(unsorted.text.contains("this holds for unsorted connections only"), "{}", unsorted.text);
         assert_eq!(unsorted.command.as_deref(), Some("quell bench None --steer --pin"));
         assert_eq!(said(&[]).command.as_deref(), Some("quell bench Some(1)"));
+    }
+
+    #[test]
+    fn an_answer_under_a_closed_loop_says_that_it_holds_at_the_maximum() {
+        let said = |latency: &[&str]| {
+            let facts = serde_json::json!(
+                {"processes": [], "queues": [], "epolls": 2, "cpus": [], "load": null, "latency": latency}
+            );
+            let facts: ProgramsFacts = serde_json::from_value(facts).expect("facts");
+            let used = Conclusion::Use {
+                mode: "suspend200".parse().expect("a mode"),
+                instead_of: quell_mode::DeliveryMode::default(),
+                saves: Vec::new(),
+                costs: Vec::new(),
+                undecided: Vec::new(),
+                holds_limits: false,
+                split: None,
+                without_clients: false,
+            };
+            of(&used, &SubjectFacts::Programs(Box::new(facts)), |_| String::new(), &[]).text
+        };
+        assert!(said(&["wrk", "--latency", "-c", "32", "http://10.0.0.1/"]).contains("this holds at the maximum"));
+        assert!(!said(&["quell", "load", "10.0.0.1:80", "--rate", "2K"]).contains("maximum"));
     }
 
     #[test]
