@@ -480,7 +480,9 @@ mod tests {
 
     #[test]
     fn a_mode_that_was_found_worse_is_not_set_again() {
-        let host = Snapshot::parse(include_bytes!("../../tests/fixtures/healthy.json")).unwrap();
+        let mut host = Snapshot::parse(include_bytes!("../../tests/fixtures/healthy.json")).unwrap();
+        let Reading::Known(napis) = &mut host.devices[0].napis else { panic!("unknown") };
+        napis[0].gro_flush_timeout_ns = Reading::Known(0);
         let attached = AttachedMode { mode: "suspend20".parse().unwrap(), ..AttachedMode::default() };
         let command = |word: &str| {
             let mode = word.parse().unwrap();
