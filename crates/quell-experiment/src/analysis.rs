@@ -429,7 +429,8 @@ impl Statistic {
     }
 
     /// Determines the verdict by testing three hypotheses: no difference, and a difference equal to the margin in
-    /// either direction, each less what the steps of the values hide. The result agrees with the interval of [`Self::estimate`], which takes longer to compute.
+    /// either direction, each less what the steps of the values hide. The result agrees with the interval of
+    /// [`Self::estimate`], which takes longer to compute.
     fn verdict<S>(&self, design: &ExperimentDesign<S>, data: &Blocks<'_>, critical: f64) -> ContrastVerdict {
         let is_lower = self.z(-self.blur) < -critical;
         if is_lower || self.z(self.blur) > critical {

@@ -97,8 +97,8 @@ pub struct ExperimentDesign<S> {
     pub foreign_cpu_range_max: f64,
     /// Seed that determines the order of the slices.
     pub seed: u64,
-    /// Steps of metrics that are measured in coarse ones, by name, in the unit of the metric. A difference of one step is no
-    /// difference.
+    /// Resolution of metrics that have a coarse one, by name, in the unit of the metric. A difference of one step is not
+    /// significant.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub steps: BTreeMap<String, f64>,
 }

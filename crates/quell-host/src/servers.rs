@@ -308,8 +308,8 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         .then(|| (packets as f64 * 1e9 / known.sampled_ns as f64).round() as u64);
     let programs_cpu_ns = processes.iter().map(|process| query.cpu_ns(process)).sum::<Option<u64>>();
     let programs_cpu_wait_ns = processes.iter().map(|process| query.cpu_wait_ns(process)).sum::<Option<u64>>();
-    let programs_worked_ns =
-        worked_ns(has_backlog(query.now, &pids), programs_cpu_ns, worked_by(&pids, known.worked_ns));
+    let requests_wait_now = has_backlog(query.now, &pids);
+    let programs_worked_ns = worked_ns(requests_wait_now, programs_cpu_ns, worked_by(&pids, known.worked_ns));
     let has_drifted = !known.drifted.is_disjoint(&pids);
     let payoff = attached.filter(|_| !samples.is_empty() || has_drifted).map(|attached| {
         let mode = attached.mode;
@@ -427,7 +427,7 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         queue_per_epoll: mixing,
         modes,
         cpus: programs_cpu_ns.zip(query.interval_ns()).map(|(ran, interval)| ran as f64 / interval as f64),
-        requests_wait: query.before().is_some_and(|before| has_backlog(before, &pids)) && has_backlog(query.now, &pids),
+        requests_wait: requests_wait_now && query.before().is_some_and(|before| has_backlog(before, &pids)),
         few_packets_per_s: load.filter(|&rate| !is_idle && rate < FEW_PACKETS_PER_S),
         serious: count(Severity::Serious),
         warnings: count(Severity::Warning),

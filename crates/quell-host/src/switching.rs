@@ -33,6 +33,7 @@ use quell_sampler::SamplerError;
 
 use crate::attach::attachment::StartKeeper;
 use crate::attach::journal_name;
+use crate::attach::later_queues::later_queues;
 use crate::attach::measured::{MeasuredAttachments, measured_attachments};
 use crate::attach::no_queue::{NoQueueCause, SEND_REQUESTS};
 use crate::attach::placement::PlacedPrograms;
@@ -43,6 +44,7 @@ use crate::attach::stall::SuspendedQueue;
 use crate::attach::stall_guard::StallGuard;
 use crate::attach::{AttachError, SocketId, Targets};
 use crate::snapshot::Snapshot;
+use crate::snapshot::query::SnapshotQuery;
 
 pub use reported::{ModeValues, ReportedEpoll, ReportedQueue, ReportedSettings, ReportedValues};
 
@@ -151,17 +153,17 @@ pub enum SwitchError {
 impl SwitchPlan {
     #[must_use]
     pub fn new(snapshot: &Snapshot, targets: &Targets, modes: &[DeliveryMode]) -> Self {
-        let pids = targets.pids();
-        let request = |mode: &DeliveryMode| AttachRequest { mode: *mode, epolls: EpollsSetBy::Attachment };
-        Self::of_plans(modes, modes.iter().map(|mode| plan(snapshot, None, &pids, &request(mode))).collect())
+        Self::of_plans(modes, plans(snapshot, &targets.pids(), modes))
     }
 
-    /// The same with queues from which the programs do not receive yet, and connections that they accept later can come.
+    /// The same with the queues from which the next connections of the programs can come.
     #[must_use]
     pub fn with_later_queues(snapshot: &Snapshot, targets: &Targets, modes: &[DeliveryMode]) -> Self {
-        let mut plans = Self::new(snapshot, targets, modes).plans;
+        let (query, pids) = (SnapshotQuery::new(snapshot, None), targets.pids());
+        let later = later_queues(snapshot, &pids);
+        let mut plans = plans(snapshot, &pids, modes);
         for (plan, mode) in plans.iter_mut().zip(modes) {
-            plan.add_later_queues(snapshot, &targets.pids(), mode);
+            plan.add_later_queues(&query, &pids, &later, mode);
         }
         Self::of_plans(modes, plans)
     }
@@ -240,6 +242,11 @@ impl SwitchPlan {
     pub fn napis(&self) -> BTreeSet<NapiId> {
         self.queues.iter().map(|queue| queue.napi).collect()
     }
+}
+
+fn plans(snapshot: &Snapshot, pids: &BTreeSet<Pid>, modes: &[DeliveryMode]) -> Vec<AttachPlan> {
+    let request = |mode: &DeliveryMode| AttachRequest { mode: *mode, epolls: EpollsSetBy::Attachment };
+    modes.iter().map(|mode| plan(snapshot, None, pids, &request(mode))).collect()
 }
 
 /// Settings that all queues and all epolls have, as a mode. `None` if they differ, or if no mode has them.

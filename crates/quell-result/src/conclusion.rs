@@ -73,7 +73,7 @@ pub enum Conclusion {
 }
 
 impl Conclusion {
-    /// Modes that are worse by something, and, as far as everything was compared, better by nothing.
+    /// Modes that cost something and save nothing. Empty if latencies or CPU times were withheld.
     pub(crate) fn only_costs(&self) -> &[WorseMode] {
         match self {
             Self::MeasureLonger { because: WhyLonger::OtherPrograms { .. }, .. } => &[],

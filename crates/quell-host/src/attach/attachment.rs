@@ -19,10 +19,10 @@ use quell_linux::Pid;
 use quell_linux::netns::Namespace;
 use quell_linux::proc::ProcRoot;
 use quell_linux::process::Spawn;
-use quell_mode::EpollParams;
+use quell_mode::{DeliveryMode, EpollParams};
 use tracing::{debug, error_span, info, warn};
 
-use super::attached::{Attached, refuse_what_is_attached};
+use super::attached::{Attached, AttachedMode, refuse_what_is_attached};
 use super::error::AttachError;
 use super::hand_over;
 use super::journal_name;
@@ -345,6 +345,13 @@ impl Attachment {
     #[must_use]
     pub fn accepts_stalls(&self) -> bool {
         self.transaction.history().is_some_and(|history| history.accepts_stalls)
+    }
+
+    /// This mode of its programs, for commands.
+    #[must_use]
+    pub fn with_mode(&self, mode: DeliveryMode, pins: bool) -> AttachedMode {
+        let (launched, steers, accepts_stalls) = (self.is_launched(), self.steers(), self.accepts_stalls());
+        AttachedMode { mode, launched, steers, pins, accepts_stalls }
     }
 
     /// Whether an experiment switched the programs in the last pass.

@@ -1,6 +1,6 @@
-//! Queues that deliver nothing to programs yet, and can deliver their next connections. Pure.
+//! Queues that can deliver the next connections of programs. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quell_linux::ethtool::RssContextId;
 use quell_linux::{NapiId, Pid};
@@ -10,54 +10,58 @@ use super::affected_processes::affected_processes;
 use super::plan::{AttachPlan, AttachStep};
 use crate::findings::CONNECTIONS_THAT_SPREAD;
 use crate::snapshot::query::SnapshotQuery;
-use crate::snapshot::{Device, Snapshot, SnapshotNapi, SocketState, arrival};
+use crate::snapshot::{Device, Snapshot, SnapshotNapi, SnapshotSocket, SocketState, arrival};
 
 impl AttachPlan {
-    /// Adds the queues from which the next connections can come to a plan that has queues. Those with other settings than
-    /// the queues in use are left alone: a mode would not replace the same values there.
-    pub fn add_later_queues(&mut self, snapshot: &Snapshot, targets: &BTreeSet<Pid>, mode: &DeliveryMode) {
-        let query = SnapshotQuery::new(snapshot, None);
-        let planned: BTreeSet<NapiId> = self.queues().map(|step| step.napi).collect();
-        if planned.is_empty() {
+    /// Adds these queues to a plan that has queues.
+    pub(crate) fn add_later_queues(
+        &mut self,
+        query: &SnapshotQuery<'_>,
+        targets: &BTreeSet<Pid>,
+        later: &BTreeSet<NapiId>,
+        mode: &DeliveryMode,
+    ) {
+        if self.queues().next().is_none() {
             return;
         }
-        for (device, napi) in later_queues(&query, targets) {
-            if !planned.contains(&napi.id) {
-                self.add_queue(&query, device, napi, mode);
-            }
+        for (device, napi) in later.iter().filter_map(|id| query.napi(*id)) {
+            self.add_queue(query, device, napi, mode);
         }
         self.steps.sort_by_key(|step| !matches!(step, AttachStep::Queue(_)));
-        self.affected_processes = affected_processes(&query, targets, self);
+        self.affected_processes = affected_processes(query, targets, self);
     }
 }
 
-/// Queues of the devices from which sockets of the programs receive, as far as RSS selects them. None of a device whose
-/// queues in use have so many connections that rules direct them there.
-fn later_queues<'a>(query: &SnapshotQuery<'a>, targets: &BTreeSet<Pid>) -> Vec<(&'a Device, &'a SnapshotNapi)> {
-    let programs = query.now.processes.iter().filter(|process| targets.contains(&process.pid));
-    let sockets = || programs.clone().flat_map(|process| query.sockets_of(process));
-    let delivering: BTreeSet<NapiId> = sockets().flat_map(|socket| query.queues_of(socket)).collect();
-    let mut later = Vec::new();
-    for device in &query.now.devices {
+/// Queues that deliver nothing to the programs yet, and can deliver their next connections: those that RSS selects on
+/// devices from which the programs receive. None of a device whose queues in use have so many connections that rules
+/// direct them there. Queues with other settings than those in use are left out: a mode would not replace the same values.
+#[must_use]
+pub fn later_queues(snapshot: &Snapshot, programs: &BTreeSet<Pid>) -> BTreeSet<NapiId> {
+    let query = SnapshotQuery::new(snapshot, None);
+    let processes = snapshot.processes.iter().filter(|process| programs.contains(&process.pid));
+    let sockets: BTreeMap<u64, &SnapshotSocket> =
+        processes.flat_map(|process| query.sockets_of(process)).map(|socket| (socket.inode, socket)).collect();
+    let delivering: BTreeSet<NapiId> = sockets.values().flat_map(|socket| query.queues_of(socket)).collect();
+    let connections = sockets.values().filter(|socket| socket.state == SocketState::Established);
+    let queues_of_connections: Vec<BTreeSet<NapiId>> = connections.map(|socket| query.queues_of(socket)).collect();
+    let mut later = BTreeSet::new();
+    for device in &snapshot.devices {
         let all = arrival::receiving_napis(device);
         let used: BTreeSet<NapiId> = all.intersection(&delivering).copied().collect();
-        let has_come =
-            |inode: &u64| query.socket(*inode).is_some_and(|socket| !used.is_disjoint(&query.queues_of(socket)));
-        let connections = sockets().filter(|socket| socket.state == SocketState::Established);
-        let connections: BTreeSet<u64> = connections.map(|socket| socket.inode).filter(has_come).collect();
-        if connections.len() >= CONNECTIONS_THAT_SPREAD * used.len() {
+        let connections = queues_of_connections.iter().filter(|queues| !queues.is_disjoint(&used)).count();
+        if connections >= CONNECTIONS_THAT_SPREAD * used.len() {
             continue;
         }
         let selected = selected_by_rss(device);
         let napis = || device.napis.known_elements();
         let is_like_used = |napi: &&SnapshotNapi| {
-            napis().filter(|other| used.contains(&other.id)).all(|other| has_same_settings(napi, other))
+            napis().filter(|other| used.contains(&other.id)).all(|other| other.settings() == napi.settings())
         };
         let is_later = |napi: &&SnapshotNapi| {
             let is_selected = selected.as_ref().is_none_or(|selected| selected.contains(&napi.id));
             all.contains(&napi.id) && !used.contains(&napi.id) && is_selected
         };
-        later.extend(napis().filter(is_later).filter(is_like_used).map(|napi| (device, napi)));
+        later.extend(napis().filter(is_later).filter(is_like_used).map(|napi| napi.id));
     }
     later
 }
@@ -68,16 +72,4 @@ fn selected_by_rss(device: &Device) -> Option<BTreeSet<NapiId>> {
     let table = main.indirection.as_ref().filter(|table| !table.is_empty())?;
     let queues = device.rx_queues.known_elements().filter(|queue| table.contains(&queue.id));
     Some(queues.filter_map(|queue| queue.napi_id()).collect())
-}
-
-fn has_same_settings(one: &SnapshotNapi, other: &SnapshotNapi) -> bool {
-    let settings = |napi: &SnapshotNapi| {
-        (
-            napi.defer_hard_irqs.known().copied(),
-            napi.gro_flush_timeout_ns.known().copied(),
-            napi.irq_suspend_timeout_ns.known().copied(),
-            napi.threading.known().copied(),
-        )
-    };
-    settings(one) == settings(other)
 }

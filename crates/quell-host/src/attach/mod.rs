@@ -27,7 +27,7 @@ pub mod hand_over;
 pub mod instances;
 pub(crate) mod journal_name;
 pub mod keeper;
-mod later_queues;
+pub mod later_queues;
 pub mod launch;
 mod ledger;
 mod limitation;

@@ -124,7 +124,7 @@ impl DoesItPay {
         matches!(self, Self::CannotTell | Self::TooFewPackets)
     }
 
-    /// Whether counters show that the mode does not pay, or only by latency.
+    /// Whether counters show that the mode does not pay, or clearly only by latency.
     #[must_use]
     pub fn costs(&self) -> bool {
         self.is_no() || matches!(self, Self::CostsCpuTime { .. })

@@ -10,7 +10,6 @@ use quell_linux::{NapiId, Pid, kernel};
 use quell_sampler::{Sampler, SamplerError};
 use tracing::{info, warn};
 
-use super::attached::AttachedMode;
 use super::attachment::Attachment;
 use super::effect::{EffectOnQueue, ModeVerdict, judge};
 use super::no_poll::{NoPollCause, no_poll_cause_now};
@@ -178,15 +177,7 @@ impl EffectWatch {
         if counting.began.elapsed() < PERIOD && !counting.suffices(&polls) {
             return Ok((Vec::new(), None));
         }
-        let launched = attachment.is_launched();
-        let steers = attachment.steers();
-        let attached = AttachedMode {
-            mode: request.mode,
-            launched,
-            steers,
-            pins: steers,
-            accepts_stalls: attachment.accepts_stalls(),
-        };
+        let attached = attachment.with_mode(request.mode, attachment.steers());
         let has_backlog = snapshot.is_some_and(|snapshot| has_backlog(snapshot, programs));
         let (mut changes, mut judged) = (Vec::new(), Vec::<(EffectOnQueue, ModeVerdict)>::new());
         for seen in counting.next(programs, polls) {

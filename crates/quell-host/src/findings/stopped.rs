@@ -1,4 +1,4 @@
-//! A rule about servers that do not run.
+//! Servers that do not run, and other reasons why few packets of a program are counted.
 
 use std::collections::BTreeSet;
 
@@ -43,7 +43,8 @@ fn is_stopped(process: &Process) -> bool {
     threads.peek().is_some() && threads.all(|thread| thread.state.known() == Some(&ProcessState::Stopped))
 }
 
-/// Why no or few packets of these programs are counted, if they are stopped, or have connections whose packets pass no queue.
+/// Why few packets of these programs are counted: one is stopped, or has connections whose packets pass no queue. Absent
+/// without such a reason.
 #[must_use]
 pub fn why_few_packets(now: &Snapshot, programs: &BTreeSet<Pid>) -> Option<String> {
     let query = SnapshotQuery::new(now, None);

@@ -1,17 +1,16 @@
 //! From which queues the next connections of programs can come. Without a kernel.
 
-use quell_linux::Pid;
+use quell_host::attach::later_queues::later_queues;
+use quell_linux::{NapiId, Pid};
 use serde_json::{Value, json};
 
-use crate::attach_plans::{MEMCACHED, plan_of, untouched};
+use crate::attach_plans::{MEMCACHED, untouched};
 use crate::snapshots::{set, snapshot};
 
-/// Queues that a plan sets for connections that are still to come.
-fn planned(host: &Value) -> Vec<u32> {
-    let mut plan = plan_of(host, "suspend20");
-    let targets = Pid::new(MEMCACHED).into_iter().collect();
-    plan.add_later_queues(&snapshot(host), &targets, &"suspend20".parse().unwrap());
-    plan.queues().flat_map(|step| step.queues.clone()).collect()
+/// NAPI IDs of the later queues.
+fn later(host: &Value) -> Vec<u32> {
+    let napis = later_queues(&snapshot(host), &Pid::new(MEMCACHED).into_iter().collect());
+    napis.into_iter().map(NapiId::get).collect()
 }
 
 /// All connections come from the first queue.
@@ -24,9 +23,8 @@ fn on_one_queue() -> Value {
 
 #[test]
 fn few_connections_leave_the_other_queues_of_their_device_to_later_ones() {
-    assert_eq!(plan_of(&on_one_queue(), "suspend20").queues().count(), 1);
-    assert_eq!(planned(&on_one_queue()), [0, 1]);
-    assert_eq!(planned(&untouched()), [0, 1], "all are in use");
+    assert_eq!(later(&on_one_queue()), [8194]);
+    assert!(later(&untouched()).is_empty(), "all are in use");
 }
 
 #[test]
@@ -38,7 +36,7 @@ fn many_connections_on_one_queue_are_directed_there() {
         set(&mut host, "/sockets/-", socket);
         set(&mut host, "/processes/0/files/sockets/-", json!({"fd": inode, "inode": inode}));
     }
-    assert_eq!(planned(&host), [0]);
+    assert!(later(&host).is_empty());
 }
 
 #[test]
@@ -46,15 +44,15 @@ fn queues_that_rss_does_not_select_or_that_have_other_settings_are_left_alone() 
     let mut selected = on_one_queue();
     let context = json!({"id": 0, "hash-function": null, "indirection": [0, 0], "key": null});
     set(&mut selected, "/devices/0/rss-contexts", json!([context]));
-    assert_eq!(planned(&selected), [0]);
+    assert!(later(&selected).is_empty());
     let mut other = on_one_queue();
     set(&mut other, "/devices/0/napis/1/gro-flush-timeout-ns", json!(7));
-    assert_eq!(planned(&other), [0]);
+    assert!(later(&other).is_empty());
 }
 
 #[test]
 fn an_idle_program_gets_no_queues() {
     let mut idle = untouched();
     (1..5).for_each(|socket| set(&mut idle, &format!("/sockets/{socket}/napi"), json!(null)));
-    assert!(planned(&idle).is_empty());
+    assert!(later(&idle).is_empty());
 }

@@ -67,7 +67,7 @@ pub fn search_advice(file: &TuneFile) -> Advice {
     of(&file.conclusion(), &file.subject, again, &file.left_alone)
 }
 
-/// What an answer under a load without a rate means for others.
+/// Said of a recommended mode if the clients had no rate.
 const AT_MAXIMUM: &str = "; this holds at the maximum, because the clients sent as fast as the server answered: at a lower \
                           rate it can be otherwise (`quell load --rate`, wrk2 -R)";
 

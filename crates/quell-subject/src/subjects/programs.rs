@@ -319,7 +319,7 @@ impl Measurement<'_> {
 
     fn preview_of(&self, snapshot: Snapshot, modes: &[DeliveryMode]) -> Preview {
         let targets = &self.spec.targets;
-        // Judges connect anew in each slice.
+        // Each run of a judge opens new connections.
         let plan = match self.spec.judges.is_empty() {
             true => SwitchPlan::new(&snapshot, targets, modes),
             false => SwitchPlan::with_later_queues(&snapshot, targets, modes),

@@ -52,8 +52,8 @@ pub(super) fn advice(
             (text + &reconnect, programs.replace_by(&step.next, step.can_pin))
         }
         NextStep::Return { mode: kept, measured, .. } => {
-            let than = format!("{mode} was not better, {}", as_measured(measured));
-            (format!("use {kept} instead of {mode}{figures}: {than}"), programs.replace_by(&step.next, step.can_pin))
+            let why = format!("{mode} was not better, {}", as_measured(measured));
+            (format!("use {kept} instead of {mode}{figures}: {why}"), programs.replace_by(&step.next, step.can_pin))
         }
         NextStep::Decide { measured, advice, command } => (
             format!("{}{figures}, {}", visible::name(advice), as_measured(measured)),

@@ -452,11 +452,13 @@ fn a_stall_that_was_accepted_is_no_effect_of_the_mode() {
     });
     assert!(stage.is_set(), "the stall was accepted");
     let pid = stage.server.pid().to_string();
-    stage.says(0, &["detach", &pid]);
-    let said = stage.says(0, &["attach", MODE, &pid, "--yes", "--accept-stalls"]);
-    let is_concluded = said.contains(&format!("conclusion: ready-object-holds-suspension was predicted for {MODE}"))
-        && said.contains(&format!("\n  quell detach {pid}\n"));
-    assert!(is_concluded, "{said}");
+    wait_until(|| {
+        stage.says(0, &["detach", &pid]);
+        let said = stage.says(0, &["attach", MODE, &pid, "--yes", "--accept-stalls"]);
+        let predicted = format!("conclusion: ready-object-holds-suspension was predicted for {MODE}");
+        let is_said = said.contains(&predicted) && said.contains(&format!("\n  quell detach {pid}\n"));
+        if is_said { Ok(()) } else { Err(said) }
+    });
     is_over.store(true, Ordering::Relaxed);
     asks.join().unwrap();
     stage.says(0, &["detach", &pid]);

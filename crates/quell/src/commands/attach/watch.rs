@@ -9,7 +9,7 @@ use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::stall::Stalled;
 use quell_host::attach::watch::{AttachmentWatch, EffectChange};
-use quell_host::attach::{AttachedMode, Attachment, Pass};
+use quell_host::attach::{Attachment, Pass};
 use quell_host::findings;
 use quell_host::servers::JudgedMode;
 use quell_host::snapshot::Snapshot;
@@ -134,13 +134,7 @@ fn reverted_after_stall(record: &StallRecord) -> String {
 
 /// The conclusion on one line, as in a journal.
 fn conclusion(payoff: &ModePayoff, attachment: &Attachment, pins: bool, seen: Option<&Snapshot>) -> String {
-    let attached = AttachedMode {
-        mode: payoff.mode,
-        launched: attachment.is_launched(),
-        steers: attachment.steers(),
-        pins,
-        accepts_stalls: attachment.accepts_stalls(),
-    };
+    let attached = attachment.with_mode(payoff.mode, pins);
     let programs = ProgramArguments::of_selection(attachment.targets().selection()).attached(Some(attached));
     let napis = attachment.queues().map(|step| step.napi).collect();
     let programs = programs.sharing(queue_sharers(attachment.targets(), &napis));
@@ -150,7 +144,7 @@ fn conclusion(payoff: &ModePayoff, attachment: &Attachment, pins: bool, seen: Op
         programs.judged_by(judge).with_few_packets(seen.and_then(|seen| findings::why_few_packets(seen, &pids)));
     let (packets_per_s, payoff_seen) = (payoff.packets_per_s, Some(payoff));
     let judged = JudgedMode { attached, is_planned: false, below: None, payoff: payoff_seen, packets_per_s };
-    let step = seen.and_then(|seen| measured(seen, &attachment.targets().pids(), &earlier_answers(), &judged));
+    let step = seen.and_then(|seen| measured(seen, &pids, &earlier_answers(), &judged));
     let (text, command) = payoff::advice(payoff, &programs.answered_by(step));
     let command = command.map(|command| format!(": {command}")).unwrap_or_default();
     format!("conclusion: {text}{command}")

@@ -197,11 +197,10 @@ fn finish(
     match &result.end {
         TuneEnd::Answered if found.is_some() => Ok(()),
         TuneEnd::Answered => {
-            let profile = profile_file.map(|profile| visible::path(profile.path()));
-            let older = profile_file.filter(|profile| profile.path().exists());
-            let older = older.map_or("", |_| ", where an older one is");
-            let unwritten =
-                profile.map_or_else(String::new, |path| format!("no profile was written to {path}{older}: "));
+            let unwritten = profile_file.map_or_else(String::new, |profile| {
+                let older = if profile.path().exists() { ", which has an older one" } else { "" };
+                format!("no profile was written to {}{older}: ", visible::path(profile.path()))
+            });
             let present = result.plan.name(result.plan.present);
             // Without --profile, a present setting that is kept is an answer, although a rival may be better.
             if file.why_withheld().is_some() || profile_file.is_some() && !file.is_decided() {

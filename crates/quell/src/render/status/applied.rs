@@ -80,8 +80,10 @@ pub(crate) struct AppliedReport {
     /// Whether an epoll of the programs has connections of several queues.
     #[serde(skip)]
     pub(super) mixes: bool,
+    /// Why few packets of its programs are counted, if it is known.
     #[serde(skip)]
     pub(super) why_few_packets: Option<String>,
+    /// Number of accepted stalls, if they are frequent.
     #[serde(skip)]
     pub(super) stalls: u64,
     /// Packets per second from the queues of its programs.
@@ -250,12 +252,10 @@ impl AppliedReport {
 
     /// Counts the stalls of its queues, if they are as frequent as those that end a mode and were accepted.
     pub(crate) fn count_stalls(&mut self, stalls: &[StallRecord]) {
-        let accepted = self.attached.filter(|attached| attached.accepts_stalls);
+        let are_accepted = self.attached.is_some_and(|attached| attached.accepts_stalls);
         let own = stalls.iter().filter(|record| record.journal_name == self.journal_name && !record.reverted);
-        self.stalls = accepted.map_or(0, |_| own.map(|record| record.stalls).sum());
-        if self.stalls < STALLS_MAX as u64 {
-            self.stalls = 0;
-        }
+        let count = own.map(|record| record.stalls).sum();
+        self.stalls = if are_accepted && count >= STALLS_MAX as u64 { count } else { 0 };
     }
 
     /// Whether a setting has another value now. That of a queue that does not exist at present has none.
