@@ -51,7 +51,8 @@ pub struct QueueSharers {
     pub same_mode: bool,
     /// Whether `quell run` started one of them: its mode ends with its command only.
     pub launched: bool,
-    /// The newer one whose values are in force; absent if none has set other values since.
+    /// The newer one whose values are in force; absent if none has set other values since. Without an own attachment, the
+    /// newest one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_force: Option<ModeInForce>,
 }
@@ -88,15 +89,24 @@ impl QueueSharers {
         let same_mode = own.iter().chain(&others).all(|one| is_like_first(&one));
         let launched = others.iter().any(|one| one.is_launched());
         let programs = others.iter().flat_map(|one| parents(&pids(one), &parent_of)).collect();
-        let mut covered = own
-            .iter()
-            .flat_map(|one| queues(&one.history).filter_map(|queue| covered_values(queue, &one.path, attached)));
-        let in_force = covered.find_map(|by| {
-            let first =
-                *parents(&by.programs.iter().map(|target| target.pid).collect::<Vec<_>>(), &parent_of).first()?;
-            let program = by.programs.into_iter().find(|target| target.pid == first)?;
-            Some(ModeInForce { mode: by.owner.mode()?, program })
-        });
+        let in_force = |mode: Option<DeliveryMode>, targets: &[TargetProgram]| {
+            let first = *parents(&targets.iter().map(|target| target.pid).collect::<Vec<_>>(), &parent_of).first()?;
+            let program = targets.iter().find(|target| target.pid == first)?.clone();
+            Some(ModeInForce { mode: mode?, program })
+        };
+        let set_at = |one: &&&Attached| {
+            let its = queues(&one.history).filter(|queue| napis.iter().any(|napi| napi.get() == queue.napi_id));
+            its.map(|queue| queue.set_at_boot_ns).max()
+        };
+        let in_force = match &own[..] {
+            [] => others.iter().max_by_key(set_at).and_then(|one| in_force(one.purpose().mode(), &one.history.targets)),
+            own => {
+                let mut covered = own
+                    .iter()
+                    .flat_map(|one| queues(&one.history).filter_map(|queue| covered_values(queue, &one.path, attached)));
+                covered.find_map(|by| in_force(by.owner.mode(), &by.programs))
+            }
+        };
         Some(Self { programs, same_mode, launched, in_force })
     }
 

@@ -14,6 +14,7 @@ use super::setting::{Setting, SettingObject};
 use super::sorting::one_queue_per_epoll;
 use super::text::time_text;
 use super::{Finding, Node, Observation, Rule, Severity};
+use crate::attach::affected_processes::PacketDelay;
 use crate::behavior::Behavior;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Device, Process, Protocol, RxQueue, Snapshot, SnapshotNapi, SnapshotSocket, SocketState};
@@ -380,14 +381,17 @@ fn of_group(query: &SnapshotQuery<'_>, (namespace, listening): (u64, SocketAddr)
 static BATCH: Rule = Rule {
     id: "batch-delays-others",
     severity: Severity::Warning,
-    title: "other users of a suspended queue wait for a program's whole batch",
-    impact: "While a program handles the events of one epoll_wait, nobody polls the queue. Packets of other users wait \
-          until it has handled all, at most for irq-suspend-timeout.",
-    source: "fs/eventpoll.c, ep_poll: ready events are returned before the queue is polled again",
+    title: "other users of a suspended queue wait for the program that polls it",
+    impact: "Nobody polls the queue while the program sleeps or handles events. Packets of other users wait for the timer \
+          of the queue (gro-flush-timeout) or until the program has handled the events of one epoll_wait, at most for \
+          irq-suspend-timeout.",
+    source: "fs/eventpoll.c, ep_poll: ready events are returned before the queue is polled again; measured: p50 of a \
+             neighbour 160 µs instead of 41 µs while the program slept",
     explanation: "Detected if other processes have sockets on the same queue. A warning if the 99th percentile of waits in \
                   the queue is above 1 ms, or if a packet has waited for half of irq-suspend-timeout, because some events \
-                  take much longer than others; otherwise a note. Fix: a separate queue for the program, fewer events per \
-                  epoll_wait, or a shorter irq-suspend-timeout.",
+                  take much longer than others; otherwise a note. Fix: a separate queue for the program, a mode without \
+                  deferral, or, if packets waited for its events, fewer of these per epoll_wait or a shorter \
+                  irq-suspend-timeout.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -407,7 +411,8 @@ fn of_batch(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Obser
     if others.is_empty() {
         return None;
     }
-    let suspend_ns = *napi.irq_suspend_timeout_ns.known()?;
+    let delay = PacketDelay::of(&napi.settings())?;
+    let suspend_ns = delay.irq_suspend_timeout_ns?;
     let wait = query.polls(id).map(|sample| sample.wait).unwrap_or_default();
     let usual_ns = wait.p99_ns.filter(|&p99| p99 > LONG_DELAY_NS);
     let rare_ns = wait.max_ns.filter(|&max| max >= suspend_ns / 2);
@@ -417,13 +422,11 @@ fn of_batch(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Obser
         (None, None) => None,
     };
     let program = format!("{} {}", epoll.process.name, epoll.process.pid);
-    let mut fix =
-        vec![Fix::advice(format!("give {program} its own queue, fewer events per wait, or a mode without suspension"))];
+    let fewer = if waited.is_some() { "fewer events per wait, " } else { "" };
+    let mut fix = vec![Fix::advice(format!("give {program} its own queue, {fewer}or a mode without deferral"))];
     // A suspension has to outlast the deferral, and most batches.
-    if usual_ns.is_none()
-        && suspend_ns > LONG_DELAY_NS
-        && napi.gro_flush_timeout_ns.known().is_some_and(|&ns| ns < LONG_DELAY_NS)
-    {
+    let can_be_shorter = suspend_ns > LONG_DELAY_NS && delay.gro_flush_timeout_ns < LONG_DELAY_NS;
+    if usual_ns.is_none() && rare_ns.is_some() && can_be_shorter {
         fix.push(Fix::napi_set(query, device, napi, &[(NapiAttribute::IrqSuspendTimeout, LONG_DELAY_NS)]));
     }
     let mut nodes = epoll.nodes();
@@ -433,9 +436,9 @@ fn of_batch(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Obser
         severity: if waited.is_some() { Severity::Warning } else { Severity::Note },
         nodes,
         observed: format!(
-            "packets of {} on this queue wait while the program handles the events of one epoll_wait, at most {}{}",
+            "packets of {} on this queue wait {}{}",
             counted(others.len(), "other process"),
-            time_text(suspend_ns),
+            delay.text("the program"),
             waited.unwrap_or_default()
         ),
         fix,

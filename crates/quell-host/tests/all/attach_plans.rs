@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::snapshots::{self, before, healthy, set, snapshot};
-use quell_host::attach::affected_processes::{LongestWait, Until};
+use quell_host::attach::affected_processes::PacketDelay;
 use quell_host::attach::consequences::{consequences, consequences_beside};
 use quell_host::attach::plan::{EpollStep, Limitation};
 use quell_host::attach::poller::with_safe_timer;
@@ -456,20 +456,21 @@ fn a_queue_of_no_visible_device_is_reported_and_gets_no_values() {
     assert!(plan.limitations.iter().any(|one| matches!(one, Limitation::UnknownQueue { napi } if napi.get() == 9_999)));
 }
 
-fn longest_wait(now: &Value, mode: &str) -> Option<LongestWait> {
+fn delay(now: &Value, mode: &str) -> Option<PacketDelay> {
     let plan = plan_of(now, mode);
     let [affected] = &plan.affected_processes[..] else { panic!("{:?}", plan.affected_processes) };
     assert_eq!((affected.pid.get(), affected.sockets), (5_000, 1));
-    affected.longest_wait
+    affected.delay
 }
 
 #[test]
 fn another_process_waits_for_the_timer_or_the_suspension() {
     let host = with_neighbour(healthy());
-    assert_eq!(longest_wait(&host, "base"), None);
-    assert_eq!(longest_wait(&host, "defer20"), Some(LongestWait { ns: 20_000, until: Until::GroFlushTimeout }));
-    let suspended = LongestWait { ns: 20_000_000, until: Until::IrqSuspendTimeout };
-    assert_eq!(longest_wait(&host, "suspend20"), Some(suspended));
+    assert_eq!(delay(&host, "base"), None);
+    let deferred = PacketDelay { gro_flush_timeout_ns: 20_000, irq_suspend_timeout_ns: None };
+    assert_eq!(delay(&host, "defer20"), Some(deferred));
+    let suspended = PacketDelay { irq_suspend_timeout_ns: Some(20_000_000), ..deferred };
+    assert_eq!(delay(&host, "suspend20"), Some(suspended));
 }
 
 #[test]
@@ -484,7 +485,7 @@ fn the_other_end_of_a_connection_of_the_programs_is_their_own_client() {
 }
 
 #[test]
-fn a_neighbour_whose_packets_wait_long_is_a_warning_and_gets_no_shorter_suspension_if_that_is_usual() {
+fn a_neighbour_whose_packets_wait_long_is_a_warning_and_gets_a_shorter_suspension_only_if_that_is_rare() {
     let (now, then) = (snapshot(&with_neighbour(healthy())), snapshot(&before()));
     let found = |p99_ns, max_ns| {
         let wait = WaitBounds { p99_ns, max_ns, ..WaitBounds::default() };
@@ -493,10 +494,10 @@ fn a_neighbour_whose_packets_wait_long_is_a_warning_and_gets_no_shorter_suspensi
         let report = examine_sampled(&now, Some(&then), &polls);
         report.findings.into_iter().find(|finding| finding.id == "batch-delays-others").unwrap()
     };
-    let wait = "packets of 1 other process on this queue wait while the program handles the events of one epoll_wait, at \
-                most 20 ms";
+    let wait = "packets of 1 other process on this queue wait up to 20 µs while the program sleeps, up to 20 ms while it \
+                handles the events of one epoll_wait";
     let short = found(Some(900_000), Some(9_000_000));
-    assert_eq!((short.severity, short.observed.as_str(), short.fix.len()), (Severity::Note, wait, 2));
+    assert_eq!((short.severity, short.observed.as_str(), short.fix.len()), (Severity::Note, wait, 1));
     let rare = found(Some(900_000), Some(20_000_000));
     assert_eq!((rare.severity, rare.observed), (Severity::Warning, format!("{wait}; one waited for 20 ms")));
     assert_eq!(rare.fix.len(), 2);

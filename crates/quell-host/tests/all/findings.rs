@@ -196,10 +196,6 @@ fn a_command_that_changes_a_timeout_moves_it_in_the_direction_of_the_fix() {
     assert_eq!(with(rule, &[suspend(5_000_000)], r#""irq-suspend-timeout": 20000000"#), 1);
     assert_eq!(with(rule, &[suspend(30_000_000)], r#""irq-suspend-timeout": 60000000"#), 1);
 
-    let rule = "batch-delays-others";
-    assert_eq!(with(rule, &[suspend(20_000_000)], r#""irq-suspend-timeout": 1000000"#), 1);
-    assert_eq!(with(rule, &[suspend(20_000_000), flush(1_000_000)], "irq-suspend-timeout"), 0);
-
     let rule = "too-many-empty-polls";
     let on_cpu_2 = ("/irqs/0/effective-affinity", json!("2"));
     assert_eq!(with(rule, &[on_cpu_2.clone(), flush(20_000)], r#""id": 8193, "gro-flush-timeout": 200000"#), 1);

@@ -320,8 +320,9 @@ fn attachments_of_other_programs_share_a_queue_and_those_of_one_mode_can_be_meas
         let napis = [NapiId::from_kernel(napi).unwrap()].into();
         QueueSharers::of(&[Pid::new(6).unwrap()].into(), &napis, &[one.clone(), same.clone()], |_| None)
     };
-    let both = QueueSharers { programs: pids(&[7, 8]), same_mode: true, launched: false, in_force: None };
-    assert_eq!(of_server(NAPI), Some(both), "it is not attached itself");
+    let of_both = of_server(NAPI).unwrap();
+    assert_eq!((of_both.programs, of_both.same_mode), (pids(&[7, 8]), true), "it is not attached itself");
+    assert!(of_both.in_force.is_some_and(|it| it.mode.to_string() == "suspend20"), "the newest one delays its packets");
     assert_eq!(of_server(NAPI + 1), None);
     let newer = of_program(8, "suspend200", &[(NapiAttribute::GroFlushTimeout, 200_000)], 9);
     let in_force = of(&[&one, &newer]).and_then(|sharers| sharers.in_force);

@@ -10,7 +10,7 @@ pub(crate) use effect::{Effect, conclusion, verdict_in_words};
 use std::fmt::{self, Write as _};
 
 use quell_change::journal::TargetProgram;
-use quell_host::attach::affected_processes::{AffectedProcess, Until};
+use quell_host::attach::affected_processes::AffectedProcess;
 use quell_host::attach::own_work::OwnWork;
 use quell_host::attach::owners::CoveredOwner;
 use quell_host::attach::payoff::ModePayoff;
@@ -406,17 +406,11 @@ fn affected_processes(f: &mut fmt::Formatter<'_>, plan: &AttachPlan) -> fmt::Res
 }
 
 pub(crate) fn affected_process_line(affected: &AffectedProcess) -> String {
-    let AffectedProcess { pid, name, sockets, is_client, longest_wait, .. } = affected;
+    let AffectedProcess { pid, name, sockets, is_client, delay, .. } = affected;
     let client = if *is_client { " (their own client)" } else { "" };
     let mut line = format!("{name} {pid}{client}: {} on these queues", counted(*sockets, "socket"));
-    if let Some(wait) = longest_wait {
-        let time = time_text(wait.ns);
-        let _ = match wait.until {
-            Until::GroFlushTimeout => write!(line, "; its packets can wait up to {time} for the queue's timer"),
-            Until::IrqSuspendTimeout => {
-                write!(line, "; its packets wait while the program handles the events of one epoll_wait, up to {time}")
-            }
-        };
+    if let Some(delay) = delay {
+        let _ = write!(line, "; its packets wait {}", delay.text("the program"));
     }
     line
 }

@@ -2,13 +2,15 @@
 
 use std::mem::discriminant;
 
+use quell_host::attach::affected_processes::PacketDelay;
 use quell_host::attach::attached::Unfinished;
 use quell_host::attach::no_queue::FIRST_DATAGRAM;
+use quell_host::attach::owners::ModeInForce;
 use quell_host::attach::payoff::DoesItPay;
 use quell_host::findings::{EPOLL_MIXES_NAPIS, FixText};
 use quell_host::servers::{HostServer, NextStep, ServerWait, Suspension};
 use quell_linux::visible::{self, counted};
-use quell_mode::DeliveryMode;
+use quell_mode::{DeliveryMode, PartialNapiSettings};
 
 use super::command::{arguments, command, pays};
 use super::{Examined, Fixes, NAMED, again, change_for, limited, settings_changed, to_change};
@@ -194,7 +196,9 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
                 format!("; one queue per epoll may decide otherwise: {change}{then}")
             });
             let other = other.unwrap_or_default();
-            format!("keep the settings of {name} {pid}: no compared mode was better, {}{other}", as_measured(measured))
+            let delayed = delayed(first).map(|delayed| format!("; {delayed}")).unwrap_or_default();
+            let measured = as_measured(measured);
+            format!("keep the settings of {name} {pid}: no compared mode was better, {measured}{other}{delayed}")
         }
         NextStep::AwaitExperiment { pid: by } => {
             format!("an experiment (PID {by}) compares modes on {name} {pid}: wait for its end")
@@ -240,8 +244,26 @@ fn nothing_prevents(server: &HostServer) -> String {
             "{program} has few connections now; with more, an epoll will have those of several queues \
              ({EPOLL_MIXES_NAPIS}), which prevents a benefit: {change}; for as few as now"
         ),
-        None => format!("nothing prevents a benefit for {program}"),
+        None => delayed(server).unwrap_or_else(|| format!("nothing prevents a benefit for {program}")),
     }
+}
+
+/// That the mode of another program delays the packets of this one, which has none.
+fn delayed(server: &HostServer) -> Option<String> {
+    let sharing = server.sharing.as_ref().filter(|_| server.attached.is_none())?;
+    let ModeInForce { mode, program } = sharing.in_force.as_ref()?;
+    let delay = PacketDelay::of(&PartialNapiSettings::from(mode.napi()))?;
+    let (name, pid) = (visible::name(&program.name), program.pid);
+    let end = match sharing.launched {
+        true => format!("it ends with {name}"),
+        false => format!("`quell detach {pid}` ends that"),
+    };
+    Some(format!(
+        "{mode} of {name} {pid}, on the same queues, delays packets of {} {}, {} ({end})",
+        visible::name(&server.name),
+        server.pid,
+        delay.text(&name)
+    ))
 }
 
 /// That its present load is too low to gain from a mode, or that it cannot take a higher one.

@@ -6,6 +6,7 @@ use crate::render::client_load;
 use quell_change::journal::{Purpose, TargetProgram};
 use quell_host::attach::attached::Unfinished;
 use quell_host::attach::own_work::OwnWork;
+use quell_host::attach::owners::{ModeInForce, QueueSharers};
 use quell_host::attach::payoff::{DoesItPay, ModePayoff};
 use quell_host::findings::FixText;
 use quell_host::servers::{OpenQuestion, OwnLoad};
@@ -97,6 +98,24 @@ fn a_server_that_suspension_would_stall_is_measured_without_it() {
     assert!(concluded(of(None)).contains("it is first observed"));
     let suits = concluded(of(Some(Suspension::NoStallSeen)));
     assert!(suits.contains("nothing prevents a benefit") && !suits.contains("it is first observed"), "{suits}");
+}
+
+#[test]
+fn a_server_whose_packets_wait_for_an_attached_one_is_not_said_to_be_without_problem() {
+    let pid = Pid::new(900).unwrap();
+    let program = TargetProgram { pid, start_time_ticks: 1, name: "memcached".to_owned() };
+    let in_force = Some(ModeInForce { mode: "suspend200".parse().unwrap(), program });
+    let sharing = Some(QueueSharers { programs: vec![pid], same_mode: true, launched: false, in_force });
+    let of = |next| HostServer { sharing: sharing.clone(), ..server("web", next) };
+    let delays = "suspend200 of memcached 900, on the same queues, delays packets of web 7481, up to 200 µs while memcached \
+                  sleeps, up to 20 ms while it handles the events of one epoll_wait (`quell detach 900` ends that)";
+    let measure = concluded(of(NextStep::Measure { steered: false }));
+    assert!(measure.contains(delays) && !measure.contains("nothing prevents"), "{measure}");
+    assert!(measure.trim_end().ends_with("quell bench --pid 7481,900"), "{measure}");
+    let keep = concluded(of(NextStep::Keep { measured: measured(None), open: None }));
+    assert!(keep.contains("keep the settings") && keep.contains(delays), "{keep}");
+    let own = HostServer { attached: Some("suspend200".parse().unwrap()), ..of(NextStep::Check) };
+    assert!(!concluded(own).contains("delays packets"));
 }
 
 #[test]
