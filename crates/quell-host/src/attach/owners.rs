@@ -101,9 +101,9 @@ impl QueueSharers {
         let in_force = match &own[..] {
             [] => others.iter().max_by_key(set_at).and_then(|one| in_force(one.purpose().mode(), &one.history.targets)),
             own => {
-                let mut covered = own
-                    .iter()
-                    .flat_map(|one| queues(&one.history).filter_map(|queue| covered_values(queue, &one.path, attached)));
+                let mut covered = own.iter().flat_map(|one| {
+                    queues(&one.history).filter_map(|queue| covered_values(queue, &one.path, attached))
+                });
                 covered.find_map(|by| in_force(by.owner.mode(), &by.programs))
             }
         };
