@@ -83,6 +83,21 @@ impl Conclusion {
         }
     }
 
+    /// Longest time for which the timer of the recommended mode can delay packets, in nanoseconds, if it is longer than that
+    /// of the mode which it replaces, and no latency was measured. `None` for a search, whose goal the reader chose.
+    #[must_use]
+    pub fn unmeasured_delay_ns(&self) -> Option<u64> {
+        let Self::Use { mode, instead_of, saves, without_clients: true, .. } = self else { return None };
+        let timer_ns = |mode: &DeliveryMode| {
+            let napi = mode.napi();
+            napi.defers().then_some(napi.gro_flush_timeout_ns)
+        };
+        if saves.iter().any(|change| matches!(change.quantity, Quantity::Metric(_))) {
+            return None;
+        }
+        timer_ns(mode).filter(|ns| timer_ns(instead_of).is_none_or(|present| present < *ns))
+    }
+
     /// The same with what the recommended mode costs besides.
     fn with_costs(mut self, more: Vec<QuantityChange>, more_undecided: Vec<UndecidedCost>) -> Self {
         if let Self::Use { costs, undecided, .. } = &mut self {

@@ -57,12 +57,14 @@ impl LoadRange {
 impl ResultDocument {
     /// Running processes that were measured on this kernel, with their names, and the answer for them at each load.
     /// `name` is that of the result. `advice` is the sentence and the command with which it ends: the answer of a result
-    /// that decides nothing, and what another one leaves open. Absent without either.
+    /// that decides nothing, and what another one leaves open. Absent without either. `costs` are those of the mode that it
+    /// recommends, in words.
     #[must_use]
     pub fn answers_for_programs(
         &self,
         name: &str,
         advice: Option<(String, String)>,
+        costs: Option<String>,
     ) -> Option<(Vec<NamedProcess>, Vec<EarlierAnswer>)> {
         let (host, subject, started_unix_s) = match self {
             Self::Experiment(result) => (&result.host, &result.subject, result.started_unix_s),
@@ -100,6 +102,11 @@ impl ResultDocument {
         };
         let at_load = |(load, packets_per_s): (Option<OfferedLoad>, Option<f64>)| {
             let verdict = match &conclusion {
+                // Its timer delays packets, and nobody knows by how much.
+                Conclusion::Use { .. } if conclusion.unmeasured_delay_ns().is_some() => {
+                    let (advice, command) = advice.clone()?;
+                    EarlierVerdict::Undecided { advice, command, unsteered: false }
+                }
                 Conclusion::Use { mode, split, .. } => {
                     match split.as_ref().zip(load).is_none_or(|(split, load)| split.pays.contains(load)) {
                         true => EarlierVerdict::Better(*mode),
@@ -123,6 +130,7 @@ impl ResultDocument {
                 packets_per_s: packets_per_s.map(|rate| rate.round() as u64),
                 own_load: programs.own_load(),
                 problem: programs.problems.iter().find(is_relevant).map(|problem| problem.id.clone()),
+                costs: costs.clone().filter(|_| matches!(verdict, EarlierVerdict::Better(_))),
             };
             let steered = programs.placement.as_ref().is_some_and(|it| !it.steered.is_empty());
             let (open, compared, worse) = (open.clone(), compared.clone(), worse.clone());

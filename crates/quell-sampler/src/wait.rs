@@ -30,6 +30,8 @@ pub struct WaitBounds {
     pub mean_ns: Option<u64>,
     /// Median of the bound in nanoseconds, rounded up by at most 12.5 %. Null as the mean.
     pub p50_ns: Option<u64>,
+    /// 90th percentile of the bound, likewise.
+    pub p90_ns: Option<u64>,
     /// 99th percentile of the bound, likewise.
     pub p99_ns: Option<u64>,
     /// Maximum of the bound, likewise.
@@ -48,7 +50,7 @@ impl WaitBounds {
 
     /// The same without the figures of the bound.
     pub(crate) fn without_bound(self) -> Self {
-        Self { mean_ns: None, p50_ns: None, p99_ns: None, max_ns: None, ..self }
+        Self { mean_ns: None, p50_ns: None, p90_ns: None, p99_ns: None, max_ns: None, ..self }
     }
 
     /// Summarizes a histogram whose packets waited `sum_ns` in total.
@@ -59,6 +61,7 @@ impl WaitBounds {
             interrupt_packets,
             mean_ns: sum_ns.checked_div(packets),
             p50_ns: quantile(buckets, packets, 50),
+            p90_ns: quantile(buckets, packets, 90),
             p99_ns: quantile(buckets, packets, 99),
             max_ns: quantile(buckets, packets, 100),
             stalled_polls: 0,

@@ -65,9 +65,9 @@ pub struct EffectOnQueue {
     /// 99th percentile of the time that packets can have waited, in nanoseconds; absent if most came by an enabled
     /// interrupt, so that they have no bound.
     pub wait_p99_ns: Option<u64>,
-    /// Median of the same time.
+    /// 90th percentile of the same time.
     #[serde(skip)]
-    pub wait_p50_ns: Option<u64>,
+    pub wait_p90_ns: Option<u64>,
     /// Number of polls that found packets after a time that is longer than usual suspensions (`WaitBounds`).
     #[serde(skip)]
     pub stalled_polls: u64,
@@ -123,7 +123,7 @@ impl EffectOnQueue {
             programs_cpu_wait_ns: None,
             programs_worked_ns: None,
             wait_p99_ns: bound(wait.p99_ns),
-            wait_p50_ns: bound(wait.p50_ns),
+            wait_p90_ns: bound(wait.p90_ns),
             stalled_polls: wait.stalled_polls,
             is_enabled: sample.enabled_ns > 0 && sample.masked_ns == 0,
             is_shared: false,
@@ -203,9 +203,15 @@ pub(crate) fn suspension_of(
     timeout_ns: u64,
     cause: impl FnOnce() -> NoPollCause,
 ) -> (ModeVerdict, Option<Fix>) {
-    if let Some(overdue) = Overdue::of(seen, timeout_ns) {
-        return overdue.verdict(cause());
+    let Some(overdue) = Overdue::of(seen, timeout_ns) else { return judge_polls(seen, cause) };
+    let cause = cause();
+    match overdue.is_usual || cause.explains_stall() {
+        true => overdue.verdict(cause),
+        false => judge_polls(seen, || cause),
     }
+}
+
+fn judge_polls(seen: &EffectOnQueue, cause: impl FnOnce() -> NoPollCause) -> (ModeVerdict, Option<Fix>) {
     match (too_few_packets(seen), seen.by_programs()) {
         (Some(too_few), _) => (too_few, None),
         (None, 0) => never_polled(seen, cause),
@@ -219,6 +225,8 @@ pub(crate) fn suspension_of(
 struct Overdue {
     wait_p99_ns: u64,
     timeout_ns: u64,
+    /// Whether it cannot be a virtual machine that did not run for a moment.
+    is_usual: bool,
     /// Whether the programs could have polled: they got a CPU for most of the time in which they wanted one. Absent if
     /// this is unknown.
     could_poll: Option<bool>,
@@ -229,14 +237,14 @@ impl Overdue {
         let longest_ns = timeout_ns.saturating_add(timeout_ns / OVERDUE_PART).max(OVERDUE_MIN_NS);
         let is_long = |ns: &u64| *ns > longest_ns;
         let wait_p99_ns = seen.wait_p99_ns.filter(is_long)?;
-        let is_usual = seen.packets >= PACKETS_FOR_VERDICT && seen.wait_p50_ns.is_some_and(|ns| is_long(&ns));
+        let are_many = seen.packets >= PACKETS_FOR_VERDICT && seen.wait_p90_ns.is_some_and(|ns| is_long(&ns));
+        let is_usual = are_many || seen.stalled_polls >= STALLED_POLLS_TO_JUDGE;
         let could_poll = seen.cpu_wait_share().map(|share| share <= 0.5);
-        let overdue = Self { wait_p99_ns, timeout_ns, could_poll };
-        (is_usual || seen.stalled_polls >= STALLED_POLLS_TO_JUDGE).then_some(overdue)
+        Some(Self { wait_p99_ns, timeout_ns, is_usual, could_poll })
     }
 
     fn verdict(self, cause: NoPollCause) -> (ModeVerdict, Option<Fix>) {
-        let Self { wait_p99_ns, timeout_ns, could_poll } = self;
+        let Self { wait_p99_ns, timeout_ns, could_poll, .. } = self;
         let text = format!(
             "packets waited up to {} (p99), longer than irq-suspend-timeout ({})",
             time_text(wait_p99_ns),

@@ -19,6 +19,8 @@ use crate::snapshot::{SnapshotScope, take};
 
 /// Shortest time between two searches for the cause, which take the CPU time of up to three snapshots.
 const CAUSE_EVERY: Duration = Duration::from_secs(60);
+/// Number of searches that are made at once if they find nothing: an object can be ready for a part of the time only.
+const SEARCHES_AT_ONCE: u32 = 3;
 /// Shortest time between two writes of the record.
 const WRITTEN_EVERY: Duration = Duration::from_secs(10);
 
@@ -29,6 +31,7 @@ pub struct StallLog {
     persists: bool,
     written: Option<Instant>,
     searched: Option<Instant>,
+    searches: u32,
     search: Option<CauseSearch>,
 }
 
@@ -46,7 +49,7 @@ impl StallLog {
             cause: None,
             reverted: false,
         };
-        Self { journal, record, persists: false, written: None, searched: None, search: None }
+        Self { journal, record, persists: false, written: None, searched: None, searches: 0, search: None }
     }
 
     /// Adds the stalls of a look, if there are any. To be called after each look. Begins a search for their cause. Returns
@@ -66,8 +69,11 @@ impl StallLog {
             self.record.stalls += look.freed.len() as u64;
             self.record.last_boot_ns = boottime_ns();
             self.persists |= look.persists;
-            if self.searched.is_none_or(|at| at.elapsed() >= CAUSE_EVERY) {
+            let searches_at_once = self.record.cause.is_none() && self.searches < SEARCHES_AT_ONCE;
+            let is_due = searches_at_once || self.searched.is_none_or(|at| at.elapsed() >= CAUSE_EVERY);
+            if is_due && self.search.is_none() {
                 self.searched = Some(Instant::now());
+                self.searches += 1;
                 self.search = Some(search());
             }
         }

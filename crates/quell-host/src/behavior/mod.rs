@@ -120,11 +120,18 @@ pub struct EpollWaits {
     pub read_of_queues: u64,
     /// Calls in which they read other files that an epoll watches.
     pub read_of_others: u64,
+    /// Calls in which other threads of the program read what an epoll watches.
+    pub read_elsewhere: u64,
     /// Of those, calls that read accepted connections, such as those of local clients.
     pub read_of_accepted: u64,
 }
 
 impl EpollWaits {
+    /// Calls in which threads of the program read what an epoll watches.
+    pub(crate) fn reads(&self) -> u64 {
+        self.read_of_queues.saturating_add(self.read_of_others).saturating_add(self.read_elsewhere)
+    }
+
     /// The waits through two descriptors of one epoll.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
@@ -141,6 +148,7 @@ impl EpollWaits {
             busy: self.busy + other.busy,
             read_of_queues: self.read_of_queues + other.read_of_queues,
             read_of_others: self.read_of_others + other.read_of_others,
+            read_elsewhere: self.read_elsewhere.max(other.read_elsewhere),
             read_of_accepted: self.read_of_accepted + other.read_of_accepted,
         }
     }

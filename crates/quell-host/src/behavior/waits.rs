@@ -169,6 +169,13 @@ fn by_epoll(counts: &BTreeMap<WaitKey, WaitCounts>, busy: impl Fn((Pid, Pid)) ->
             }
         }
     }
+    let reads_of = |pid: Pid| {
+        let reads = counts.iter().filter(|((of, _, place), _)| *of == pid && matches!(place, WaitPlace::Read(_)));
+        reads.map(|(_, counted)| counted.calls).sum::<u64>()
+    };
+    for (&(pid, _), epoll) in &mut waits.by_epoll {
+        epoll.read_elsewhere = reads_of(pid).saturating_sub(epoll.read_of_queues + epoll.read_of_others);
+    }
     waits
 }
 

@@ -12,6 +12,7 @@ mod management;
 mod markdown;
 mod missing_queue;
 mod node;
+mod other_events;
 mod owners;
 mod placement;
 mod polling;

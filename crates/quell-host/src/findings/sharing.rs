@@ -189,9 +189,10 @@ static UDP_KEEPS_FIRST: Rule = Rule {
     impact: "The kernel records the NAPI ID of the first datagram for the lifetime of the socket, and the epoll polls \
           that instance.",
     source: "net/ipv4/udp.c, udp_queue_rcv_one_skb: sk_mark_napi_id_once; measured after link down and up",
-    explanation: "Detected if an epoll busy-polls and watches an unconnected UDP socket whose NAPI ID belongs to no \
-                  device any more, mostly because the link was down; or if a filter of Quell gives each socket of a \
-                  group its own queue, and several of these sockets have the same NAPI ID. Fix: restart the program. \
+    explanation: "Detected if an epoll watches an unconnected UDP socket whose NAPI ID belongs to no device any more, \
+                  mostly because the link was down; or if a filter of Quell gives each socket of a group its own queue, \
+                  and several of these sockets have the same NAPI ID. A warning if the epoll busy-polls, otherwise a \
+                  note about what prevents busy polling. Fix: restart the program. \
                   Until then, its queues have deferral only.",
     needs_two: false,
     judges_settings: false,
@@ -200,7 +201,7 @@ static UDP_KEEPS_FIRST: Rule = Rule {
 };
 
 fn udp_keeps_first(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    query.epolls().filter(|epoll| epoll.polls()).filter_map(|epoll| of_first_queue(query, epoll)).collect()
+    query.epolls().filter_map(|epoll| of_first_queue(query, epoll)).collect()
 }
 
 fn of_first_queue(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Observation> {
@@ -220,8 +221,9 @@ fn of_first_queue(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option
             .then(|| format!("{alike} steered UDP sockets keep NAPI {id}, which delivers to one of them"))
     };
     let observed = epoll.sockets().find_map(reason)?;
+    let severity = if epoll.polls() { Severity::Warning } else { Severity::Note };
     Some(Observation {
-        severity: Severity::Warning,
+        severity,
         nodes: epoll.nodes(),
         observed,
         fix: vec![Fix::advice("restart the program, so that it opens its sockets again")],

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::fix::Fix;
+use super::other_events::{OTHER_EVENTS, unread_events};
 use super::text::{duration_text, time_text};
 use super::{Node, Observation, Rule, Severity};
 use crate::behavior::{Behavior, EpollWaits, ReadyCause, ReadyGroup, cause_in_snapshot, is_reported_by_each_wait};
@@ -12,6 +13,10 @@ use crate::snapshot::{Thread, WatchedFile, WatchedKind};
 use quell_linux::visible::{counted, thousands};
 
 pub(super) const RULES: &[&Rule] = &[&READY_OBJECT, &OTHER_EVENTS, &ZERO_TIMEOUT, &BLOCKS];
+
+/// Fewest calls for a judgement, and fewest if its threads are known to sleep elsewhere.
+pub(super) const CALLS_MIN: u64 = 20;
+const CALLS_OF_RESTING_MIN: u64 = 4;
 
 static READY_OBJECT: Rule = Rule {
     id: "ready-object-holds-suspension",
@@ -31,7 +36,9 @@ static READY_OBJECT: Rule = Rule {
                   during the samples; a note if the calls are farther apart than the timeout of the queue. A socket \
                   that a call read during the samples does not count; nor do data that a connection received within \
                   the last second, unless the epoll returned events at least twice for each of its files. Without \
-                  samples, two snapshots show it: serious for a file, a warning for a socket. Not seen: registrations \
+                  samples, two snapshots show it: serious for a file, a warning for a socket. Detected, too, if the calls \
+                  that returned without sleep were at least four times as many as reads, in at least 5 % of the time: an \
+                  object is ready for a part of the time. Not seen: registrations \
                   shorter than the interval between samples; errors and urgent data of sockets beyond the first 64 of \
                   an epoll; a file whose descriptors are all in other processes. Fix: by object, as doctor prints it.",
     needs_two: false,
@@ -58,14 +65,18 @@ fn ready_object(query: &SnapshotQuery<'_>) -> Vec<Observation> {
                 }
                 observation
             };
-            groups.map(of).collect()
+            let observations: Vec<Observation> = groups.map(of).collect();
+            match observations.is_empty() {
+                true => unread_events(epoll, behavior, &waits).into_iter().collect(),
+                false => observations,
+            }
         }
         None => of_snapshots(query, epoll),
     };
     suspending.flat_map(of).collect()
 }
 
-fn waits_on(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, behavior: &Behavior) -> EpollWaits {
+pub(super) fn waits_on(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, behavior: &Behavior) -> EpollWaits {
     let of = |one: &EpollContext<'_>| behavior.waits.get(&(one.process.pid, one.epoll.fd)).copied();
     query.descriptors(epoll).filter_map(of).fold(EpollWaits::default(), EpollWaits::and)
 }
@@ -213,78 +224,6 @@ fn kind_in_words(kind: &WatchedKind) -> &str {
     }
 }
 
-static OTHER_EVENTS: Rule = Rule {
-    id: "other-events-hold-suspension",
-    severity: Severity::Serious,
-    title: "events that no queue delivers keep an epoll from polling",
-    impact: "An epoll_wait that finds such an event re-arms the suspension and does not poll the device. If each call finds \
-          one, packets wait until the program has nothing else to do; irq-suspend-timeout does not help.",
-    source: "fs/eventpoll.c, ep_poll and ep_set_busy_poll_napi_id; measured with three local clients of a saturated \
-             server: packets of others waited for up to 436 ms under suspend200",
-    explanation: "Detected if an epoll with prefer_busy_poll, on a queue with irq-suspend-timeout, was waited on at least \
-                  20 times in 500 ms, at most 5 % of the calls slept, and its threads read files without a queue about \
-                  as often: connections that were accepted from local clients or arrive without a NAPI instance, pipes, \
-                  eventfds, unix sockets. Reads of connections that the program itself opened, and of files, are often \
-                  answers to requests from the queue, which end without them; they count if they are nine tenths of all \
-                  reads. The calls are counted as for waits-with-timeout-zero; without the capabilities, nothing is \
-                  detected. Fix: a mode without suspension, or another process that serves local clients.",
-    needs_two: false,
-    judges_settings: false,
-    stalls: true,
-    examine: other_events,
-};
-
-/// Share of calls that find an event of another source, if each does: its read may be in a later call.
-const NEARLY_ALL: f64 = 0.9;
-const NEARLY_NONE: f64 = 0.05;
-
-fn other_events(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let of = |epoll: &EpollContext<'_>| {
-        let behavior = query.behavior(epoll).filter(|behavior| behavior.not_counted.is_none())?;
-        let ready = |one: &EpollContext<'_>| behavior.ready.contains_key(&(one.process.pid, one.epoll.fd));
-        if query.descriptors(epoll).any(ready) {
-            return None;
-        }
-        let events = of_other_events(&waits_on(query, epoll, behavior))?;
-        let time = duration_text(behavior.waits_observed);
-        Some(Observation {
-            severity: Severity::Serious,
-            nodes: epoll.nodes(),
-            observed: format!("in {time}, {events}"),
-            fix: vec![Fix::advice(
-                "use a mode without suspension, such as defer20, if a measurement finds that it pays, or another process \
-                 that serves local clients",
-            )],
-        })
-    };
-    query.epolls().filter(|epoll| query.suspends(epoll)).filter_map(of).collect()
-}
-
-/// How a program without sleep receives events from sources other than its queues at each call.
-fn of_other_events(waits: &EpollWaits) -> Option<String> {
-    let calls = waits.zero.saturating_add(waits.sleeping);
-    if calls < CALLS_MIN || waits.slept as f64 > calls as f64 * NEARLY_NONE {
-        return None;
-    }
-    let is_at_each_call = |reads: u64| reads as f64 >= calls as f64 * NEARLY_ALL;
-    let all = waits.read_of_others.saturating_add(waits.read_of_queues);
-    let (reads, of) = match waits {
-        waits if is_at_each_call(waits.read_of_accepted) => {
-            (waits.read_of_accepted, "accepted connections without a queue, such as those of local clients")
-        }
-        waits if is_at_each_call(waits.read_of_others) && waits.read_of_others as f64 >= all as f64 * NEARLY_ALL => {
-            (waits.read_of_others, "files without a queue")
-        }
-        _ => return None,
-    };
-    let (slept, calls) = (waits.slept, counted(calls, "call"));
-    let of_queues = counted(waits.read_of_queues, "read");
-    Some(format!(
-        "{slept} of {calls} slept, with {} of {of} and {of_queues} of sockets of queues",
-        counted(reads, "read")
-    ))
-}
-
 static ZERO_TIMEOUT: Rule = Rule {
     id: "waits-with-timeout-zero",
     severity: Severity::Serious,
@@ -314,9 +253,6 @@ static ZERO_TIMEOUT: Rule = Rule {
     examine: zero_timeout,
 };
 
-/// Fewest calls with timeout 0 for a judgement, and fewest if its threads are known to sleep elsewhere.
-const CALLS_MIN: u64 = 20;
-const CALLS_OF_RESTING_MIN: u64 = 4;
 /// One sleeping call in so many is as good as none.
 const FEW: u64 = 100;
 
@@ -571,29 +507,4 @@ fn of_spinning<'a>(query: &SnapshotQuery<'a>, epoll: &EpollContext<'a>) -> Optio
     let (thread, share) = shares.find(|(_, share)| *share >= SPINNING)?;
     let (time, packets) = (time_text(interval_ns), counted(packets, "packet"));
     Some((thread, format!("a thread was runnable for {:.0} % of {time}, for {packets}", share * 100.0)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn other_events_hold_the_suspension_if_each_call_finds_one_and_the_queue_does_not_cause_them() {
-        let saturated = EpollWaits { sleeping: 400, slept: 4, ..EpollWaits::default() };
-        let with = |of_queues, of_others, of_accepted| {
-            let reads = EpollWaits {
-                read_of_queues: of_queues,
-                read_of_others: of_others,
-                read_of_accepted: of_accepted,
-                ..saturated
-            };
-            of_other_events(&reads)
-        };
-        assert!(with(900, 500, 500).is_some(), "local clients");
-        assert!(with(20, 500, 0).is_some(), "an eventfd");
-        assert_eq!(with(450, 500, 0), None, "a proxy whose upstream is local");
-        assert_eq!(with(900, 100, 100), None, "some calls find none");
-        let sleeps = EpollWaits { slept: 40, read_of_others: 500, read_of_accepted: 500, ..saturated };
-        assert_eq!(of_other_events(&sleeps), None, "calls that sleep poll");
-    }
 }

@@ -26,6 +26,9 @@ pub struct EarlierMeasurement {
     pub own_load: Option<OwnLoad>,
     /// Rule of a serious finding under the modes on which its answer rests; absent without one.
     pub problem: Option<String>,
+    /// What the chosen mode costs, which the goal of a search does not limit; absent if it costs nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub costs: Option<String>,
 }
 
 /// Load of a measurement itself.
@@ -131,8 +134,9 @@ mod tests {
     #[test]
     fn an_answer_outlives_its_own_load_unless_there_is_another_one_now() {
         let decides = |(then, own_load), now| {
-            let (result, started_unix_s, packets_per_s, problem) = ("bench-1".to_owned(), 7, Some(then), None);
-            let measured = EarlierMeasurement { result, started_unix_s, packets_per_s, own_load, problem };
+            let (result, started_unix_s, packets_per_s) = ("bench-1".to_owned(), 7, Some(then));
+            let (problem, costs) = (None, None);
+            let measured = EarlierMeasurement { result, started_unix_s, packets_per_s, own_load, problem, costs };
             measured.decides_at(Some(now))
         };
         for own in [Some(OwnLoad::Judge), Some(OwnLoad::Generator)] {

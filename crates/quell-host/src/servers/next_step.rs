@@ -176,9 +176,10 @@ pub(super) fn of_unattached(present: Option<DeliveryMode>, can_steer: bool, answ
 }
 
 /// The answer for a server without problems that received this many packets per second: the newest one that was measured
-/// at this load, otherwise the newest one that holds at it. One without a mode counts only if no other has a mode. One that
-/// was measured with connections of several queues in one epoll does not count if this has changed, or if steering changes
-/// it. `mixing` is how such an epoll can get the connections of one queue; absent without one.
+/// at this load, otherwise the newest one that holds at it. One without a mode counts only if no other has a mode, one that
+/// left something open only if no other is complete. One that was measured with connections of several queues in one epoll
+/// does not count if this has changed, or if steering changes it. `mixing` is how such an epoll can get the connections of
+/// one queue; absent without one.
 pub(super) fn by_answers<'a>(
     answers: impl Iterator<Item = &'a EarlierAnswer>,
     load: Option<u64>,
@@ -198,7 +199,8 @@ pub(super) fn by_answers<'a>(
     let is_refuted = |at: usize| answers[..at].iter().any(|newer| newer.refutes(answers[at]));
     let answers: Vec<&EarlierAnswer> = (0..answers.len()).filter(|&at| !is_refuted(at)).map(|at| answers[at]).collect();
     let at_this_load = answers.iter().copied().filter(|answer| answer.measured.decides_at(load));
-    if let Some(answer) = at_this_load.min_by_key(|answer| (!answer.is_decided(), !answer.measured.is_near(load))) {
+    let order = |answer: &&EarlierAnswer| (!answer.is_decided(), !answer.measured.is_near(load), answer.open.is_some());
+    if let Some(answer) = at_this_load.min_by_key(order) {
         return Answered::By(answer);
     }
     Answered::Missing(Box::new(match (answers.first(), load) {

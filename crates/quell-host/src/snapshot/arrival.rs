@@ -22,10 +22,14 @@ pub fn queues_of(snapshot: &Snapshot, index: &Index<'_>, socket: &SnapshotSocket
         .map(|device| (device.ifindex, device))
         .collect();
     let has_address = socket.local.is_some_and(|local| !local.ip().is_unspecified());
+    let its_address = |device: &&&Device| socket.local.is_some_and(|local| device.has_address(local.ip()));
+    let with_address: Vec<&Device> = here.values().filter(its_address).copied().collect();
     let delivering: Vec<&Device> = match socket.bound_to {
         Some(bound) => here.values().filter(|device| interfaces_of(device, &here).contains(&bound)).copied().collect(),
         // An address belongs to one device.
         None if has_address && recorded_on.is_some() => Vec::new(),
+        // The recorded instance is gone, as after link down and up.
+        None if has_address && !with_address.is_empty() => with_address,
         None => here.values().filter(|device| has_received(device)).copied().collect(),
     };
     // The device may be in another namespace: below a macvlan device of a container, for example.

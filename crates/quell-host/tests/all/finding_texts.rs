@@ -100,6 +100,18 @@ fn finding_texts() -> String {
         ),
         (false, Some(EpollWaits { sleeping: 400, read_of_others: 500, ..EpollWaits::default() })),
         (false, waits(1, 1, 0, 1)),
+        (
+            false,
+            Some(EpollWaits {
+                sleeping: 60_300,
+                slept: 300,
+                returned: 60_200,
+                busy: Duration::from_millis(240),
+                read_of_queues: 300,
+                is_slept_in: true,
+                ..EpollWaits::default()
+            }),
+        ),
     ] {
         texts.insert(observed(outer, None, waits, true));
     }

@@ -1,12 +1,14 @@
 //! What a result advises: the conclusion in words, and the next command.
 
+use quell_host::findings::time_text;
 use quell_mode::DeliveryMode;
 use quell_result::ResultDocument;
-use quell_result::conclusion::{Conclusion, WhyKeep, WhyLonger, WorseMode};
+use quell_result::conclusion::{Conclusion, Quantity, QuantityChange, WhyKeep, WhyLonger, WorseMode};
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
 use quell_result::facts::{PlacementFacts, ProgramsFacts};
 use quell_result::tune::TuneFile;
 
+use super::changes;
 use super::conclusion::worse_mode;
 use crate::words;
 
@@ -52,6 +54,27 @@ pub fn cost_of(document: &ResultDocument, mode: &DeliveryMode) -> Option<String>
     Some(worse_mode(&costs))
 }
 
+/// What the mode costs that the result recommends: `p99 ×15.0, cpu ×3.06`. `None` if it recommends none, or it costs nothing.
+#[must_use]
+pub fn costs_of_answer(document: &ResultDocument) -> Option<String> {
+    let conclusion = match document {
+        ResultDocument::Experiment(result) => result.conclusion()?,
+        ResultDocument::Tune(file) => file.conclusion(),
+        _ => return None,
+    };
+    let Conclusion::Use { mode, costs, without_clients, .. } = conclusion else { return None };
+    let judged = |subject: &SubjectFacts| matches!(subject, SubjectFacts::Programs(facts) if facts.latency.is_some());
+    let is_unjudged = matches!(document, ResultDocument::Tune(file) if !judged(&file.subject));
+    match mode.napi() {
+        _ if !costs.is_empty() => Some(changes(&costs, "")),
+        napi if without_clients && is_unjudged && napi.defers() => {
+            let delay = time_text(napi.gro_flush_timeout_ns);
+            Some(format!("latency, which was not measured: its timer can delay packets by up to {delay}"))
+        }
+        _ => None,
+    }
+}
+
 /// What an experiment advises. `None` if it measures no times, or is empty.
 #[must_use]
 pub fn experiment_advice(result: &ExperimentResult) -> Option<Advice> {
@@ -64,7 +87,27 @@ pub fn experiment_advice(result: &ExperimentResult) -> Option<Advice> {
 #[must_use]
 pub fn search_advice(file: &TuneFile) -> Advice {
     let again = |longer_ms: Option<u64>| words::repeat_search(file, longer_ms.or_else(|| file.sufficient_budget_ms()));
-    of(&file.conclusion(), &file.subject, again, &file.left_alone)
+    let (conclusion, goal) = (file.conclusion(), &file.search.plan.goal);
+    let mut advice = of(&conclusion, &file.subject, again, &file.left_alone);
+    if let Conclusion::Use { costs, .. } = &conclusion {
+        advice.text.push_str(&unlimited(costs, &goal.to_string()));
+    }
+    advice
+}
+
+/// That the goal of a search does not limit what its answer costs, and a goal that does. Empty without costs.
+fn unlimited(costs: &[QuantityChange], goal: &str) -> String {
+    let metric = |change: &QuantityChange| match &change.quantity {
+        Quantity::Metric(metric) => Some(metric.to_string()),
+        Quantity::Criterion(_) => None,
+    };
+    let mut names: Vec<String> = costs.iter().filter(|change| change.low > 1.0).filter_map(metric).collect();
+    names.dedup();
+    if names.is_empty() {
+        return String::new();
+    }
+    let limits: String = names.iter().map(|name| format!("{name}<=1.1x, ")).collect();
+    format!("; the goal does not limit {}: --goal \"{limits}{goal}\" does", names.join(" and "))
 }
 
 /// Said of a recommended mode if the clients had no rate.
@@ -88,6 +131,14 @@ fn of(
         said.push_str(AT_MAXIMUM);
     }
     match (conclusion, subject) {
+        (Conclusion::Use { .. }, SubjectFacts::Programs(_) | SubjectFacts::Command(_))
+            if conclusion.unmeasured_delay_ns().is_some() =>
+        {
+            let command = again(None);
+            let (options, program) = command.split_once(" -- ").unwrap_or((&command, ""));
+            let program = if program.is_empty() { String::new() } else { format!(" -- {program}") };
+            advice(&said, Some(&format!("{options} --latency COMMAND{program}")))
+        }
         (Conclusion::Use { mode, .. }, SubjectFacts::Programs(facts)) if facts.attached == Some(*mode) => {
             advice(&format!("{said}. It is attached already"), None)
         }
@@ -164,6 +215,7 @@ pub fn budget(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quell_tune::TuneMetric;
 
     fn recorded() -> ExperimentResult {
         let text = include_str!("../../../quell/tests/fixtures/result.json");
@@ -212,6 +264,24 @@ mod tests {
         assert!(unsorted.text.contains("this holds for unsorted connections only"), "{}", unsorted.text);
         assert_eq!(unsorted.command.as_deref(), Some("quell bench None --steer --pin"));
         assert_eq!(said(&[]).command.as_deref(), Some("quell bench Some(1)"));
+    }
+
+    #[test]
+    fn an_answer_that_costs_what_the_goal_does_not_limit_has_a_goal_that_does() {
+        let change = |metric, low| QuantityChange {
+            quantity: Quantity::Metric(metric),
+            low,
+            high: low,
+            loads: Vec::new(),
+            is_everywhere: true,
+        };
+        let p99 = TuneMetric::Latency { quantile: 0.99 };
+        let costs = [change(p99, 15.0), change(TuneMetric::Cpu, 3.06), change(TuneMetric::Requests, 0.9)];
+        assert_eq!(
+            unlimited(&costs, "lowest p50"),
+            "; the goal does not limit p99 and cpu: --goal \"p99<=1.1x, cpu<=1.1x, lowest p50\" does"
+        );
+        assert_eq!(unlimited(&costs[2..], "lowest p50"), "");
     }
 
     #[test]

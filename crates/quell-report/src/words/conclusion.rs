@@ -2,6 +2,7 @@
 
 use quell_cli::number;
 use quell_experiment::Criterion;
+use quell_host::findings::time_text;
 use quell_linux::visible::{self, agree, counted};
 use quell_result::conclusion::{
     Conclusion, EstimatedGain, LoadRange, LoadSplit, OpenGain, Quantity, WhyKeep, WhyLonger, WorseMode,
@@ -17,11 +18,17 @@ pub fn conclusion(conclusion: &Conclusion, left_alone: &[String]) -> String {
     match conclusion {
         Conclusion::Use { mode, instead_of, saves, costs, undecided, holds_limits, split, without_clients } => {
             let is_of_search = saves.iter().any(|change| matches!(change.quantity, Quantity::Metric(_)));
-            let unmeasured = match (*without_clients, is_of_search) {
-                (false, _) => "",
-                (true, true) => LATENCY_NOT_IN_GOAL,
-                (true, false) => LATENCY_UNMEASURED,
+            let delay = conclusion.unmeasured_delay_ns().map(time_text);
+            let unmeasured = match (*without_clients, is_of_search, &delay) {
+                (false, ..) => "",
+                (true, true, _) => LATENCY_NOT_IN_GOAL,
+                (true, false, None) => LATENCY_UNMEASURED,
+                (true, false, Some(delay)) => &format!(
+                    "; latency was not measured, and the timer of {mode} can delay packets by up to {delay}: measure it \
+                     (--latency) before you use {mode}"
+                ),
             };
+            let verb = if delay.is_some() { "" } else { "use " };
             let listed = |what: &str, list: String| if list.is_empty() { list } else { format!("{what}{list}") };
             let everywhere = if split.is_some() { "" } else { ALL_LOADS };
             let worse = listed("; worse: ", changes(costs, everywhere));
@@ -29,7 +36,7 @@ pub fn conclusion(conclusion: &Conclusion, left_alone: &[String]) -> String {
             if let Some(LoadSplit { pays, costs, there }) = split {
                 let (saved, there) = (changes(saves, everywhere), changes(there, everywhere));
                 return format!(
-                    "use {mode} {}: {saved}{worse}{open}; {} keep {instead_of} ({there}){unmeasured}",
+                    "{verb}{mode} {}: {saved}{worse}{open}; {} keep {instead_of} ({there}){unmeasured}",
                     range(pays),
                     range(costs)
                 );
@@ -41,7 +48,7 @@ pub fn conclusion(conclusion: &Conclusion, left_alone: &[String]) -> String {
             };
             let limits =
                 if *holds_limits { format!("; holds the limits, {instead_of} does not") } else { String::new() };
-            format!("use {mode} instead of {instead_of}{better}{worse}{open}{no_cost}{limits}")
+            format!("{verb}{mode} instead of {instead_of}{better}{worse}{open}{no_cost}{limits}")
         }
         Conclusion::Keep { mode, because, open, budget_ms, without_clients } => {
             let unmeasured = if *without_clients { LATENCY_UNMEASURED } else { "" };
@@ -109,8 +116,8 @@ fn why_longer(because: &WhyLonger, left_alone: &[String]) -> String {
         WhyLonger::OtherPrograms { latency_helps } => {
             let latency = if *latency_helps { ", or compare latencies (--latency)" } else { "" };
             format!(
-                "not decidable while other programs use most of the server's CPUs: run clients, --load and --latency on \
-                 another machine, end the others, or give the server CPUs of its own; then measure again{latency}"
+                "not decidable while other programs use most of the busy time of the server's CPUs: run clients, --load and \
+                 --latency on another machine, end the others, or give the server CPUs of its own; then measure again{latency}"
             )
         }
         WhyLonger::NotSteered => format!("no answer for steered connections, because {NOT_STEERED}"),

@@ -23,7 +23,9 @@ use quell_result::figures::{self, Work};
 use quell_sampler::QueuePoller;
 use quell_tune::{ArmState, TuneEnd, TuneMetric};
 
-pub use advice::{Advice, advice_of, budget, cost_of, experiment_advice, placement_options, search_advice};
+pub use advice::{
+    Advice, advice_of, budget, cost_of, costs_of_answer, experiment_advice, placement_options, search_advice,
+};
 pub use command::{repeat_experiment, repeat_search};
 pub use conclusion::{NOT_STEERED, conclusion};
 pub use published::{PublishedText, published};
@@ -146,7 +148,7 @@ pub fn verdict(verdict: &ContrastVerdict) -> String {
 pub fn most_by_others(programs: Option<&[OtherProgramFacts]>) -> String {
     let named = programs.filter(|programs| !programs.is_empty());
     let named = named.map(|programs| format!(" ({})", OtherProgramFacts::which(programs)));
-    format!("other programs used most of the time of the server's CPUs{}", named.unwrap_or_default())
+    format!("other programs used most of the busy time of the server's CPUs{}", named.unwrap_or_default())
 }
 
 /// Verdicts of an experiment that are withheld because of other programs, with the reason. `None` without any.

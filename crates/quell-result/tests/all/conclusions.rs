@@ -178,18 +178,22 @@ fn a_mode_that_causes_a_serious_finding_is_not_recommended_and_the_next_one_is()
     assert!(matches!(worse, Conclusion::Keep { because: WhyKeep::OthersAreWorse { .. }, .. }), "{worse:?}");
 }
 
+fn steered_group((new_connections, unsorted): (Option<usize>, usize)) -> SteeredFacts {
+    SteeredFacts {
+        group: "tcp 0.0.0.0:80".to_owned(),
+        sockets: 2,
+        connections_before: 16,
+        aligned_before: 8,
+        new_connections,
+        unsorted: Some(unsorted),
+    }
+}
+
 #[test]
 fn the_answer_for_a_program_is_that_of_each_load_with_its_packet_rate_and_problem() {
     let steered = |options: &[&str]| PlacementFacts {
         options: options.iter().map(|one| (*one).to_owned()).collect(),
-        steered: vec![SteeredFacts {
-            group: "tcp 0.0.0.0:80".to_owned(),
-            sockets: 2,
-            connections_before: 0,
-            aligned_before: 0,
-            new_connections: None,
-            unsorted: None,
-        }],
+        steered: vec![steered_group((None, 0))],
         ..PlacementFacts::default()
     };
     let programs = ProgramsFacts {
@@ -201,10 +205,10 @@ fn the_answer_for_a_program_is_that_of_each_load_with_its_packet_rate_and_proble
         }],
         ..programs()
     };
-    let mut result = experiment(&[("suspend20", 10.0, 1.0)], 0.01);
+    let mut result = experiment(&[("threaded", 10.0, 1.0)], 0.01);
     result.experiments = [(LOW, 1.15, 40e3), (HIGH, 0.7, 400e3)]
         .map(|(load, cpu, packets_per_s)| {
-            let mut one = experiment(&[("suspend20", 10.0 * cpu, 1.0)], 0.01).experiments.remove(0);
+            let mut one = experiment(&[("threaded", 10.0 * cpu, 1.0)], 0.01).experiments.remove(0);
             for slice in &mut one.record.slices {
                 slice.observation = slice.observation.clone().with_metric(PACKETS, Some(packets_per_s));
             }
@@ -215,21 +219,25 @@ fn the_answer_for_a_program_is_that_of_each_load_with_its_packet_rate_and_proble
     result.subject = SubjectFacts::Programs(Box::new(programs.clone()));
     let answers = |result: &ExperimentResult| {
         let advice = Some(("measure longer".to_owned(), "quell bench --budget 4m".to_owned()));
-        ResultDocument::Experiment(Box::new(result.clone())).answers_for_programs("bench-1", advice)
+        ResultDocument::Experiment(Box::new(result.clone())).answers_for_programs("bench-1", advice, None)
     };
     let (processes, of_loads) = answers(&result).unwrap();
     assert_eq!(processes, [(Pid::new(812).unwrap(), "nginx".to_owned())]);
     let rates: Vec<_> = of_loads.iter().map(|one| (one.measured.packets_per_s, one.verdict.clone())).collect();
     let kept = EarlierVerdict::Keep(mode("base"));
-    assert_eq!(rates, [(Some(40_000), kept), (Some(400_000), EarlierVerdict::Better(mode("suspend20")))]);
-    assert!(of_loads.iter().all(|one| one.compared == [mode("suspend20"), mode("base")]));
+    assert_eq!(rates, [(Some(40_000), kept), (Some(400_000), EarlierVerdict::Better(mode("threaded")))]);
+    assert!(of_loads.iter().all(|one| one.compared == [mode("threaded"), mode("base")]));
     assert!(of_loads.iter().all(|one| one.steered && one.measured.result == "bench-1"));
     assert!(of_loads.iter().all(|one| one.measured.own_load.is_none()));
     let judged = ProgramsFacts { latency: Some(vec!["wrk".to_owned()]), ..programs.clone() };
     let judged = ExperimentResult { subject: SubjectFacts::Programs(Box::new(judged)), ..result.clone() };
     assert!(answers(&judged).unwrap().1.iter().all(|one| one.measured.own_load == Some(OwnLoad::Judge)));
     let problems: Vec<_> = of_loads.iter().map(|one| one.measured.problem.as_deref()).collect();
-    assert_eq!(problems, [Some("nested-epoll"), None], "suspend20 does not cause it");
+    assert_eq!(problems, [Some("nested-epoll"), None], "threaded does not cause it");
+    let mut delaying = result.clone();
+    // Its timer delays packets, and no latency was measured.
+    delaying.experiments.iter_mut().for_each(|one| one.record.design.treatments[0].setting = mode("suspend20"));
+    assert!(matches!(answers(&delaying).unwrap().1[1].verdict, EarlierVerdict::Undecided { .. }));
     let mut wide = experiment(&[("suspend20", 10.0, 1.0)], 0.5);
     wide.subject = result.subject.clone();
     let (_, of_wide) = answers(&wide).unwrap();
@@ -554,16 +562,8 @@ fn the_present_mode_of_queues_with_napi_threads_is_not_called_base() {
 #[test]
 fn connections_that_were_not_steered_have_no_answer() {
     let mut result = experiment(&[("suspend20", 5.0, 0.5)], 0.001);
-    let steered = |(new_connections, unsorted)| SteeredFacts {
-        group: "tcp 0.0.0.0:80".to_owned(),
-        sockets: 2,
-        connections_before: 16,
-        aligned_before: 8,
-        new_connections,
-        unsorted: Some(unsorted),
-    };
     let mut concluded = |groups: &[(Option<usize>, usize)], problems: &[ProblemFacts]| {
-        let steered = groups.iter().copied().map(steered).collect();
+        let steered = groups.iter().copied().map(steered_group).collect();
         let placement =
             Some(PlacementFacts { options: vec!["--steer".to_owned()], steered, ..PlacementFacts::default() });
         let facts = ProgramsFacts { placement, problems: problems.to_vec(), ..programs() };

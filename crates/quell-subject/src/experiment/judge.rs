@@ -191,7 +191,8 @@ impl Judge {
         &self.words
     }
 
-    fn command(&self) -> String {
+    /// The command line.
+    pub(crate) fn command(&self) -> String {
         visible::name(&shell_words::join(&self.words)).into_owned()
     }
 }
@@ -339,7 +340,7 @@ impl JudgeOutput {
         if let Some(figures) = tool_figures(text) {
             let of_tool = |found: ToolFigures| {
                 let (steps, percentiles) = (found.steps(), Some(found.tool.percentiles));
-                Self { figures: found.figures, steps, percentiles }
+                Self { figures: found.figures, steps, percentiles }.without_rare_percentiles()
             };
             return figures.map(of_tool);
         }
@@ -361,8 +362,17 @@ impl JudgeOutput {
                 "{} lines contain a name and a number, at most {FIGURES_MAX} can be compared",
                 figures.len()
             )),
-            None => Ok(Self { figures, steps: BTreeMap::new(), percentiles: None }),
+            None => Ok(Self { figures, steps: BTreeMap::new(), percentiles: None }.without_rare_percentiles()),
         }
+    }
+
+    /// The same without percentiles for which it counted too few requests: they are the maximum.
+    fn without_rare_percentiles(mut self) -> Self {
+        if let Some(&requests) = self.figures.get(PRINTED_REQUESTS) {
+            let is_rare = |percent: f64| requests * (1.0 - percent / 100.0) < 1.0 - 1e-9;
+            self.figures.retain(|name, _| !percent_of(name).is_some_and(is_rare));
+        }
+        self
     }
 
     /// Returns what is missing if a load generator printed no p99, or an unknown program nothing like a time.
@@ -383,10 +393,21 @@ impl JudgeOutput {
             return None;
         }
         let names: Vec<Cow<'_, str>> = self.figures.keys().map(|name| visible::name(name)).collect();
-        let remedy = self.percentiles.unwrap_or("print it too, in a line such as `p99-us 120`");
+        let counted = self.figures.get(PRINTED_REQUESTS).filter(|requests| **requests < 100.0);
+        let remedy = self.percentiles.unwrap_or(match counted {
+            Some(_) => "a p99 needs at least 100 requests in a slice (--slice)",
+            None => "print it too, in a line such as `p99-us 120`",
+        });
         let missing = if self.percentiles.is_some() { "p99" } else { "latency" };
         Some(format!("`{}` prints no {missing}, only {}: {remedy}", judge.command(), names.join(", ")))
     }
+}
+
+/// 99.9 of `p99.9-us`.
+fn percent_of(name: &str) -> Option<f64> {
+    let digits = name.strip_prefix('p')?;
+    let end = digits.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(digits.len());
+    digits[..end].parse().ok().filter(|percent| (0.0..100.0).contains(percent))
 }
 
 fn excerpt(text: &str) -> String {
@@ -410,6 +431,14 @@ mod tests {
 
     fn run(command: &str) -> Result<JudgeOutcome, JudgeError> {
         Ok(judges(command).run(200, &|| false)?.unwrap())
+    }
+
+    #[test]
+    fn percentiles_of_fewer_requests_than_they_need_are_no_figures() {
+        let names = |text: &str| parse(text).unwrap().into_keys().collect::<Vec<_>>();
+        assert_eq!(names("requests 20\np50-us 90\np99-us 700\nmax-us 700"), ["max-us", "p50-us", "requests"]);
+        assert_eq!(names("requests 100\np99-us 700\np99.9-us 700"), ["p99-us", "requests"]);
+        assert_eq!(names("p99-us 700"), ["p99-us"], "the number of requests is unknown");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 pub mod command;
 mod guest;
 mod helper_command;
+mod judged;
 mod lab;
 mod load_source;
 pub mod metrics;
@@ -189,6 +190,11 @@ pub enum Unanswered {
          queues, and the plan is printed before anything is changed"
     )]
     JudgesAreTheTraffic(NoQueueCause),
+    /// The connections of this judge came through no queue.
+    #[error(
+        "the connections that `{0}` opened to these programs come through no queue, as over loopback or from the same host,          so no mode changes what it measures: run it on another machine, or in a network namespace behind a device; nothing          was changed"
+    )]
+    JudgeWithoutQueue(String),
     /// A mode would stall the programs.
     #[error("{}: {}; nothing was changed", .0.id, .0.observed)]
     Stalls(Box<Finding>),

@@ -2,7 +2,6 @@
 //! that of a load.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use quell_change::journal::Purpose;
 use quell_experiment::{ExperimentDesign, SliceStage, Treatment};
@@ -18,7 +17,6 @@ use quell_host::snapshot::Snapshot;
 use quell_host::steer::{SteerRequest, can_pin};
 use quell_host::switching::{BegunSwitching, SwitchError, SwitchPlan, refuse_queues_of_others};
 use quell_linux::Pid;
-use quell_linux::proc::ProcRoot;
 use quell_mode::{DeliveryMode, ModeKind, Threaded};
 use quell_result::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
 use quell_result::facts::{PRESENT, ProblemFacts, ProgramsFacts};
@@ -26,14 +24,15 @@ use quell_result::figures::Work;
 use quell_result::tune::TuneFile;
 use quell_tune::{RefusedMode, TunePlan, TuneSpace};
 
+use super::judged;
 use super::load_source::{UnderLoad, under_load};
 use super::preview::{self, Judging, Look};
 use super::refused::{
-    by_problem, hides_napi_threads, lacking_cpus, leave_out_stalls, present_as_base, refused_here, under_arms,
+    by_problem, hides_napi_threads, lacking_cpus, leave_out_base, leave_out_stalls, present_as_base, refused_here,
+    under_arms,
 };
 use super::search::{lengthen_slices, search};
 use super::{Answer, HelperError, LoadSource, Operator, Planned, PlannedSubject, Tools, Unanswered, metrics, placed};
-use crate::counters::{CpuUse, Instruments, Watched};
 use crate::experiment::clients::RemoteClients;
 use crate::experiment::figures;
 use crate::experiment::judge::{JudgeOutcome, Judges};
@@ -136,15 +135,6 @@ impl Prepared {
     }
 }
 
-/// The first run of the judges, before any change. It detects commands that fail or are slow, and shows the names of their
-/// figures.
-struct FirstRun {
-    outcome: JudgeOutcome,
-    took_ms: f64,
-    /// Use of the CPUs of the programs.
-    used: Option<CpuUse>,
-}
-
 impl Measurement<'_> {
     fn answer(
         &self,
@@ -157,19 +147,21 @@ impl Measurement<'_> {
             Question::Search(_) => None,
         };
         operator.follow(SubjectStep::Doing("observing the programs"));
-        let look = || self.look(&question.modes());
-        let (mut preview, is_idle) = self.preview_under_load(&look, load.has_load, question.slice_ms())?;
+        let (mut preview, is_idle) =
+            self.preview_under_load(&|| self.look(&question.modes()), load.has_load, question.slice_ms())?;
         refuse_queues_of_others(self.tools.journal, &self.attached, &preview.plan)?;
-        let mut stalling = Vec::new();
+        let mut not_compared = Vec::new();
         let (modes, mut problems) = match &mut question {
             Question::Compare(comparison) => {
                 self.use_settings_from_before(&mut comparison.modes, &mut preview)?;
                 self.add_present_setting(&mut comparison.modes, &mut preview);
                 let mut serious = self.serious(comparison.modes.iter().zip(preview.plans()), &preview);
+                not_compared.extend(leave_out_base(&mut comparison.modes, self.base_is(&preview)));
                 if comparison.leaves_out_stalls && !self.spec.accepts_stalls {
-                    stalling = leave_out_stalls(&mut comparison.modes, &mut serious, self.attached.mode);
+                    not_compared.extend(leave_out_stalls(&mut comparison.modes, &serious, self.attached.mode));
                 }
-                if !stalling.is_empty() {
+                if !not_compared.is_empty() {
+                    serious.retain(|(mode, _)| comparison.modes.contains(mode));
                     preview = self.preview_of(preview.snapshot, &comparison.modes);
                 }
                 self.refuse_stalls(&serious)?;
@@ -187,7 +179,8 @@ impl Measurement<'_> {
             // Slices are only lengthened from here on, so a budget that is too short now stays too short.
             plan.check().map_err(|error| Unanswered::Plan { error, plan: plan.clone() })?;
         }
-        let first = self.run_judges(&watched, question.slice_ms(), operator)?;
+        let first =
+            judged::first_run(self.spec, (&watched, &preview.snapshot), question.slice_ms(), (self.stopped, operator))?;
         let (contention, mut used) = Contention::observe(&watched, self.stopped);
         if !self.spec.judges.is_empty() {
             used = first.as_ref().and_then(|first| first.used);
@@ -202,11 +195,16 @@ impl Measurement<'_> {
         // These connections are not those of the slices, which are steered.
         let is_old = self.spec.placement.steer.is_some() && !self.attached.steers;
         problems.retain(|problem| !(is_old && problem.id == EPOLL_MIXES_NAPIS));
-        let has_load = load.has_load;
-        let prepared = Prepared { modes, present, preview, groups, problems, has_load, is_idle, printed };
+        let prepared =
+            Prepared { has_load: load.has_load, modes, present, preview, groups, problems, is_idle, printed };
         if self.fit_to_judges(&mut question, &prepared, judges_took_ms, load.clients.as_ref()).is_err() {
             // One slow run is no reason to refuse.
-            let again = self.run_judges(&watched, question.slice_ms(), operator)?;
+            let again = judged::first_run(
+                self.spec,
+                (&watched, &prepared.preview.snapshot),
+                question.slice_ms(),
+                (self.stopped, operator),
+            )?;
             judges_took_ms = judges_took_ms.min(again.map(|again| again.took_ms as u64));
             self.fit_to_judges(&mut question, &prepared, judges_took_ms, load.clients.as_ref())?;
         }
@@ -219,7 +217,7 @@ impl Measurement<'_> {
         let left_out = |(mode, why): (&DeliveryMode, &Vec<AttachObstacle>)| Some((*mode, why.first()?.to_string()));
         let subject = PlannedSubject::Programs {
             facts: &facts,
-            left_out: impossible.filter(|_| is_comparison).filter_map(left_out).chain(stalling).collect(),
+            left_out: impossible.filter(|_| is_comparison).filter_map(left_out).chain(not_compared).collect(),
             affected: affected(&prepared.preview),
             judges_took_ms,
             lacking_cpus,
@@ -230,28 +228,6 @@ impl Measurement<'_> {
         }
         let begun = ExperimentResult::begin(SubjectFacts::Programs(Box::new(facts))).map_err(ComparisonError::from)?;
         self.measure(question, prepared, begun, load.clients, &mut |step| operator.follow(step))
-    }
-
-    /// Runs the judges, except for a dry run.
-    fn run_judges(
-        &self,
-        watched: &Watched,
-        slice_ms: u32,
-        operator: &mut dyn Operator,
-    ) -> Result<Option<FirstRun>, Unanswered> {
-        let ProgramsSpec { judges, is_dry_run, .. } = self.spec;
-        if judges.is_empty() || *is_dry_run {
-            return Ok(None);
-        }
-        operator.follow(SubjectStep::Doing("running the command that measures"));
-        let (proc, mut none) = (ProcRoot::default(), Instruments::default());
-        let before = watched.snapshot(&proc, &mut none);
-        let began = Instant::now();
-        let outcome = judges.run(slice_ms, self.stopped)?.ok_or(Unanswered::Interrupted)?;
-        outcome.without_latency.iter().for_each(|why| operator.follow(SubjectStep::Note(why)));
-        let took_ms = began.elapsed().as_secs_f64() * 1e3;
-        let used = watched.between(&before, &watched.snapshot(&proc, &mut none)).server_cpus;
-        Ok(Some(FirstRun { outcome, took_ms, used }))
     }
 
     /// Gives a question the time that slices take with these judges.
@@ -320,10 +296,8 @@ impl Measurement<'_> {
     fn preview_of(&self, snapshot: Snapshot, modes: &[DeliveryMode]) -> Preview {
         let targets = &self.spec.targets;
         // Each run of a judge opens new connections.
-        let plan = match self.spec.judges.is_empty() {
-            true => SwitchPlan::new(&snapshot, targets, modes),
-            false => SwitchPlan::with_later_queues(&snapshot, targets, modes),
-        };
+        let planned = if self.spec.judges.is_empty() { SwitchPlan::new } else { SwitchPlan::with_later_queues };
+        let plan = planned(&snapshot, targets, modes);
         let mut preview = Preview::new(snapshot, plan, targets);
         preview.plan.accepts_stalls = self.spec.accepts_stalls;
         preview

@@ -62,7 +62,7 @@ fn would_stall(Finding { id, observed, .. }: &Finding) -> String {
 /// with the reason: none if nothing would be left to compare.
 pub(super) fn leave_out_stalls(
     modes: &mut Vec<DeliveryMode>,
-    serious: &mut Vec<(DeliveryMode, Finding)>,
+    serious: &[(DeliveryMode, Finding)],
     attached: Option<DeliveryMode>,
 ) -> Vec<(DeliveryMode, String)> {
     let why = |mode: &DeliveryMode| {
@@ -74,10 +74,21 @@ pub(super) fn leave_out_stalls(
     if left_out.len() + 1 >= modes.len() {
         return Vec::new();
     }
-    let is_left = |mode: &DeliveryMode| left_out.iter().all(|(out, _)| out != mode);
-    modes.retain(is_left);
-    serious.retain(|(mode, _)| is_left(mode));
+    modes.retain(|mode| left_out.iter().all(|(out, _)| out != mode));
     left_out
+}
+
+/// Leaves out the mode that `base` is on the queues, if something else is compared with it. Returns it with the reason.
+pub(super) fn leave_out_base(
+    modes: &mut Vec<DeliveryMode>,
+    base_is: Option<DeliveryMode>,
+) -> Option<(DeliveryMode, String)> {
+    let same = base_is.filter(|_| modes.first() == Some(&DeliveryMode::default()))?;
+    if modes.len() < 3 || !modes.contains(&same) {
+        return None;
+    }
+    modes.retain(|mode| *mode != same);
+    Some((same, "base is the same here, because the queues have NAPI threads".to_owned()))
 }
 
 /// Whether the goal or a guard uses CPU time, but the measured CPUs are not all on which a new NAPI thread can run.
@@ -137,6 +148,20 @@ mod tests {
     }
 
     #[test]
+    fn the_mode_that_base_is_here_is_not_compared_with_it() {
+        let left = |modes: &str, base_is: Option<&str>| {
+            let mut modes = DeliveryMode::parse_list(modes).unwrap();
+            let out = leave_out_base(&mut modes, base_is.map(|mode| mode.parse().unwrap()));
+            assert_eq!(out.is_some(), !modes.contains(&"threaded".parse().unwrap()));
+            modes.len()
+        };
+        assert_eq!(left("base,defer20,threaded", Some("threaded")), 2);
+        assert_eq!(left("base,defer20,threaded", None), 3);
+        assert_eq!(left("base,threaded", Some("threaded")), 2, "nothing else is compared");
+        assert_eq!(left("suspend20,base,threaded", Some("threaded")), 3, "the reference is another mode");
+    }
+
+    #[test]
     fn a_problem_of_one_mode_of_a_kind_is_that_of_the_modes_of_this_kind_that_a_search_tries() {
         let [first, arms] = ["suspend10", "base,defer20,suspend20,suspend40"].map(DeliveryMode::parse_list);
         let (first, arms) = (first.unwrap()[0], arms.unwrap());
@@ -173,8 +198,7 @@ mod tests {
             };
             let mut serious: Vec<_> = compared.iter().filter_map(of_mode).collect();
             serious.push((modes("defer200")[0], finding("epoll-mixes-napis")));
-            let out = leave_out_stalls(&mut compared, &mut serious, attached.map(|mode| modes(mode)[0]));
-            assert!(serious.iter().all(|(mode, _)| out.iter().all(|(out, _)| out != mode)));
+            let out = leave_out_stalls(&mut compared, &serious, attached.map(|mode| modes(mode)[0]));
             (compared, out.len())
         };
         assert_eq!(left("base,suspend200,defer200,suspend20", None), (modes("base,defer200"), 2));

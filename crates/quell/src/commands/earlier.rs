@@ -26,7 +26,11 @@ pub(super) fn earlier_answers() -> EarlierAnswers {
     let mut answers = EarlierAnswers::new();
     for (result, document) in stored.iter().take(RESULTS_READ).filter_map(|one| Some((one, one.read().ok()?))) {
         let advice = words::advice_of(&document).and_then(|advice| Some((advice.text, advice.command?)));
-        let Some((processes, of_result)) = document.answers_for_programs(&result.id, advice) else { continue };
+        let Some((processes, of_result)) =
+            document.answers_for_programs(&result.id, advice, words::costs_of_answer(&document))
+        else {
+            continue;
+        };
         for process in processes {
             answers.entry(process).or_default().extend(of_result.iter().cloned());
         }

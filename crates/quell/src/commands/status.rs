@@ -104,8 +104,10 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
             applied.iter_mut().for_each(|applied| applied.look(snapshot, &answers, below));
         }
     }
-    let stalls = journal().stall_records(&boot_id()?).map_err(Failure::refused)?;
+    let mut stalls = journal().stall_records(&boot_id()?).map_err(Failure::refused)?;
     applied.iter_mut().for_each(|applied| applied.count_stalls(&stalls));
+    // The history has what ended.
+    stalls.retain(|stall| !stall.reverted || stall.programs.iter().any(|program| running(program).is_some()));
     let since_boot = Duration::from_nanos(clock::boottime_ns());
     applied.iter_mut().for_each(|applied| applied.leave_new_ones_to_follower(since_boot));
     let listed = journal().list().map_err(Failure::refused)?;

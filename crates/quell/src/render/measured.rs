@@ -10,9 +10,11 @@ use super::payoff::{ProgramArguments, RECONNECT_TO_ATTACHED};
 
 /// `as measured at 200,000 packets/s on 2026-11-25 (bench-20261125-180405)`.
 pub(crate) fn as_measured(measured: &EarlierMeasurement) -> String {
-    let EarlierMeasurement { result, problem, .. } = measured;
+    let EarlierMeasurement { result, problem, costs, .. } = measured;
     let although = problem.as_ref().map(|id| format!(", although with the serious finding {}", visible::name(id)));
-    format!("as measured{} ({}){}", when(measured), visible::name(result), although.unwrap_or_default())
+    let worse = costs.as_ref().map(|costs| format!(", although it costs {}", visible::name(costs)));
+    let although = although.unwrap_or_default() + &worse.unwrap_or_default();
+    format!("as measured{} ({}){although}", when(measured), visible::name(result))
 }
 
 /// ` at 200,000 packets/s on 2026-11-25`.
@@ -98,6 +100,7 @@ mod tests {
             packets_per_s: Some(20_000),
             own_load: None,
             problem: None,
+            costs: None,
         };
         MeasuredStep { next: next(measured), was_compared, can_pin: true }
     }

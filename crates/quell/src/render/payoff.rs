@@ -5,7 +5,7 @@ use quell_host::attach::own_work::OwnWork;
 use quell_host::attach::owners::{ModeInForce, QueueSharers};
 use quell_host::attach::payoff::{DoesItPay, ModePayoff};
 use quell_host::attach::{AttachedMode, ModeCommand, Selection};
-use quell_host::findings::{LackingCpus, STEERED};
+use quell_host::findings::{LackingCpus, STEERED, time_text};
 use quell_host::servers::{MeasuredStep, NextStep};
 use quell_linux::Pid;
 use quell_linux::visible::{self, agree, counted};
@@ -246,6 +246,17 @@ pub(crate) fn in_force<'a>(payoff: &ModePayoff, sharing: Option<&'a QueueSharers
     sharing.and_then(|sharing| sharing.in_force.as_ref()).filter(|_| costs)
 }
 
+/// Length of a suspension, if the mode is said to be in effect, and packets waited clearly longer.
+fn overdue(payoff: &ModePayoff) -> Option<String> {
+    let timeout_ns = Some(payoff.mode.napi().irq_suspend_timeout_ns).filter(|&ns| ns > 0)?;
+    let is_long = payoff.wait_p99_ns.is_some_and(|wait_ns| wait_ns > timeout_ns + timeout_ns / 4);
+    let is_judged = matches!(
+        payoff.pays,
+        DoesItPay::CostsCpuTime { .. } | DoesItPay::NearBreakEven | DoesItPay::MeasureToKnow | DoesItPay::CannotTell
+    );
+    (is_long && is_judged).then(|| time_text(timeout_ns))
+}
+
 /// What to do with a mode that pays or does not, with its figures, and the command for it.
 #[must_use]
 pub(crate) fn advice(payoff: &ModePayoff, programs: &ProgramArguments) -> (String, Option<String>) {
@@ -281,6 +292,13 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
     if let Some(measured) = measured {
         return measured;
     }
+    if let Some(wait) = overdue(payoff) {
+        let text = format!(
+            "packets waited longer than a suspension of {mode} lasts ({wait}){figures}: something kept the program from \
+             polling; look for the cause, and {undo} if it happens again"
+        );
+        return (text, Some(format!("quell doctor {}", programs.positional)));
+    }
     if let Some(by) = in_force(payoff, programs.sharing.as_ref()) {
         let (of, name, pid) = (by.mode, visible::name(&by.program.name), by.program.pid);
         let text = format!(
@@ -308,7 +326,8 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
         }
         DoesItPay::NothingToGain(work) => (format!("{mode} gains nothing: {}; {undo}", own_work(*work)), detach),
         DoesItPay::CostsCpuTime { instead, break_even_packets_per_s } => {
-            let above = break_even_packets_per_s.map(|rate| {
+            let is_above = |rate: &u64| payoff.packets_per_s.is_some_and(|all| all >= rate * *queues as u64);
+            let above = break_even_packets_per_s.filter(|rate| !is_above(rate)).map(|rate| {
                 format!(
                     "above about {} packets/s per queue the timer expires less than twice per packet",
                     short(rate as f64)
@@ -463,8 +482,8 @@ pub(crate) fn drifted(mode: &DeliveryMode) -> String {
 #[must_use]
 pub(crate) fn unset(mode: &DeliveryMode, figures: &str) -> String {
     format!(
-        "{mode} is not set on epolls and queues that had no connection when it was attached, or on epolls that the program \
-         has opened since, as the workers of a reload do{figures}: if `--follow` runs, it sets them within seconds; \
+        "{mode} is not set on epolls and queues that had no connection when it was attached, or that exist since then only, as \
+         those of the workers of a reload or of a device that was created again{figures}: if `--follow` runs, it sets them within seconds; \
          otherwise set it again"
     )
 }
@@ -550,6 +569,13 @@ mod tests {
         let (predicted, command) = advice(&enough, &programs().predicted(Some("nested-epoll")));
         assert!(predicted.starts_with("nested-epoll was predicted for suspend200 ("), "{predicted}");
         assert_eq!(command.as_deref(), Some("quell detach 812"));
+        let late = ModePayoff { wait_p99_ns: Some(46_000_000), ..enough.clone() };
+        let (overdue, command) = advice(&late, &programs());
+        assert!(
+            overdue.starts_with("packets waited longer than a suspension of suspend200 lasts (20 ms)"),
+            "{overdue}"
+        );
+        assert_eq!(command.as_deref(), Some("quell doctor 812"));
         let (stalled, command) = advice(&enough, &programs().stalled(4));
         assert!(stalled.starts_with("the queues of suspend200 have stalled 4 times ("), "{stalled}");
         assert_eq!(command.as_deref(), Some("quell detach 812"));
@@ -614,6 +640,9 @@ mod tests {
         assert!(text.contains("polls more than interrupts would (12.1 polls per packet"), "{text}");
         assert!(text.contains("(p99); above about 25,000 packets/s per queue the timer"), "{text}");
         assert!(text.contains("measure whether it does beside suspend500"), "{text}");
+        let busy = ModePayoff { packets_per_s: Some(50_000), ..payoff(12.1, "suspend20", costs("suspend500")) };
+        let programs = ProgramArguments::of_pids(&[Pid::new(812).unwrap()]);
+        assert!(!advice(&busy, &programs).0.contains("above about"), "two queues have more");
         assert_eq!(command.as_deref(), Some("quell bench --pid 812,813 --modes base,suspend500"));
         assert!(said("suspend20", costs("base")).0.contains("measure whether it does, or undo it"));
         let (deferral, command) = said("defer20", costs("base"));

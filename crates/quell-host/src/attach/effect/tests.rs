@@ -18,7 +18,7 @@ fn seen(packets: u64, polls: u64, by_program: u64) -> EffectOnQueue {
         programs_cpu_wait_ns: None,
         programs_worked_ns: None,
         wait_p99_ns: None,
-        wait_p50_ns: None,
+        wait_p90_ns: None,
         stalled_polls: 0,
         is_enabled: true,
         is_shared: false,
@@ -113,7 +113,7 @@ fn packets_that_wait_for_longer_than_the_suspension_lasts_are_no_effect_whoever_
         found_suspended: Some(300),
         programs_cpu_ns: Some(800_000_000),
         programs_cpu_wait_ns: Some(100_000_000),
-        wait_p50_ns: Some(wait_ns),
+        wait_p90_ns: Some(wait_ns),
         wait_p99_ns: Some(wait_ns),
         stalled_polls,
         ..seen(packets, 400, 300)
@@ -130,7 +130,7 @@ fn packets_that_wait_for_longer_than_the_suspension_lasts_are_no_effect_whoever_
     assert!(matches!(verdict("suspend200", hiccup), ModeVerdict::CannotTell(_)));
     let batches = freed(10_000, 22_500_000, 0);
     assert!(matches!(verdict("suspend200", batches), ModeVerdict::InEffect(_)), "the timer polls meanwhile");
-    let spike = EffectOnQueue { wait_p50_ns: Some(90_000), ..freed(10_000, 60_000_000, 1) };
+    let spike = EffectOnQueue { wait_p90_ns: Some(90_000), ..freed(10_000, 60_000_000, 1) };
     assert!(matches!(verdict("suspend200", spike), ModeVerdict::InEffect(_)));
     let starved = EffectOnQueue { programs_cpu_wait_ns: Some(900_000_000), ..freed(10_000, 107_000_000, 9) };
     assert!(matches!(verdict("suspend200", starved), ModeVerdict::CannotTell(why) if why.contains("for a CPU")));

@@ -56,5 +56,8 @@ fn nothing_is_attached(targets: &Targets, request: &AttachRequest, args: &Attach
 fn restored_first(attached: Vec<Attached>) -> (Earlier, bool) {
     attached.iter().for_each(|one| output::say(&format!("restores {} first", one.purpose())));
     let steered = attached.iter().any(|one| one.history.steers());
+    if steered {
+        output::say("connections that arrive until the new mode is set are not steered: let their clients reconnect");
+    }
     (Earlier::Differs(attached), steered)
 }

@@ -248,7 +248,11 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
             .with_few_packets(findings::why_few_packets(&snapshot, &targets.pids()))
             .predicted(report.findings.iter().find(|finding| finding.predicts_stall()).map(|finding| finding.id))
             .sharing(queue_sharers(&targets, &queues.iter().map(|step| step.napi).collect()));
-        show_what_was_set(&report, &groups, &placed, &programs, mode, args)
+        let may_be_pinned = !args.follow
+            && placed.not_pinned.iter().any(|one| one.why.may_change())
+            && findings::workers_can_be_pinned(&snapshot, &targets.pids());
+        let to_pin = may_be_pinned.then(|| args.command_instead(mode));
+        show_what_was_set(&report, &groups, &placed, &programs, to_pin)
     };
     // A closed pipe must not undo the mode.
     if let Some(attachment) = kept {
@@ -314,13 +318,11 @@ fn show_what_was_set(
     groups: &Groups,
     placed: &PlacementResult,
     programs: &ProgramArguments,
-    mode: DeliveryMode,
-    args: &AttachArgs,
+    to_pin: Option<String>,
 ) -> Result<(), Failure> {
     output::prose(&render::rings_left_alone(&report.rings_left_alone))?;
     output::prose(&render::placement::placed(groups, placed))?;
-    if !args.follow && placed.not_pinned.iter().any(|one| one.why.may_change()) {
-        let command = args.command_instead(mode);
+    if let Some(command) = to_pin {
         output::prose(&format!("to pin workers as soon as that is possible: `{command}`\n"))?;
     }
     let Some(effect) = &report.effect else { return Ok(()) };

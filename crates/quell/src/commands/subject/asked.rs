@@ -394,6 +394,7 @@ pub(in crate::commands) fn failure(error: Unanswered) -> Failure {
         | Unanswered::NothingToTry(_)
         | Unanswered::NothingSettable { .. }
         | Unanswered::JudgesAreTheTraffic(_)
+        | Unanswered::JudgeWithoutQueue(_)
         | Unanswered::NotSteered(_) => Failure::new(Exit::NotSupported, error),
         Unanswered::Helper(HelperError::Journal(error)) => Failure::refused(error),
         Unanswered::Metric(_)
@@ -464,6 +465,11 @@ fn exit_of_switching(error: &SwitchError) -> Exit {
     }
 }
 
+/// Of a budget in ms: the next rehearsal can find longer slices.
+fn with_margin(needed_ms: u64) -> u64 {
+    needed_ms + needed_ms / 10
+}
+
 /// Why the plan of a search is invalid.
 pub(in crate::commands) fn invalid_plan(plan: &TunePlan, error: TunePlanError) -> Failure {
     match error {
@@ -476,7 +482,7 @@ pub(in crate::commands) fn invalid_plan(plan: &TunePlan, error: TunePlanError) -
                 counted(arms, "mode"),
                 counted(loads, "load"),
                 plan.slice_and_settle_ms(),
-                needed_ms.div_ceil(1_000)
+                with_margin(needed_ms).div_ceil(1_000)
             ))
         }
         error => Failure::usage(error),

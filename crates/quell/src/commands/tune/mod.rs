@@ -222,8 +222,9 @@ fn finish(
         | TuneEnd::MetricUnreadable { .. }
         | TuneEnd::BudgetSpent
         | TuneEnd::PresentViolatesGuard { .. }
+        | TuneEnd::LoadChanged { .. }
         | TuneEnd::NoModeLeft) => Err(Failure::new(Exit::VerifyFailed, words::search_end(end, &file.left_alone))),
-        end @ (TuneEnd::SubjectFailed { .. } | TuneEnd::LoadChanged { .. }) => {
+        end @ TuneEnd::SubjectFailed { .. } => {
             Err(Failure::new(Exit::RolledBack, words::search_end(end, &file.left_alone)))
         }
     }

@@ -10,12 +10,14 @@ use quell_linux::visible::{counted, noun};
 /// Lists the epolls without a known queue. Empty without such epolls. `follows` is the command that sets their queues
 /// later; absent if this command does so itself.
 pub(super) fn text(plan: &AttachPlan, follows: Option<&str>) -> String {
+    let have_no_sockets = plan.unassigned_epolls.iter().all(|epoll| epoll.watches == UnassignedFiles::NoSockets);
     let mut text = match &plan.without_queue {
         Some(cause) if cause.lacks_napi() || *cause == NoQueueCause::NoDatagram => {
             format!("NO QUEUE IS SET YET: {cause}\n")
         }
         _ if plan.unassigned_epolls.is_empty() => return String::new(),
         Some(_) => "NO QUEUE IS SET YET: no packet has arrived on a queue, so no queue is known:\n".to_owned(),
+        None if have_no_sockets => "not set yet, as nothing is known to arrive there:\n".to_owned(),
         None => "no queue known yet, as no packet has arrived on a queue:\n".to_owned(),
     };
     for group in alike(&plan.unassigned_epolls) {
@@ -28,6 +30,7 @@ pub(super) fn text(plan: &AttachPlan, follows: Option<&str>) -> String {
             "nobody sleeps in an epoll that another one watches, so a mode that polls has no effect there: choose a \
              mode that only defers"
         }
+        (false, Some(command)) if have_no_sockets => &format!("to set them once they have connections: `{command}`"),
         (false, None) => "their connections will get the mode when packets arrive",
         (false, Some(command)) => &format!("to set them when packets arrive: `{command}`"),
     };

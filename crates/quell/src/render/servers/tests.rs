@@ -171,6 +171,7 @@ fn measured(problem: Option<&str>) -> EarlierMeasurement {
         packets_per_s: Some(200_000),
         own_load: None,
         problem: problem.map(str::to_owned),
+        costs: None,
     }
 }
 
@@ -182,6 +183,9 @@ fn an_earlier_answer_has_its_load_day_and_result_and_its_serious_finding() {
     let judged = EarlierMeasurement { own_load: Some(OwnLoad::Judge), ..measured(None) };
     let judged = of(NextStep::Keep { measured: judged, open: None });
     assert!(judged.contains("as measured with the judge at 200,000 packets/s on 2026-11-25"), "{judged}");
+    let traded = EarlierMeasurement { costs: Some("p99 ×15.0".to_owned()), ..measured(None) };
+    let traded = of(NextStep::Keep { measured: traded, open: None });
+    assert!(traded.contains("(bench-20261125-180405), although it costs p99 ×15.0"), "{traded}");
     let ill = of(NextStep::Keep { measured: measured(Some("nested-epoll")), open: None });
     assert!(ill.contains("serious finding nested-epoll") && ill.contains("quell results show bench-"), "{ill}");
     let again = |packets_per_s| of(NextStep::MeasureAgain { steered: false, measured: measured(None), packets_per_s });

@@ -318,7 +318,7 @@ fn send(connection: &mut BufReader<TcpStream>) -> std::io::Result<()> {
 }
 
 /// Begins the answer of a search that is withheld because of other tests, which is no failure.
-const WITHHELD: &str = "no answer: other programs used most of the time";
+const WITHHELD: &str = "no answer: other programs used most of the busy time";
 
 /// Waits until `quell` exits. Returns exit code, stdout and stderr.
 pub(crate) fn end(mut quell: Child) -> (Option<i32>, String, String) {
