@@ -98,8 +98,8 @@ fn look_while<T>(programs: &BTreeSet<Pid>, before: &Snapshot, run: impl FnOnce()
 
 fn by_connections(programs: &BTreeSet<Pid>, before: &Snapshot, now: &Snapshot) -> Reached {
     let known: HashSet<u64> = before.sockets.iter().map(|socket| socket.inode).collect();
-    let of_tcp = |socket: &&SnapshotSocket| socket.protocol == Protocol::Tcp;
-    let its: Vec<&SnapshotSocket> = held(programs, now).into_iter().filter(|socket| of_tcp(&socket)).collect();
+    let mut its = held(programs, now);
+    its.retain(|socket| socket.protocol == Protocol::Tcp);
     let new = || its.iter().filter(|socket| socket.remote.is_some() && !known.contains(&socket.inode));
     let has_queue = |socket: &&&SnapshotSocket| matches!(socket.napi.known(), Some(Some(_)));
     match (new().count(), new().filter(has_queue).count()) {

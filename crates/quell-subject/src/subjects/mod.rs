@@ -192,7 +192,9 @@ pub enum Unanswered {
     JudgesAreTheTraffic(NoQueueCause),
     /// The connections of this judge came through no queue.
     #[error(
-        "the connections that `{0}` opened to these programs come through no queue, as over loopback or from the same host,          so no mode changes what it measures: run it on another machine, or in a network namespace behind a device; nothing          was changed"
+        "the connections that `{0}` opened to these programs come through no queue, as over loopback or from the same host, \
+         so no mode changes what it measures: run it on another machine, or in a network namespace behind a device; nothing \
+         was changed"
     )]
     JudgeWithoutQueue(String),
     /// A mode would stall the programs.

@@ -4,9 +4,10 @@
 use std::process::Command;
 use std::time::Duration;
 
-use quell_linux::Pid;
+use quell_linux::link::Links;
 use quell_linux::pidfd::Signal;
 use quell_linux::process::{Child, Spawn};
+use quell_linux::{Ifindex, Pid};
 use quell_test_support::small_disk::SmallDisk;
 use serde_json::Value;
 
@@ -91,6 +92,22 @@ fn the_command_that_measures_an_idle_server_is_its_load_on_every_queue_that_its_
     // On a busy machine the counters of a slice can be read too late. They are then absent.
     let packets = |slice: &Value| slice["observation"]["metrics"]["packets-per-s"].as_f64();
     assert!(slices.iter().filter_map(packets).all(|per_s| per_s > 0.0), "{slices:?}");
+    stage.assert_as_before();
+}
+
+#[test]
+fn a_judge_on_the_host_of_the_server_is_refused_and_one_that_reaches_another_program_is_named() {
+    let Some(mut stage) = Stage::enter("bp-local") else { return };
+    let loopback = Ifindex::new(1).unwrap();
+    Links::open_in(&stage.lab.server).unwrap().set_up(loopback).unwrap();
+    stage.begin_here();
+    let load = stage.load("--rate 500 --warm-up 0.1 --seconds 1 --figures");
+    let judge = format!("--latency={}", load.replace("-client ", "-server "));
+    let (code, _, stderr) = run(&stage, &["--modes=base,defer200", "--yes", &judge]);
+    assert!(code == Some(5) && stderr.contains("come through no queue"), "{stderr}");
+    let elsewhere = "--latency=sh -c 'sleep 1; echo requests 500; echo p99-us 7'";
+    let (_, _, stderr) = run(&stage, &["--modes=base,defer200", "--budget=1s", "--yes", elsewhere]);
+    assert!(stderr.contains("no new connection to these programs was seen while `sh -c"), "{stderr}");
     stage.assert_as_before();
 }
 
