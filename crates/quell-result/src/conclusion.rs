@@ -12,6 +12,7 @@ use quell_tune::{TuneEnd, TuneMetric};
 use crate::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
 use crate::facts::SteeredFacts;
 use crate::figures;
+pub use crate::standing::COST_MAX;
 use crate::standing::{AtLoad, Standing, Worth, open_gains};
 
 mod search;

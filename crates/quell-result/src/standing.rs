@@ -7,7 +7,7 @@ use quell_mode::DeliveryMode;
 use crate::conclusion::{Conclusion, EstimatedGain, LoadSplit, OpenGain, Quantity, QuantityChange, UndecidedCost};
 
 /// Largest factor by which a quantity may get worse under a mode that is recommended for others.
-const COST_MAX: f64 = 1.25;
+pub const COST_MAX: f64 = 1.25;
 /// Least ratio of what a mode saves to what it costs, as sums of the logarithms of its changes.
 const GAIN_PER_COST: f64 = 2.0;
 

@@ -234,8 +234,9 @@ pub(crate) fn receiving_devices<'a>(
     let is_anywhere = listening.is_empty() || listening.iter().any(IpAddr::is_unspecified);
     let has_address = move |device: &Device| listening.iter().any(|ip| device.has_address(*ip));
     let mut owners = here().filter(|device| has_address(device)).peekable();
-    // A bridge, a VLAN or `lo` receives from the queues of others.
-    let is_decided = !is_anywhere && owners.peek().is_some() && owners.all(|owner| !receiving_napis(owner).is_empty());
+    // A bridge, a VLAN or `lo` receives from the queues of others; a veth device without GRO has no NAPI instance.
+    let is_own = |owner: &Device| !receiving_napis(owner).is_empty() || owner.kind.as_deref() == Some("veth");
+    let is_decided = !is_anywhere && owners.peek().is_some() && owners.all(is_own);
     here().filter(move |device| {
         let has_received = device.counters.known().is_none_or(|counters| counters.rx_packets > 0);
         (!is_decided || has_address(device)) && device.is_up && has_received && !receiving_napis(device).is_empty()

@@ -43,13 +43,21 @@ fn is_stopped(process: &Process) -> bool {
     threads.peek().is_some() && threads.all(|thread| thread.state.known() == Some(&ProcessState::Stopped))
 }
 
+/// The first of these programs that is a server and stopped: nothing can be observed of it.
+#[must_use]
+pub fn stopped_server<'a>(now: &'a Snapshot, programs: &BTreeSet<Pid>) -> Option<&'a Process> {
+    let query = SnapshotQuery::new(now, None);
+    let mut theirs = now.processes.iter().filter(|process| programs.contains(&process.pid));
+    theirs.find(|process| query.serves(process) && is_stopped(process))
+}
+
 /// Why few packets of these programs are counted: one is stopped, or has connections whose packets pass no queue. Absent
 /// without such a reason.
 #[must_use]
 pub fn why_few_packets(now: &Snapshot, programs: &BTreeSet<Pid>) -> Option<String> {
     let query = SnapshotQuery::new(now, None);
     let theirs = || now.processes.iter().filter(|process| programs.contains(&process.pid));
-    if let Some(stopped) = theirs().find(|process| query.serves(process) && is_stopped(process)) {
+    if let Some(stopped) = stopped_server(now, programs) {
         return Some(format!("{} {} is stopped", stopped.name, stopped.pid));
     }
     let bypassing = theirs().flat_map(|process| query.sockets_of(process)).filter(|socket| bypasses_napi(socket));

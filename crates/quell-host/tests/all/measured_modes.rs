@@ -41,6 +41,18 @@ fn a_mode_that_is_set_or_planned_has_the_answer_that_the_overview_has() {
 }
 
 #[test]
+fn a_newer_answer_that_leaves_something_open_does_not_hide_a_complete_one() {
+    let now = snapshot(&plain());
+    let open = Some(OpenQuestion { advice: "measure longer".to_owned(), command: "quell tune".to_owned() });
+    let answers = vec![EarlierAnswer { open, ..answer(None) }, answer(None)];
+    let measured = BTreeMap::from([((pid(4242), now.processes[0].name.clone()), answers)]);
+    let attached = AttachedMode { mode: "suspend200".parse().unwrap(), ..AttachedMode::default() };
+    let judged = JudgedMode { packets_per_s: Some(90_000), ..JudgedMode::planned(attached) };
+    let step = measured_step(&now, &BTreeSet::from([pid(4242)]), &measured, &judged);
+    assert!(matches!(step.map(|step| step.next), Some(NextStep::Return { .. })));
+}
+
+#[test]
 fn lost_settings_are_set_again_unless_a_measurement_found_the_mode_worse() {
     let now = snapshot(&plain());
     let step = |answer: EarlierAnswer, payoff: &ModePayoff| {

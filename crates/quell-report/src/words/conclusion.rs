@@ -5,7 +5,7 @@ use quell_experiment::Criterion;
 use quell_host::findings::time_text;
 use quell_linux::visible::{self, agree, counted};
 use quell_result::conclusion::{
-    Conclusion, EstimatedGain, LoadRange, LoadSplit, OpenGain, Quantity, WhyKeep, WhyLonger, WorseMode,
+    COST_MAX, Conclusion, EstimatedGain, LoadRange, LoadSplit, OpenGain, Quantity, WhyKeep, WhyLonger, WorseMode,
 };
 use quell_result::figures;
 use quell_tune::{TuneEnd, TuneMetric};
@@ -28,7 +28,12 @@ pub fn conclusion(conclusion: &Conclusion, left_alone: &[String]) -> String {
                      (--latency) before you use {mode}"
                 ),
             };
-            let verb = if delay.is_some() { "" } else { "use " };
+            let costs_much = costs.iter().any(|change| change.low > COST_MAX);
+            let verb = match (&delay, is_of_search && costs_much) {
+                (Some(_), _) => "",
+                (None, true) => "if nothing but this goal counts, use ",
+                (None, false) => "use ",
+            };
             let listed = |what: &str, list: String| if list.is_empty() { list } else { format!("{what}{list}") };
             let everywhere = if split.is_some() { "" } else { ALL_LOADS };
             let worse = listed("; worse: ", changes(costs, everywhere));
@@ -394,5 +399,7 @@ mod tests {
             "use suspend20 instead of base: cpu −30 % at 200,000 requests/s; worse: cpu +5.0 % at 20,000 \
              requests/s"
         );
+        let traded = used(at_one(0.7, high), Some(at_one(3.06, low)), None);
+        assert!(traded.starts_with("if nothing but this goal counts, use suspend20 instead of base: cpu"), "{traded}");
     }
 }

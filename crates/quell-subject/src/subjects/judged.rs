@@ -72,7 +72,7 @@ pub(super) fn first_run(
     Ok(Some(FirstRun { outcome, took_ms, used }))
 }
 
-/// Runs a judge, and looks at new connections of the programs meanwhile. `before` is from before its run.
+/// Runs a judge, and looks at new connections of the programs while it runs. `before` is from before its run.
 fn look_while<T>(programs: &BTreeSet<Pid>, before: &Snapshot, run: impl FnOnce() -> T) -> (T, Reached) {
     let is_over = AtomicBool::new(false);
     let scope = SnapshotScope { pids: programs.iter().copied().collect(), ..SnapshotScope::default() };

@@ -42,6 +42,7 @@ use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::steer::{NothingSteered, Steering, mark_steered};
 use quell_linux::pidfd::Signal;
 use quell_linux::signal::Interruption;
+use quell_linux::visible;
 use quell_mode::DeliveryMode;
 use tracing::{debug, info};
 
@@ -176,6 +177,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         }
     }
     refuse(&report, args)?;
+    refuse_stopped(&snapshot, &targets, args)?;
     poller::check(&mode, plan.queues().count())?;
     if earlier == Earlier::None {
         refuse_under_owners(&journal(), &plan).map_err(failure)?;
@@ -472,6 +474,16 @@ fn refuse(report: &render::Report<'_>, args: &AttachArgs) -> Result<(), Failure>
         None => failure.text,
     };
     Err(Failure { text, ..failure })
+}
+
+/// Whether a mode stalls a program is observed while it runs.
+fn refuse_stopped(snapshot: &Snapshot, targets: &Targets, args: &AttachArgs) -> Result<(), Failure> {
+    let Some(stopped) = findings::stopped_server(snapshot, &targets.pids()).filter(|_| !args.accept_stalls) else {
+        return Ok(());
+    };
+    let (name, pid) = (visible::name(&stopped.name), stopped.pid);
+    let text = format!("{name} {pid} is stopped, so nothing can be observed: let it run first, `kill -CONT {pid}`");
+    Err(Failure::new(Exit::NotSupported, text).unchanged())
 }
 
 fn attach(
