@@ -464,7 +464,7 @@ fn a_load_that_vanishes_ends_the_search() {
     stage.wait_until_slices_of_the_present_setting_were_measured();
     stage.stop_clients();
     let (code, _, stderr) = end(quell);
-    assert_eq!(code, Some(4), "{stderr}");
+    assert_eq!(code, Some(3), "{stderr}");
     assert!(stderr.contains("has vanished; all settings were restored"), "{stderr}");
     stage.assert_as_before();
 }
@@ -477,7 +477,7 @@ fn a_load_that_doubles_ends_the_search() {
     stage.add_client(PAUSE);
     stage.add_client(PAUSE);
     let (code, _, stderr) = end(quell);
-    assert_eq!(code, Some(4), "{stderr}");
+    assert_eq!(code, Some(3), "{stderr}");
     let has_changed = stderr.contains("so modes cannot be compared: send a steady load");
     assert!(has_changed && stderr.contains("; all settings were restored"), "{stderr}");
     stage.assert_as_before();
