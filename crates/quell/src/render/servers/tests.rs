@@ -107,7 +107,8 @@ fn a_server_whose_packets_wait_for_an_attached_one_is_not_said_to_be_without_pro
     let in_force = Some(ModeInForce { mode: "suspend200".parse().unwrap(), program });
     let sharing = Some(QueueSharers { programs, same_mode: true, launched: false, in_force });
     let of = |next| HostServer { sharing: sharing.clone(), ..server("web", next) };
-    let delays = "suspend200 of memcached 900, on the same queues, delays packets of web 7481, up to 200 µs while memcached";
+    let delays =
+        "suspend200 of memcached 900, on the same queues, delays packets of web 7481, up to 200 µs while memcached";
     let measure = concluded(of(NextStep::Measure { steered: false }));
     assert!(measure.contains(delays) && measure.trim_end().ends_with("quell bench --pid 7481,900"), "{measure}");
     let keep = concluded(of(NextStep::Keep { measured: measured(None), open: None }));

@@ -272,15 +272,11 @@ fn advice_for_a_running_program_uses_what_it_can_see_and_changes_nothing() {
     let (code, stdout, stderr) =
         end(stage.start(&["tune", "--advise", "--goal=least cpu", "--slice=20", "--settle=20"]));
     assert_eq!(code, Some(0), "{stderr}");
-    for said in [
-        "seen here: 1 queue, ",
-        "present setting base",
-        "packets/s",
-        "modes ranked by the model of",
-        "quell bench --pid ",
-    ] {
+    for said in ["seen here: 1 queue, ", "present setting base", "packets/s", "modes ranked by the model of"] {
         assert!(stdout.contains(said), "no {said:?} in {stdout}");
     }
+    // At a low CPU share, `base` is the first.
+    assert!(stdout.contains("quell bench --pid ") || stdout.contains("knows no other mode"), "{stdout}");
     stage.assert_as_before();
 }
 
