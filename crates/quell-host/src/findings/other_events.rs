@@ -114,10 +114,15 @@ pub(super) fn unread_events(epoll: &EpollContext<'_>, behavior: &Behavior, waits
     })
 }
 
-/// The number of those calls, and the time that they took.
+/// The number of those calls, and the time that they took. Of several threads that share an epoll, one can return what another
+/// is about to read.
 fn unread_calls(behavior: &Behavior, waits: &EpollWaits) -> Option<(u64, Duration)> {
     let without_sleep = waits.sleeping.saturating_sub(waits.slept).min(waits.returned);
-    if behavior.not_counted.is_some() || without_sleep < CALLS_MIN.max(waits.reads().saturating_mul(CALLS_PER_READ)) {
+    let is_shared = waits.threads > 1;
+    if is_shared
+        || behavior.not_counted.is_some()
+        || without_sleep < CALLS_MIN.max(waits.reads().saturating_mul(CALLS_PER_READ))
+    {
         return None;
     }
     let each = waits.busy.div_f64((waits.zero + waits.sleeping) as f64);
@@ -139,12 +144,14 @@ mod tests {
             returned: 60_200,
             busy: Duration::from_millis(240),
             read_of_queues: 300,
+            threads: 1,
             ..EpollWaits::default()
         };
         let found = |waits: EpollWaits| unread_calls(&behavior, &waits).is_some();
         assert!(found(held));
         assert!(!found(EpollWaits { read_of_queues: 30_000, ..held }), "a saturated server reads what is ready");
         assert!(!found(EpollWaits { read_elsewhere: 60_000, ..held }), "other threads read");
+        assert!(!found(EpollWaits { threads: 2, ..held }), "another thread is about to read");
         assert!(!found(EpollWaits { busy: Duration::from_millis(5), ..held }), "for 1 % of the time");
         let writes = EpollWaits { sleeping: 10_300, returned: 10_200, ..held };
         assert!(!found(writes), "24 µs for a call: it writes");

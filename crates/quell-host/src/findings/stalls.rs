@@ -38,7 +38,7 @@ static READY_OBJECT: Rule = Rule {
                   the last second, unless the epoll returned events at least twice for each of its files. Without \
                   samples, two snapshots show it: serious for a file, a warning for a socket. Detected, too, if the calls \
                   that returned without sleep were at least four times as many as reads, in at least 5 % of the time: an \
-                  object is ready for a part of the time. Not seen: registrations \
+                  object is ready for a part of the time (not if threads share the epoll). Not seen: registrations \
                   shorter than the interval between samples; errors and urgent data of sockets beyond the first 64 of \
                   an epoll; a file whose descriptors are all in other processes. Fix: by object, as doctor prints it.",
     needs_two: false,
