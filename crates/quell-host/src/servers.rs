@@ -37,8 +37,8 @@ use crate::attach::receivers::{OutsideWait, accepts_for_others, wait_outside_epo
 use crate::attach::{Attached, AttachedMode};
 use crate::behavior::Behavior;
 use crate::findings::{
-    Finding, FixText, GRO_OFF_ID, MISSING_QUEUE_ID, Node, QueuePerEpoll, Severity, WITHOUT_NAPI_ID, can_be_pinned,
-    expected_device, kinds_of, lacking, modes_without_epolls, next_will_mix,
+    Finding, FixText, GRO_OFF_ID, MISSING_QUEUE_ID, Node, QueuePerEpoll, Severity, UDP_KEEPS_FIRST_QUEUE,
+    WITHOUT_NAPI_ID, can_be_pinned, expected_device, kinds_of, lacking, modes_without_epolls, next_will_mix,
 };
 use crate::snapshot::arrival::receiving_napis;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
@@ -98,6 +98,8 @@ pub struct HostServer {
     pub requests_wait: bool,
     /// Local address of most of its connections from queues; without one, an address on which it listens, also a wildcard.
     pub address: Option<SocketAddr>,
+    /// Whether only a restart lets its epoll poll its queue: its UDP socket keeps one that is gone.
+    pub must_restart: bool,
     /// Number of kinds of serious findings about it.
     pub serious: usize,
     /// Number of kinds of warnings about it.
@@ -429,6 +431,7 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         cpus: programs_cpu_ns.zip(query.interval_ns()).map(|(ran, interval)| ran as f64 / interval as f64),
         requests_wait: requests_wait_now && query.before().is_some_and(|before| has_backlog(before, &pids)),
         few_packets_per_s: load.filter(|&rate| !is_idle && rate < FEW_PACKETS_PER_S),
+        must_restart: about.iter().any(|finding| finding.id == UDP_KEEPS_FIRST_QUEUE),
         serious: count(Severity::Serious),
         warnings: count(Severity::Warning),
         notes: count(Severity::Note),

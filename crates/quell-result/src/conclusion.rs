@@ -163,6 +163,8 @@ pub enum WhyLonger {
     },
     /// Connections were to be steered, and those that were measured are from before the filter.
     NotSteered,
+    /// The programs did next to nothing for each packet or request: these were for others.
+    NotTheirs,
     /// The differences are smaller than what the slices can show.
     TooWide,
     /// The search ended for this reason.
@@ -304,6 +306,9 @@ impl ExperimentResult {
         let without_clients = !design.criteria.iter().any(figures::is_of_clients);
         if self.subject.is_not_steered() {
             return Some(WhyLonger::NotSteered.without_figures());
+        }
+        if self.experiments.iter().any(|one| one.shows_others(&self.subject)) {
+            return Some(WhyLonger::NotTheirs.without_figures());
         }
         let standing = |name: &str| {
             let of_load = |(experiment, analysis): (&LoadExperiment, &SwitchbackAnalysis)| {

@@ -21,7 +21,7 @@ use crate::Document;
 use crate::facts::{
     CommandFacts, GuestFacts, HostFacts, LabFacts, ModelFacts, OtherProgramFacts, ProgramsFacts, ServerFacts,
 };
-use crate::figures;
+use crate::figures::{self, Work};
 use crate::standing::is_no_change;
 
 /// Result file of an experiment: the subject, the design and all slices. The verdicts are computed from the slices.
@@ -225,7 +225,18 @@ impl<S> LoadExperiment<S> {
         let arms = self.arms_of(treatment);
         median(arms.iter().flat_map(|arm| self.record.values(*arm, metric)).flatten().collect())
     }
+
+    /// Whether running programs cannot have received what was measured.
+    pub(crate) fn shows_others(&self, subject: &SubjectFacts) -> bool {
+        let reference = &self.record.design.reference.name;
+        let of = |work: Work| self.median(reference, &work.name(figures::PROCESS_CPU));
+        let cpu_us = of(Work::Packet).or_else(|| of(Work::Request));
+        matches!(subject, SubjectFacts::Programs(_)) && cpu_us.is_some_and(|us| us < CPU_US_MIN)
+    }
 }
+
+/// CPU time in µs of a program for each packet that it receives: less than a system call and a copy take.
+const CPU_US_MIN: f64 = 1.0;
 
 /// Whether this holds for more than half of the slices.
 pub(crate) fn is_mostly<'a>(

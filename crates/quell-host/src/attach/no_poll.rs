@@ -36,6 +36,8 @@ pub enum NoPollCause {
     /// An unconnected UDP socket polls the queue of its first datagram, and this is another one.
     OfFirstDatagram {
         polled: NapiId,
+        /// Whether the kernel has no such queue any more, as after link down and up.
+        is_gone: bool,
         /// How the socket can get one queue.
         advice: &'static str,
     },
@@ -205,9 +207,13 @@ fn polled_instead(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, napi: Nap
     let mut sockets = held.filter_map(|held| query.socket(held.inode)).filter(is_meant);
     sockets.find_map(|socket| {
         let polled = (*socket.napi.known()?).filter(|&first| first != napi)?;
-        Some(NoPollCause::OfFirstDatagram { polled, advice: queue_per_udp_socket(query, socket) })
+        let is_gone = query.napi(polled).is_none();
+        let advice = if is_gone { RESTART } else { queue_per_udp_socket(query, socket) };
+        Some(NoPollCause::OfFirstDatagram { polled, is_gone, advice })
     })
 }
+
+const RESTART: &str = "restart the program, whose sockets keep their first queue";
 
 /// The cause if no thread sleeps in an epoll.
 fn unslept(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> NoPollCause {
@@ -241,8 +247,8 @@ impl NoPollCause {
         match self {
             Self::Moved { to, again } => Self::Moved { to, again: placed(again) },
             Self::NotEnabled { epoll, again } => Self::NotEnabled { epoll, again: placed(again) },
-            Self::OfFirstDatagram { polled, .. } if attached.steers => {
-                Self::OfFirstDatagram { polled, advice: "restart the program, whose sockets keep their first queue" }
+            Self::OfFirstDatagram { polled, is_gone, .. } if attached.steers => {
+                Self::OfFirstDatagram { polled, is_gone, advice: RESTART }
             }
             Self::SeveralQueues { epoll, queues, fix } => {
                 Self::SeveralQueues { epoll, queues, fix: Box::new(one_queue_if_attached(*fix, attached)) }
@@ -290,6 +296,12 @@ impl fmt::Display for NoPollCause {
             Self::TrafficOfOthers { names } => {
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
                 write!(f, "the program has no socket on this queue; {} has", names.join(", "))
+            }
+            Self::OfFirstDatagram { polled, is_gone: true, .. } => {
+                write!(
+                    f,
+                    "an unconnected UDP socket polls the queue of its first datagram (NAPI {polled}), which is gone"
+                )
             }
             Self::OfFirstDatagram { polled, .. } => write!(
                 f,

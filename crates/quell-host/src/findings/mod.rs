@@ -48,7 +48,7 @@ pub(crate) use polling::{WITHOUT_NAPI_ID, fix_of_bypass};
 pub use queues::{see_the_events, strace_of_waits};
 pub use setting::are_owned;
 pub use sharing::{EPOLL_MIXES_NAPIS, mixes_queues, observed_to_mix, unpolled_queues};
-pub(crate) use sharing::{UDP_ON_SEVERAL_QUEUES, queue_per_udp_socket};
+pub(crate) use sharing::{UDP_KEEPS_FIRST_QUEUE, UDP_ON_SEVERAL_QUEUES, queue_per_udp_socket};
 pub(crate) use sorting::{
     CONNECTIONS_THAT_SPREAD, can_be_pinned, can_come_to_mix, expected_device, lacking, modes_without_epolls,
     next_will_mix, receiving_devices,

@@ -182,8 +182,11 @@ pub(crate) fn queue_per_udp_socket(query: &SnapshotQuery<'_>, socket: &SnapshotS
     }
 }
 
+/// ID of the rule about UDP sockets whose first queue no longer delivers to them.
+pub(crate) const UDP_KEEPS_FIRST_QUEUE: &str = "udp-socket-keeps-first-queue";
+
 static UDP_KEEPS_FIRST: Rule = Rule {
-    id: "udp-socket-keeps-first-queue",
+    id: UDP_KEEPS_FIRST_QUEUE,
     severity: Severity::Warning,
     title: "the epoll of an unconnected UDP socket polls a queue that does not deliver to it",
     impact: "The kernel records the NAPI ID of the first datagram for the lifetime of the socket, and the epoll polls \

@@ -95,9 +95,11 @@ fn why_not_decidable(because: &WhyLonger, left_alone: &[String]) -> String {
         WhyLonger::Search(TuneEnd::BudgetSpent) => {
             "that is too short to compare a mode with the present setting on fresh slices".to_owned()
         }
-        WhyLonger::Incomplete | WhyLonger::OtherPrograms { .. } | WhyLonger::NotSteered | WhyLonger::Search(_) => {
-            why_longer(because, left_alone)
-        }
+        WhyLonger::Incomplete
+        | WhyLonger::OtherPrograms { .. }
+        | WhyLonger::NotSteered
+        | WhyLonger::NotTheirs
+        | WhyLonger::Search(_) => why_longer(because, left_alone),
     }
 }
 
@@ -126,6 +128,11 @@ fn why_longer(because: &WhyLonger, left_alone: &[String]) -> String {
             )
         }
         WhyLonger::NotSteered => format!("no answer for steered connections, because {NOT_STEERED}"),
+        WhyLonger::NotTheirs => {
+            "no answer: what was measured was not for these programs, which used less than 1 µs of CPU time for each packet \
+             or request: measure while clients send requests to them, and with a judge that measures them"
+                .to_owned()
+        }
         WhyLonger::TooWide => "measure longer, because the slices vary more than the modes differ".to_owned(),
         WhyLonger::Search(end) => format!("no answer: {}", search_end(end, left_alone)),
     }

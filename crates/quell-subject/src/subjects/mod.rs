@@ -197,6 +197,11 @@ pub enum Unanswered {
          was changed"
     )]
     JudgeWithoutQueue(String),
+    /// This program is stopped.
+    #[error(
+        "{name} {pid} is stopped, so nothing can be measured: let it run first, `kill -CONT {pid}`; nothing was changed"
+    )]
+    Stopped { name: String, pid: Pid },
     /// A mode would stall the programs.
     #[error("{}: {}; nothing was changed", .0.id, .0.observed)]
     Stalls(Box<Finding>),

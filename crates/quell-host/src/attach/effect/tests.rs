@@ -97,8 +97,11 @@ fn a_cause_is_asked_for_only_if_the_programs_ran_and_never_polled() {
         assert!(!of(mode, seen, NoPollCause::NoEpoll).0, "{mode}");
     }
     let polled = NapiId::from_kernel(9_001).unwrap();
-    let (_, verdict) =
-        of("sockpoll50", never, NoPollCause::OfFirstDatagram { polled, advice: "let the program open one socket" });
+    let (_, verdict) = of(
+        "sockpoll50",
+        never,
+        NoPollCause::OfFirstDatagram { polled, is_gone: false, advice: "let the program open one socket" },
+    );
     let first = "polls only that of its first datagram (NAPI 9001); let the program open one socket";
     assert!(matches!(&verdict, ModeVerdict::NotInEffect(why) if why.contains(first)), "{verdict:?}");
     let (_, verdict) = of("sockpoll50", never, NoPollCause::NoEpoll);
@@ -154,7 +157,7 @@ fn packets_that_wait_have_the_cause_that_explains_a_stall() {
         other => panic!("{other:?}"),
     };
     assert!(
-        said(NoPollCause::OfFirstDatagram { polled, advice: "let the program open one socket" })
+        said(NoPollCause::OfFirstDatagram { polled, is_gone: false, advice: "let the program open one socket" })
             .contains("only that of its first datagram")
     );
     assert!(!said(NoPollCause::NoEpoll).contains("no epoll"), "threads at work are in no epoll");

@@ -395,6 +395,7 @@ pub(in crate::commands) fn failure(error: Unanswered) -> Failure {
         | Unanswered::NothingSettable { .. }
         | Unanswered::JudgesAreTheTraffic(_)
         | Unanswered::JudgeWithoutQueue(_)
+        | Unanswered::Stopped { .. }
         | Unanswered::NotSteered(_) => Failure::new(Exit::NotSupported, error),
         Unanswered::Helper(HelperError::Journal(error)) => Failure::refused(error),
         Unanswered::Metric(_)

@@ -244,6 +244,10 @@ fn nothing_prevents(server: &HostServer) -> String {
             "{program} has few connections now; with more, an epoll will have those of several queues \
              ({EPOLL_MIXES_NAPIS}), which prevents a benefit: {change}; for as few as now"
         ),
+        None if server.must_restart => format!(
+            "an epoll of {program} cannot poll its queue before a restart, because its UDP socket keeps one that is gone; \
+             until then, only modes without epoll can work"
+        ),
         None => delayed(server).unwrap_or_else(|| format!("nothing prevents a benefit for {program}")),
     }
 }

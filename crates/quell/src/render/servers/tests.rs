@@ -44,6 +44,7 @@ fn server(name: &str, next: NextStep) -> HostServer {
         cpus: None,
         few_packets_per_s: None,
         requests_wait: false,
+        must_restart: false,
         serious: 0,
         warnings: 1,
         notes: 0,
@@ -103,18 +104,16 @@ fn a_server_that_suspension_would_stall_is_measured_without_it() {
 #[test]
 fn a_server_whose_packets_wait_for_an_attached_one_is_not_said_to_be_without_problem() {
     let program = TargetProgram { pid: Pid::new(900).unwrap(), start_time_ticks: 1, name: "memcached".to_owned() };
-    let programs = vec![program.pid];
-    let in_force = Some(ModeInForce { mode: "suspend200".parse().unwrap(), program });
+    let (programs, mode) = (vec![program.pid], "suspend200".parse().unwrap());
+    let in_force = Some(ModeInForce { mode, program });
     let sharing = Some(QueueSharers { programs, same_mode: true, launched: false, in_force });
     let of = |next| HostServer { sharing: sharing.clone(), ..server("web", next) };
-    let delays =
-        "suspend200 of memcached 900, on the same queues, delays packets of web 7481, up to 200 µs while memcached";
+    let delays = "suspend200 of memcached 900, on the same queues, delays packets of web 7481, up to 200 µs";
     let measure = concluded(of(NextStep::Measure { steered: false }));
     assert!(measure.contains(delays) && measure.trim_end().ends_with("quell bench --pid 7481,900"), "{measure}");
-    let keep = concluded(of(NextStep::Keep { measured: measured(None), open: None }));
-    assert!(keep.contains("keep the settings") && keep.contains(delays), "{keep}");
-    let attached = Some("suspend200".parse().unwrap());
-    assert!(!concluded(HostServer { attached, ..of(NextStep::Check) }).contains("delays packets"));
+    assert!(concluded(of(NextStep::Keep { measured: measured(None), open: None })).contains(delays));
+    let restart = HostServer { must_restart: true, ..of(NextStep::Measure { steered: false }) };
+    assert!(concluded(restart).contains("cannot poll its queue before a restart"));
 }
 
 #[test]
