@@ -4,6 +4,7 @@
 use std::cmp::Reverse;
 
 use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, SwitchbackAnalysis, WhyUndecided};
+use quell_host::attach::affected_processes::PacketDelay;
 use quell_host::findings::EPOLL_MIXES_NAPIS;
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
@@ -89,10 +90,7 @@ impl Conclusion {
     #[must_use]
     pub fn unmeasured_delay_ns(&self) -> Option<u64> {
         let Self::Use { mode, instead_of, saves, without_clients: true, .. } = self else { return None };
-        let timer_ns = |mode: &DeliveryMode| {
-            let napi = mode.napi();
-            napi.defers().then_some(napi.gro_flush_timeout_ns)
-        };
+        let timer_ns = |mode: &DeliveryMode| PacketDelay::of_mode(mode).map(|delay| delay.gro_flush_timeout_ns);
         if saves.iter().any(|change| matches!(change.quantity, Quantity::Metric(_))) {
             return None;
         }

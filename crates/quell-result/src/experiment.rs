@@ -6,7 +6,7 @@ use quell_experiment::{
     ContrastVerdict, Criterion, ExperimentRecord, SliceFlag, SliceObservation, StopReason, SwitchbackAnalysis,
     WhyUndecided,
 };
-use quell_host::attach::effect::ModeVerdict;
+use quell_host::attach::effect::{CPU_NS_PER_PACKET, ModeVerdict};
 use quell_host::switching::ReportedSettings;
 use quell_linux::clock;
 use quell_linux::proc::ProcRoot;
@@ -231,12 +231,9 @@ impl<S> LoadExperiment<S> {
         let reference = &self.record.design.reference.name;
         let of = |work: Work| self.median(reference, &work.name(figures::PROCESS_CPU));
         let cpu_us = of(Work::Packet).or_else(|| of(Work::Request));
-        matches!(subject, SubjectFacts::Programs(_)) && cpu_us.is_some_and(|us| us < CPU_US_MIN)
+        matches!(subject, SubjectFacts::Programs(_)) && cpu_us.is_some_and(|us| us * 1e3 < CPU_NS_PER_PACKET as f64)
     }
 }
-
-/// CPU time in µs of a program for each packet that it receives: less than a system call and a copy take.
-const CPU_US_MIN: f64 = 1.0;
 
 /// Whether this holds for more than half of the slices.
 pub(crate) fn is_mostly<'a>(

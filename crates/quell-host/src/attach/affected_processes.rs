@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use quell_linux::{NapiId, Pid};
-use quell_mode::PartialNapiSettings;
+use quell_mode::{DeliveryMode, PartialNapiSettings};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -47,6 +47,12 @@ impl PacketDelay {
         let gro_flush_timeout_ns = set(settings.gro_flush_timeout_ns).filter(|_| is_deferred)?;
         let irq_suspend_timeout_ns = set(settings.irq_suspend_timeout_ns).filter(|&ns| ns > gro_flush_timeout_ns);
         Some(Self { gro_flush_timeout_ns, irq_suspend_timeout_ns })
+    }
+
+    /// That of the queues of programs with this mode.
+    #[must_use]
+    pub fn of_mode(mode: &DeliveryMode) -> Option<Self> {
+        Self::of(&mode.napi().into())
     }
 
     /// `up to 200 µs while the program sleeps, up to 20 ms while it handles the events of one epoll_wait`.

@@ -33,7 +33,7 @@ const OVERDUE_MIN_NS: u64 = 1_000_000;
 /// Minimum number of long waits without a poll. A virtual machine that does not run for a moment causes one.
 pub(crate) const STALLED_POLLS_TO_JUDGE: u64 = 2;
 /// Minimum CPU time of a program for each packet that it receives: less than a system call and a copy take.
-const CPU_NS_PER_PACKET: u64 = 1_000;
+pub const CPU_NS_PER_PACKET: u64 = 1_000;
 
 /// A program that uses less than one part in this number of a CPU is idle.
 const CPU_SHARE_OF_SUSPECT: u64 = 50;
@@ -232,12 +232,16 @@ struct Overdue {
     could_poll: Option<bool>,
 }
 
+/// Whether a wait is longer than suspensions for up to `timeout_ns` last.
+pub(super) fn is_overdue(wait_ns: u64, timeout_ns: u64) -> bool {
+    wait_ns > timeout_ns.saturating_add(timeout_ns / OVERDUE_PART).max(OVERDUE_MIN_NS)
+}
+
 impl Overdue {
     fn of(seen: &EffectOnQueue, timeout_ns: u64) -> Option<Self> {
-        let longest_ns = timeout_ns.saturating_add(timeout_ns / OVERDUE_PART).max(OVERDUE_MIN_NS);
-        let is_long = |ns: &u64| *ns > longest_ns;
-        let wait_p99_ns = seen.wait_p99_ns.filter(is_long)?;
-        let are_many = seen.packets >= PACKETS_FOR_VERDICT && seen.wait_p90_ns.is_some_and(|ns| is_long(&ns));
+        let wait_p99_ns = seen.wait_p99_ns.filter(|&ns| is_overdue(ns, timeout_ns))?;
+        let is_long = seen.wait_p90_ns.is_some_and(|ns| is_overdue(ns, timeout_ns));
+        let are_many = seen.packets >= PACKETS_FOR_VERDICT && is_long;
         let is_usual = are_many || seen.stalled_polls >= STALLED_POLLS_TO_JUDGE;
         let could_poll = seen.cpu_wait_share().map(|share| share <= 0.5);
         Some(Self { wait_p99_ns, timeout_ns, is_usual, could_poll })

@@ -84,12 +84,8 @@ impl ThreadTimes {
 /// Whether a request waits for one of these programs.
 #[must_use]
 pub fn has_backlog(snapshot: &Snapshot, programs: &BTreeSet<Pid>) -> bool {
-    let is_unread =
-        |socket: &&SnapshotSocket| socket.remote.is_some() && socket.receive_queue.is_some_and(|unread| unread > 0);
-    let unread: BTreeSet<u64> = snapshot.sockets.iter().filter(is_unread).map(|socket| socket.inode).collect();
-    let its = snapshot.processes.iter().filter(|process| programs.contains(&process.pid));
-    its.filter_map(|process| process.files.known())
-        .any(|files| files.sockets.iter().any(|held| unread.contains(&held.inode)))
+    let is_unread = |socket: &SnapshotSocket| socket.receive_queue.is_some_and(|unread| unread > 0);
+    snapshot.sockets_of(programs).any(|socket| socket.remote.is_some() && is_unread(socket))
 }
 
 /// CPU time in which programs worked: that of the threads that slept in between, or, while a request waits, of all. A thread

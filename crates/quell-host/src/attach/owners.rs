@@ -89,7 +89,7 @@ impl QueueSharers {
         let same_mode = own.iter().chain(&others).all(|one| is_like_first(&one));
         let launched = others.iter().any(|one| one.is_launched());
         let programs = others.iter().flat_map(|one| parents(&pids(one), &parent_of)).collect();
-        let in_force = |mode: Option<DeliveryMode>, targets: &[TargetProgram]| {
+        let mode_of = |mode: Option<DeliveryMode>, targets: &[TargetProgram]| {
             let first = *parents(&targets.iter().map(|target| target.pid).collect::<Vec<_>>(), &parent_of).first()?;
             let program = targets.iter().find(|target| target.pid == first)?.clone();
             Some(ModeInForce { mode: mode?, program })
@@ -99,12 +99,12 @@ impl QueueSharers {
             its.map(|queue| queue.set_at_boot_ns).max()
         };
         let in_force = match &own[..] {
-            [] => others.iter().max_by_key(set_at).and_then(|one| in_force(one.purpose().mode(), &one.history.targets)),
+            [] => others.iter().max_by_key(set_at).and_then(|one| mode_of(one.purpose().mode(), &one.history.targets)),
             own => {
                 let mut covered = own.iter().flat_map(|one| {
                     queues(&one.history).filter_map(|queue| covered_values(queue, &one.path, attached))
                 });
-                covered.find_map(|by| in_force(by.owner.mode(), &by.programs))
+                covered.find_map(|by| mode_of(by.owner.mode(), &by.programs))
             }
         };
         Some(Self { programs, same_mode, launched, in_force })

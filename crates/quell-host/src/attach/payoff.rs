@@ -7,7 +7,7 @@ use quell_mode::{DeliveryMode, ModeKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::effect::{EffectOnQueue, ModeVerdict, PACKETS_FOR_VERDICT};
+use super::effect::{EffectOnQueue, ModeVerdict, PACKETS_FOR_VERDICT, is_overdue};
 use super::own_work::OwnWork;
 use super::plan::polls_epolls;
 use crate::findings::{Fix, LackingCpus};
@@ -202,6 +202,17 @@ impl ModePayoff {
     pub fn polls_more(&self) -> bool {
         let counted = if spins(&self.mode) { 1.0 } else { 1.0 - self.program_share.unwrap_or(0.0) };
         self.polls_per_packet.is_some_and(|polls| polls * counted > POLLS_PER_PACKET_MAX as f64)
+    }
+
+    /// Whether packets waited longer than a suspension lasts, although the mode is not known to have no effect.
+    #[must_use]
+    pub fn is_overdue(&self) -> bool {
+        use DoesItPay::{CannotTell, CostsCpuTime, MeasureToKnow, NearBreakEven};
+        let timeout_ns = self.mode.napi().irq_suspend_timeout_ns;
+        let waited = self.wait_p99_ns.is_some_and(|wait_ns| is_overdue(wait_ns, timeout_ns));
+        timeout_ns > 0
+            && waited
+            && matches!(self.pays, CostsCpuTime { .. } | NearBreakEven | MeasureToKnow | CannotTell)
     }
 
     /// Whether it saves no CPU time, and no lower latency repays that, because its timer delays packets and nobody polls.

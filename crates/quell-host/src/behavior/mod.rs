@@ -120,10 +120,10 @@ pub struct EpollWaits {
     pub read_of_queues: u64,
     /// Calls in which they read other files that an epoll watches.
     pub read_of_others: u64,
-    /// Calls in which other threads of the program read what an epoll watches.
-    pub read_elsewhere: u64,
     /// Of those, calls that read accepted connections, such as those of local clients.
     pub read_of_accepted: u64,
+    /// Calls in which other threads of the program read what an epoll watches.
+    pub read_elsewhere: u64,
 }
 
 impl EpollWaits {

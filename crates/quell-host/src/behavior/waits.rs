@@ -169,12 +169,13 @@ fn by_epoll(counts: &BTreeMap<WaitKey, WaitCounts>, busy: impl Fn((Pid, Pid)) ->
             }
         }
     }
-    let reads_of = |pid: Pid| {
-        let reads = counts.iter().filter(|((of, _, place), _)| *of == pid && matches!(place, WaitPlace::Read(_)));
-        reads.map(|(_, counted)| counted.calls).sum::<u64>()
-    };
+    let mut reads: BTreeMap<Pid, u64> = BTreeMap::new();
+    for ((pid, _, _), counted) in counts.iter().filter(|((_, _, place), _)| matches!(place, WaitPlace::Read(_))) {
+        *reads.entry(*pid).or_default() += counted.calls;
+    }
     for (&(pid, _), epoll) in &mut waits.by_epoll {
-        epoll.read_elsewhere = reads_of(pid).saturating_sub(epoll.read_of_queues + epoll.read_of_others);
+        let all = reads.get(&pid).copied().unwrap_or_default();
+        epoll.read_elsewhere = all.saturating_sub(epoll.read_of_queues + epoll.read_of_others);
     }
     waits
 }

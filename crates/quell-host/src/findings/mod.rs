@@ -58,7 +58,7 @@ pub use sorting::{
     one_queue_if_attached, set_instead, will_mix, workers_can_be_pinned,
 };
 pub(crate) use starved::starved_program;
-pub use stopped::{stopped_server, why_few_packets};
+pub use stopped::{StoppedServer, check_not_stopped, why_few_packets};
 pub use text::time_text;
 
 pub const SCHEMA: &str = "quell-findings/1";

@@ -104,8 +104,8 @@ pub(super) fn unread_events(epoll: &EpollContext<'_>, behavior: &Behavior, waits
         severity: Severity::Serious,
         nodes: epoll.nodes(),
         observed: format!(
-            "in {during}, {returned} returned without sleep, with {reads}: an object was ready for about {time}, and was \
-             not read"
+            "in {during}, {returned} returned without sleep, with {reads}: an object was ready for up to {time}, and was not \
+             read"
         ),
         fix: vec![Fix::advice(format!(
             "let the program read what is ready, or unregister it until it does; `{strace}` shows which object it is; or \

@@ -36,11 +36,11 @@ static READY_OBJECT: Rule = Rule {
                   during the samples; a note if the calls are farther apart than the timeout of the queue. A socket \
                   that a call read during the samples does not count; nor do data that a connection received within \
                   the last second, unless the epoll returned events at least twice for each of its files. Without \
-                  samples, two snapshots show it: serious for a file, a warning for a socket. Detected, too, if the calls \
-                  that returned without sleep were at least four times as many as reads, in at least 5 % of the time: an \
-                  object is ready for a part of the time (not if threads share the epoll). Not seen: registrations \
-                  shorter than the interval between samples; errors and urgent data of sockets beyond the first 64 of \
-                  an epoll; a file whose descriptors are all in other processes. Fix: by object, as doctor prints it.",
+                  samples, two snapshots show it: serious for a file, a warning for a socket. Also detected if, for 5 % of \
+                  the time, the only thread of the epoll makes at least four calls for each read that return at once (10 \
+                  µs): an object is ready for a part of the time. Not seen: registrations shorter than the interval \
+                  between samples; errors and urgent data of sockets beyond the first 64 of an epoll; a file whose \
+                  descriptors are all in other processes. Fix: by object, as doctor prints it.",
     needs_two: false,
     judges_settings: false,
     stalls: true,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use quell_linux::Pid;
 use quell_linux::proc::ProcessState;
-use quell_linux::visible::counted;
+use quell_linux::visible::{self, counted};
 
 use super::fix::Fix;
 use super::{Node, Observation, Rule, Severity};
@@ -43,12 +43,25 @@ fn is_stopped(process: &Process) -> bool {
     threads.peek().is_some() && threads.all(|thread| thread.state.known() == Some(&ProcessState::Stopped))
 }
 
-/// The first of these programs that is a server and stopped: nothing can be observed of it.
-#[must_use]
-pub fn stopped_server<'a>(now: &'a Snapshot, programs: &BTreeSet<Pid>) -> Option<&'a Process> {
+/// A server that is stopped.
+#[derive(Debug, thiserror::Error)]
+#[error("{} {pid} is stopped, so nothing can be observed: let it run first, `kill -CONT {pid}`", visible::name(name))]
+pub struct StoppedServer {
+    pub name: String,
+    pub pid: Pid,
+}
+
+/// Whether none of these programs is a stopped server.
+///
+/// # Errors
+/// The first one that is.
+pub fn check_not_stopped(now: &Snapshot, programs: &BTreeSet<Pid>) -> Result<(), StoppedServer> {
     let query = SnapshotQuery::new(now, None);
     let mut theirs = now.processes.iter().filter(|process| programs.contains(&process.pid));
-    theirs.find(|process| query.serves(process) && is_stopped(process))
+    match theirs.find(|process| query.serves(process) && is_stopped(process)) {
+        Some(stopped) => Err(StoppedServer { name: stopped.name.clone(), pid: stopped.pid }),
+        None => Ok(()),
+    }
 }
 
 /// Why few packets of these programs are counted: one is stopped, or has connections whose packets pass no queue. Absent
@@ -57,8 +70,8 @@ pub fn stopped_server<'a>(now: &'a Snapshot, programs: &BTreeSet<Pid>) -> Option
 pub fn why_few_packets(now: &Snapshot, programs: &BTreeSet<Pid>) -> Option<String> {
     let query = SnapshotQuery::new(now, None);
     let theirs = || now.processes.iter().filter(|process| programs.contains(&process.pid));
-    if let Some(stopped) = stopped_server(now, programs) {
-        return Some(format!("{} {} is stopped", stopped.name, stopped.pid));
+    if let Err(StoppedServer { name, pid }) = check_not_stopped(now, programs) {
+        return Some(format!("{name} {pid} is stopped"));
     }
     let bypassing = theirs().flat_map(|process| query.sockets_of(process)).filter(|socket| bypasses_napi(socket));
     match bypassing.map(|socket| socket.inode).collect::<BTreeSet<u64>>().len() {

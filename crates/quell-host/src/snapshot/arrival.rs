@@ -21,16 +21,19 @@ pub fn queues_of(snapshot: &Snapshot, index: &Index<'_>, socket: &SnapshotSocket
         .filter(|device| device.namespace == socket.namespace)
         .map(|device| (device.ifindex, device))
         .collect();
-    let has_address = socket.local.is_some_and(|local| !local.ip().is_unspecified());
-    let its_address = |device: &&&Device| socket.local.is_some_and(|local| device.has_address(local.ip()));
-    let with_address: Vec<&Device> = here.values().filter(its_address).copied().collect();
-    let delivering: Vec<&Device> = match socket.bound_to {
-        Some(bound) => here.values().filter(|device| interfaces_of(device, &here).contains(&bound)).copied().collect(),
+    let devices = |delivers: &dyn Fn(&Device) -> bool| -> Vec<&Device> {
+        here.values().filter(|device| delivers(device)).copied().collect()
+    };
+    let address = socket.local.map(|local| local.ip()).filter(|ip| !ip.is_unspecified());
+    let delivering = match (socket.bound_to, address) {
+        (Some(bound), _) => devices(&|device| interfaces_of(device, &here).contains(&bound)),
         // An address belongs to one device.
-        None if has_address && recorded_on.is_some() => Vec::new(),
+        (None, Some(_)) if recorded_on.is_some() => Vec::new(),
         // The recorded instance is gone, as after link down and up.
-        None if has_address && !with_address.is_empty() => with_address,
-        None => here.values().filter(|device| has_received(device)).copied().collect(),
+        (None, Some(ip)) if here.values().any(|device| device.has_address(ip)) => {
+            devices(&|device| device.has_address(ip))
+        }
+        (None, _) => devices(&has_received),
     };
     // The device may be in another namespace: below a macvlan device of a container, for example.
     let recorded_on = recorded_on.filter(|_| socket.bound_to.is_none() || delivering.is_empty());

@@ -21,6 +21,8 @@ pub(crate) mod read;
 mod reading;
 mod socket;
 
+use std::collections::{BTreeSet, HashSet};
+
 use quell_linux::Pid;
 use quell_mode::Threaded;
 use schemars::JsonSchema;
@@ -122,6 +124,14 @@ impl Snapshot {
     pub fn same_process(&self, process: &Process) -> Option<&Process> {
         let is_it = |other: &&Process| (other.pid, other.start_time_ticks) == (process.pid, process.start_time_ticks);
         self.processes.iter().find(is_it)
+    }
+
+    /// Known TCP and UDP sockets that one of these programs has open, each once.
+    pub fn sockets_of(&self, programs: &BTreeSet<Pid>) -> impl Iterator<Item = &SnapshotSocket> {
+        let its = self.processes.iter().filter(|process| programs.contains(&process.pid));
+        let held = its.filter_map(|process| process.files.known()).flat_map(|files| &files.sockets);
+        let inodes: HashSet<u64> = held.map(|held| held.inode).collect();
+        self.sockets.iter().filter(move |socket| inodes.contains(&socket.inode))
     }
 
     #[must_use]

@@ -1,5 +1,6 @@
 //! What a result advises: the conclusion in words, and the next command.
 
+use quell_host::attach::affected_processes::PacketDelay;
 use quell_host::findings::time_text;
 use quell_mode::DeliveryMode;
 use quell_result::ResultDocument;
@@ -33,15 +34,18 @@ pub fn advice_of(document: &ResultDocument) -> Option<Advice> {
     }
 }
 
+fn conclusion_of(document: &ResultDocument) -> Option<Conclusion> {
+    match document {
+        ResultDocument::Experiment(result) => result.conclusion(),
+        ResultDocument::Tune(file) => Some(file.conclusion()),
+        _ => None,
+    }
+}
+
 /// By what the result found a mode worse than the one that it keeps: `suspend20 costs cpu ×6.04`. `None` if it does not.
 #[must_use]
 pub fn cost_of(document: &ResultDocument, mode: &DeliveryMode) -> Option<String> {
-    let conclusion = match document {
-        ResultDocument::Experiment(result) => result.conclusion()?,
-        ResultDocument::Tune(file) => file.conclusion(),
-        _ => return None,
-    };
-    let costs = match conclusion {
+    let costs = match conclusion_of(document)? {
         Conclusion::Keep { because: WhyKeep::OthersAreWorse { modes, .. }, .. } => {
             modes.into_iter().find(|one| one.mode == mode.to_string())?
         }
@@ -57,22 +61,15 @@ pub fn cost_of(document: &ResultDocument, mode: &DeliveryMode) -> Option<String>
 /// What the mode costs that the result recommends: `p99 ×15.0, cpu ×3.06`. `None` if it recommends none, or it costs nothing.
 #[must_use]
 pub fn costs_of_answer(document: &ResultDocument) -> Option<String> {
-    let conclusion = match document {
-        ResultDocument::Experiment(result) => result.conclusion()?,
-        ResultDocument::Tune(file) => file.conclusion(),
-        _ => return None,
-    };
-    let Conclusion::Use { mode, costs, without_clients, .. } = conclusion else { return None };
+    let Conclusion::Use { mode, costs, without_clients, .. } = conclusion_of(document)? else { return None };
     let judged = |subject: &SubjectFacts| matches!(subject, SubjectFacts::Programs(facts) if facts.latency.is_some());
     let is_unjudged = matches!(document, ResultDocument::Tune(file) if !judged(&file.subject));
-    match mode.napi() {
-        _ if !costs.is_empty() => Some(changes(&costs, "")),
-        napi if without_clients && is_unjudged && napi.defers() => {
-            let delay = time_text(napi.gro_flush_timeout_ns);
-            Some(format!("latency, which was not measured: its timer can delay packets by up to {delay}"))
-        }
-        _ => None,
+    if !costs.is_empty() {
+        return Some(changes(&costs, ""));
     }
+    let delay = PacketDelay::of_mode(&mode).filter(|_| without_clients && is_unjudged)?;
+    let timer = time_text(delay.gro_flush_timeout_ns);
+    Some(format!("latency, which was not measured: its timer can delay packets by up to {timer}"))
 }
 
 /// What an experiment advises. `None` if it measures no times, or is empty.
@@ -134,10 +131,7 @@ fn of(
         (Conclusion::Use { .. }, SubjectFacts::Programs(_) | SubjectFacts::Command(_))
             if conclusion.unmeasured_delay_ns().is_some() =>
         {
-            let command = again(None);
-            let (options, program) = command.split_once(" -- ").unwrap_or((&command, ""));
-            let program = if program.is_empty() { String::new() } else { format!(" -- {program}") };
-            advice(&said, Some(&format!("{options} --latency COMMAND{program}")))
+            advice(&said, Some(&again(None).replacen("quell bench", "quell bench --latency COMMAND", 1)))
         }
         (Conclusion::Use { mode, .. }, SubjectFacts::Programs(facts)) if facts.attached == Some(*mode) => {
             advice(&format!("{said}. It is attached already"), None)

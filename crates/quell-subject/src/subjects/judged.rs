@@ -72,17 +72,18 @@ pub(super) fn first_run(
     Ok(Some(FirstRun { outcome, took_ms, used }))
 }
 
-/// Runs a judge, and looks at new connections of the programs while it runs. `before` is from before its run.
+/// Runs a judge, and looks at new connections of the programs until it ends. `before` is from before its run.
 fn look_while<T>(programs: &BTreeSet<Pid>, before: &Snapshot, run: impl FnOnce() -> T) -> (T, Reached) {
     let is_over = AtomicBool::new(false);
     let scope = SnapshotScope { pids: programs.iter().copied().collect(), ..SnapshotScope::default() };
+    let known: HashSet<u64> = before.sockets.iter().map(|socket| socket.inode).collect();
     let look = || {
         let mut reached = Reached::Unknown;
         while reached < Reached::Queue && !is_over.load(Ordering::Relaxed) {
             thread::park_timeout(LOOK_EVERY);
             // A failed look shows nothing; the next one may.
             if let Ok((now, _)) = take(&scope) {
-                reached = reached.max(by_connections(programs, before, &now));
+                reached = reached.max(by_connections(programs, &known, &now));
             }
         }
         reached
@@ -96,26 +97,16 @@ fn look_while<T>(programs: &BTreeSet<Pid>, before: &Snapshot, run: impl FnOnce()
     })
 }
 
-fn by_connections(programs: &BTreeSet<Pid>, before: &Snapshot, now: &Snapshot) -> Reached {
-    let known: HashSet<u64> = before.sockets.iter().map(|socket| socket.inode).collect();
-    let mut its = held(programs, now);
-    its.retain(|socket| socket.protocol == Protocol::Tcp);
-    let new = || its.iter().filter(|socket| socket.remote.is_some() && !known.contains(&socket.inode));
-    let has_queue = |socket: &&&SnapshotSocket| matches!(socket.napi.known(), Some(Some(_)));
-    match (new().count(), new().filter(has_queue).count()) {
-        (0, _) if its.iter().any(|socket| socket.state == SocketState::Listen) => Reached::NotSeen,
-        (0, _) => Reached::Unknown,
-        (_, 0) => Reached::WithoutQueue,
-        (_, _) => Reached::Queue,
+/// `known` are the inodes of the sockets from before.
+fn by_connections(programs: &BTreeSet<Pid>, known: &HashSet<u64>, now: &Snapshot) -> Reached {
+    let its: Vec<&SnapshotSocket> =
+        now.sockets_of(programs).filter(|socket| socket.protocol == Protocol::Tcp).collect();
+    let is_new = |socket: &&&SnapshotSocket| socket.remote.is_some() && !known.contains(&socket.inode);
+    let new: Vec<bool> = its.iter().filter(is_new).map(|socket| matches!(socket.napi.known(), Some(Some(_)))).collect();
+    match new.is_empty() {
+        false if new.contains(&true) => Reached::Queue,
+        false => Reached::WithoutQueue,
+        true if its.iter().any(|socket| socket.state == SocketState::Listen) => Reached::NotSeen,
+        true => Reached::Unknown,
     }
-}
-
-fn held<'a>(programs: &BTreeSet<Pid>, now: &'a Snapshot) -> Vec<&'a SnapshotSocket> {
-    let its = now.processes.iter().filter(|process| programs.contains(&process.pid));
-    let inodes: HashSet<u64> = its
-        .filter_map(|process| process.files.known())
-        .flat_map(|files| &files.sockets)
-        .map(|held| held.inode)
-        .collect();
-    now.sockets.iter().filter(|socket| inodes.contains(&socket.inode)).collect()
 }

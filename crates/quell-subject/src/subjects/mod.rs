@@ -23,7 +23,7 @@ use std::path::Path;
 use quell_change::journal::{Journal, JournalError, Keeper};
 use quell_change::transaction::ChangeError;
 use quell_host::attach::no_queue::NoQueueCause;
-use quell_host::findings::{Finding, LackingCpus};
+use quell_host::findings::{Finding, LackingCpus, StoppedServer};
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::steer::{LookError, NothingSteered};
 use quell_host::switching::SwitchError;
@@ -197,11 +197,9 @@ pub enum Unanswered {
          was changed"
     )]
     JudgeWithoutQueue(String),
-    /// This program is stopped.
-    #[error(
-        "{name} {pid} is stopped, so nothing can be measured: let it run first, `kill -CONT {pid}`; nothing was changed"
-    )]
-    Stopped { name: String, pid: Pid },
+    /// A program is stopped.
+    #[error("{0}; nothing was changed")]
+    Stopped(#[from] StoppedServer),
     /// A mode would stall the programs.
     #[error("{}: {}; nothing was changed", .0.id, .0.observed)]
     Stalls(Box<Finding>),

@@ -12,7 +12,7 @@ use quell_host::attach::placement::{Groups, Wanted, decide, mark_attached_filter
 use quell_host::attach::plan::AttachObstacle;
 use quell_host::attach::{AttachPlan, Targets, observe_programs};
 use quell_host::behavior;
-use quell_host::findings::{EPOLL_MIXES_NAPIS, Finding, Severity, are_steered, stopped_server};
+use quell_host::findings::{EPOLL_MIXES_NAPIS, Finding, Severity, are_steered, check_not_stopped};
 use quell_host::snapshot::Snapshot;
 use quell_host::steer::{SteerRequest, can_pin};
 use quell_host::switching::{BegunSwitching, SwitchError, SwitchPlan, refuse_queues_of_others};
@@ -149,10 +149,7 @@ impl Measurement<'_> {
         operator.follow(SubjectStep::Doing("observing the programs"));
         let (mut preview, is_idle) =
             self.preview_under_load(&|| self.look(&question.modes()), load.has_load, question.slice_ms())?;
-        if let Some(stopped) = stopped_server(&preview.snapshot, &self.spec.targets.pids()) {
-            let name = quell_linux::visible::name(&stopped.name).into_owned();
-            return Err(Unanswered::Stopped { name, pid: stopped.pid });
-        }
+        check_not_stopped(&preview.snapshot, &self.spec.targets.pids())?;
         refuse_queues_of_others(self.tools.journal, &self.attached, &preview.plan)?;
         let mut not_compared = Vec::new();
         let (modes, mut problems) = match &mut question {

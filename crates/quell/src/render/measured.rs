@@ -6,7 +6,8 @@ use quell_mode::DeliveryMode;
 use quell_result::store::utc;
 
 use super::number::short;
-use super::payoff::{ProgramArguments, RECONNECT_TO_ATTACHED};
+use super::payoff::RECONNECT_TO_ATTACHED;
+use super::program_arguments::ProgramArguments;
 
 /// `as measured at 200,000 packets/s on 2026-11-25 (bench-20261125-180405)`.
 pub(crate) fn as_measured(measured: &EarlierMeasurement) -> String {

@@ -15,6 +15,7 @@ pub(crate) mod load_report;
 pub(crate) mod measured;
 pub(crate) mod payoff;
 pub(crate) mod plan_tree;
+pub(crate) mod program_arguments;
 pub(crate) mod published;
 mod recording;
 pub(crate) mod results;

@@ -4,193 +4,12 @@ use quell_cli::number::{plain, short};
 use quell_host::attach::own_work::OwnWork;
 use quell_host::attach::owners::{ModeInForce, QueueSharers};
 use quell_host::attach::payoff::{DoesItPay, ModePayoff};
-use quell_host::attach::{AttachedMode, ModeCommand, Selection};
 use quell_host::findings::{LackingCpus, STEERED, time_text};
-use quell_host::servers::{MeasuredStep, NextStep};
-use quell_linux::Pid;
 use quell_linux::visible::{self, agree, counted};
 use quell_mode::{DeliveryMode, ModeKind, Threaded};
 
 use super::measured;
-
-/// Programs as arguments of commands.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct ProgramArguments {
-    /// For `quell attach`, `detach` and `top`.
-    positional: String,
-    /// For `quell bench`.
-    by_option: String,
-    /// What is attached to them.
-    attached: Option<AttachedMode>,
-    /// Command that measures what their clients see.
-    judge: Option<String>,
-    /// Other attachments that use their queues.
-    sharing: Option<QueueSharers>,
-    /// Whether one of their epolls has connections of several queues.
-    pub(super) mixes: bool,
-    /// What a stored measurement says about the attached mode.
-    measured: Option<MeasuredStep>,
-    /// Why few of their packets are counted, if it is known.
-    why_few_packets: Option<String>,
-    /// Number of stalls that were accepted in advance, if they were frequent.
-    stalls: u64,
-    /// Rule of a finding that predicted a stall or delay, which was accepted.
-    predicted: Option<&'static str>,
-}
-
-impl ProgramArguments {
-    pub(crate) fn of_pids(pids: &[Pid]) -> Self {
-        let pids = |separator| pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator);
-        Self::named(pids(" "), format!("--pid {}", pids(",")))
-    }
-
-    fn named(positional: String, by_option: String) -> Self {
-        Self { positional, by_option, ..Self::default() }
-    }
-
-    pub(crate) fn attached(self, attached: Option<AttachedMode>) -> Self {
-        Self { attached, ..self }
-    }
-
-    pub(crate) fn sharing(self, sharing: Option<QueueSharers>) -> Self {
-        Self { sharing, ..self }
-    }
-
-    pub(crate) fn mixing(self, mixes: bool) -> Self {
-        Self { mixes, ..self }
-    }
-
-    pub(crate) fn answered_by(self, measured: Option<MeasuredStep>) -> Self {
-        Self { measured, ..self }
-    }
-
-    pub(crate) fn with_few_packets(self, why_few_packets: Option<String>) -> Self {
-        Self { why_few_packets, ..self }
-    }
-
-    pub(crate) fn predicted(self, predicted: Option<&'static str>) -> Self {
-        Self { predicted, ..self }
-    }
-
-    pub(super) fn stalled(self, stalls: u64) -> Self {
-        Self { stalls, ..self }
-    }
-
-    pub(crate) fn judged_by(self, judge: Option<String>) -> Self {
-        Self { judge, ..self }
-    }
-
-    /// Command that compares these modes on them, or default ones. Options of the placement come after a space. A mode that
-    /// was set at the start of the program needs a start for each slice. So does a program that shares queues with one
-    /// which `quell run` started: an experiment changes each queue for all its users, and that mode ends with its command
-    /// only.
-    pub(crate) fn measure(&self, modes: &[DeliveryMode], placement: &str) -> String {
-        let judge = self.judge.as_ref().map(|judge| format!(" --latency \"{judge}\"")).unwrap_or_default();
-        let list = |modes: &[DeliveryMode]| match modes {
-            [] => String::new(),
-            modes => format!(" --modes {}", modes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")),
-        };
-        let needs_start = self.sharing.as_ref().is_some_and(|sharing| sharing.launched)
-            || self.attached.is_some_and(|it| it.launched || matches!(it.mode.kind(), ModeKind::SockPoll { .. }));
-        match self.attached {
-            _ if !needs_start => {
-                let (first, programs) = self.measured();
-                format!("{first}quell bench {programs}{}{placement}{judge}", list(modes))
-            }
-            None => format!("quell bench{}{placement}{judge} -- COMMAND", list(modes)),
-            Some(attached) => {
-                let first = if modes.is_empty() { &[DeliveryMode::default()] } else { modes };
-                format!("quell bench{}{placement}{judge} -- COMMAND", list(&[first, &[attached.mode]].concat()))
-            }
-        }
-    }
-
-    /// The command that comes first, and the programs for `quell bench`: an experiment changes each queue for all its users.
-    fn measured(&self) -> (String, String) {
-        let joined =
-            |programs: &[Pid], separator| programs.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator);
-        match &self.sharing {
-            None => (String::new(), self.by_option.clone()),
-            Some(QueueSharers { programs, same_mode: true, .. }) if self.by_option.starts_with("--pid ") => {
-                (String::new(), format!("{},{}", self.by_option, joined(programs, ",")))
-            }
-            Some(QueueSharers { programs, .. }) => {
-                (format!("quell detach {} && ", joined(programs, " ")), self.by_option.clone())
-            }
-        }
-    }
-
-    /// What that command compares, and what the reader has to replace.
-    pub(crate) fn compares(&self) -> &'static str {
-        match self.judge {
-            Some(_) => "; CLIENT is another machine, with quell, whose requests come beside the present ones",
-            None => "; this compares CPU time only: --latency COMMAND adds what clients see (docs/bench.md)",
-        }
-    }
-
-    fn are_launched(&self) -> bool {
-        self.attached.is_some_and(|attached| attached.launched)
-    }
-
-    pub(super) fn are_steered(&self) -> bool {
-        self.attached.is_some_and(|attached| attached.steers)
-    }
-
-    /// Command that replaces the attached mode as a measurement advises; absent if it advises no other one.
-    pub(super) fn replace_by(&self, next: &NextStep, can_pin: bool) -> Option<String> {
-        let (mode, is_steered) = match next {
-            NextStep::Return { beneath: true, .. } => return Some(self.replace(&DeliveryMode::default())),
-            NextStep::Return { mode, .. } => (mode, false),
-            NextStep::Attach { mode, steered, .. } => (mode, *steered),
-            _ => return None,
-        };
-        let placed = |old: AttachedMode| AttachedMode {
-            steers: old.steers || is_steered,
-            pins: old.pins || is_steered && can_pin,
-            ..old
-        };
-        Some(Self { attached: self.attached.map(placed), ..self.clone() }.replace(mode))
-    }
-
-    /// Command that replaces the attached mode, with the same placement.
-    pub(crate) fn replace(&self, mode: &DeliveryMode) -> String {
-        let attached = self.attached.unwrap_or_default();
-        let AttachedMode { steers, pins, .. } = attached;
-        let (mode, programs) = (Some(*mode), self.positional.clone());
-        ModeCommand { mode, programs, steers, pins, attached: Some(attached) }.to_string()
-    }
-
-    pub(crate) fn of_selection(selection: &Selection) -> Self {
-        match selection {
-            Selection::Processes(pids) => Self::of_pids(pids),
-            Selection::Cgroup(cgroup) => {
-                let path = cgroup.path().to_string_lossy();
-                let option = format!("--cgroup {}", visible::name(&shell_words::quote(&path)));
-                Self::named(option.clone(), option)
-            }
-        }
-    }
-
-    /// How the mode is undone, and the command. `quell detach` refuses programs that `quell run` started.
-    fn undo(&self) -> (&'static str, Option<String>) {
-        match self.are_launched() {
-            true => ("start the command again without it", None),
-            false => ("undo it", Some(format!("quell detach {}", self.positional))),
-        }
-    }
-
-    /// What is left to do after a device with its settings is gone, and no other queue has the mode.
-    pub(super) fn of_gone_device(&self) -> (String, Option<String>) {
-        let (undo, detach) = self.undo();
-        let text =
-            "a device of the mode, or its network namespace, is gone, and no other queue of the program has the mode";
-        (format!("{text}: {undo}, and set it again once the program has connections through another device"), detach)
-    }
-
-    pub(crate) fn top(&self) -> String {
-        format!("quell top {}", self.positional)
-    }
-}
+use super::program_arguments::ProgramArguments;
 
 /// Share of time in which a program waited for a CPU from which it is said.
 const CPU_WAIT_SHARE: f64 = 0.1;
@@ -246,17 +65,6 @@ pub(crate) fn in_force<'a>(payoff: &ModePayoff, sharing: Option<&'a QueueSharers
     sharing.and_then(|sharing| sharing.in_force.as_ref()).filter(|_| costs)
 }
 
-/// Length of a suspension, if the mode is said to be in effect, and packets waited clearly longer.
-fn overdue(payoff: &ModePayoff) -> Option<String> {
-    let timeout_ns = Some(payoff.mode.napi().irq_suspend_timeout_ns).filter(|&ns| ns > 0)?;
-    let is_long = payoff.wait_p99_ns.is_some_and(|wait_ns| wait_ns > timeout_ns + timeout_ns / 4);
-    let is_judged = matches!(
-        payoff.pays,
-        DoesItPay::CostsCpuTime { .. } | DoesItPay::NearBreakEven | DoesItPay::MeasureToKnow | DoesItPay::CannotTell
-    );
-    (is_long && is_judged).then(|| time_text(timeout_ns))
-}
-
 /// What to do with a mode that pays or does not, with its figures, and the command for it.
 #[must_use]
 pub(crate) fn advice(payoff: &ModePayoff, programs: &ProgramArguments) -> (String, Option<String>) {
@@ -292,9 +100,10 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
     if let Some(measured) = measured {
         return measured;
     }
-    if let Some(wait) = overdue(payoff) {
+    if payoff.is_overdue() {
+        let timeout = time_text(mode.napi().irq_suspend_timeout_ns);
         let text = format!(
-            "packets waited longer than a suspension of {mode} lasts ({wait}){figures}: something kept the program from \
+            "packets waited longer than a suspension of {mode} lasts ({timeout}){figures}: something kept the program from \
              polling; look for the cause, and {undo} if it happens again"
         );
         return (text, Some(format!("quell doctor {}", programs.positional)));
@@ -482,9 +291,9 @@ pub(crate) fn drifted(mode: &DeliveryMode) -> String {
 #[must_use]
 pub(crate) fn unset(mode: &DeliveryMode, figures: &str) -> String {
     format!(
-        "{mode} is not set on epolls and queues that had no connection when it was attached, or that exist since then only, as \
-         those of the workers of a reload or of a device that was created again{figures}: if `--follow` runs, it sets them within seconds; \
-         otherwise set it again"
+        "{mode} is not set on epolls and queues that had no connection when it was attached, nor on newer ones, such as those \
+         of the workers of a reload or of a device that was created again{figures}: if `--follow` runs, it sets them within \
+         seconds; otherwise set it again"
     )
 }
 
@@ -522,6 +331,7 @@ fn unpolled(payoff: &ModePayoff, fix: &str) -> String {
 mod tests {
     use super::*;
     use quell_change::journal::TargetProgram;
+    use quell_linux::Pid;
 
     fn said(mode: &str, pays: DoesItPay) -> (String, Option<String>) {
         said_with(12.1, mode, pays)
@@ -597,18 +407,6 @@ mod tests {
         assert!(text.contains("20.9 polls per packet") && !text.contains("undo"), "{text}");
         assert_eq!(command.as_deref(), Some("quell doctor 900"));
         assert!(of(DoesItPay::Drifted).0.contains("has changed"));
-    }
-
-    #[test]
-    fn a_measurement_of_a_shared_queue_has_all_its_users_or_comes_after_their_detach() {
-        let pid = |pid| Pid::new(pid).unwrap();
-        let command = |same_mode, launched| {
-            let sharers = QueueSharers { programs: vec![pid(900), pid(901)], same_mode, launched, in_force: None };
-            ProgramArguments::of_pids(&[pid(812)]).sharing(Some(sharers)).measure(&[], "")
-        };
-        assert_eq!(command(true, false), "quell bench --pid 812,900,901");
-        assert_eq!(command(false, false), "quell detach 900 901 && quell bench --pid 812");
-        assert_eq!(command(false, true), "quell bench -- COMMAND", "`quell detach` refuses what `quell run` started");
     }
 
     fn costs(instead: &str) -> DoesItPay {
@@ -687,21 +485,6 @@ mod tests {
         assert!(idle.contains(", and each worker polls while it waits, and uses a whole CPU"), "{idle}");
         assert_eq!(command.as_deref(), Some("quell detach 812 813"));
         assert_eq!(said("base", DoesItPay::ChangesNothing).1.as_deref(), Some("quell bench --pid 812,813"));
-    }
-
-    #[test]
-    fn a_mode_that_is_set_at_the_start_of_a_program_is_measured_with_starts() {
-        let pid = Pid::new(812).unwrap_or_else(|| unreachable!());
-        let measure = |mode: &str, launched: bool, others: &[DeliveryMode]| {
-            let mode = mode.parse().unwrap_or_else(|why| panic!("{why}"));
-            let attached = AttachedMode { mode, launched, ..AttachedMode::default() };
-            ProgramArguments::of_pids(&[pid]).attached(Some(attached)).measure(others, "")
-        };
-        assert_eq!(measure("suspend20", true, &[]), "quell bench --modes base,suspend20 -- COMMAND");
-        assert_eq!(measure("sockpoll50", false, &[]), "quell bench --modes base,sockpoll50 -- COMMAND");
-        let others = DeliveryMode::parse_list("base,suspend500").unwrap_or_else(|why| panic!("{why}"));
-        assert_eq!(measure("suspend20", true, &others), "quell bench --modes base,suspend500,suspend20 -- COMMAND");
-        assert_eq!(measure("suspend20", false, &[]), "quell bench --pid 812");
     }
 
     #[test]

@@ -42,7 +42,6 @@ use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::steer::{NothingSteered, Steering, mark_steered};
 use quell_linux::pidfd::Signal;
 use quell_linux::signal::Interruption;
-use quell_linux::visible;
 use quell_mode::DeliveryMode;
 use tracing::{debug, info};
 
@@ -61,7 +60,7 @@ use crate::render::attach::placement::PlacementReport;
 use crate::render::attach::{self as render, finding_lines};
 use crate::render::client_load;
 use crate::render::measured as measured_render;
-use crate::render::payoff::ProgramArguments;
+use crate::render::program_arguments::ProgramArguments;
 use crate::render::progress::Progress;
 
 /// Time for which the queues of a mode that is kept are watched, to check that it is in effect.
@@ -177,7 +176,11 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         }
     }
     refuse(&report, args)?;
-    refuse_stopped(&snapshot, &targets, args)?;
+    // Whether a mode stalls a program is observed while it runs.
+    if !args.accept_stalls {
+        findings::check_not_stopped(&snapshot, &targets.pids())
+            .map_err(|stopped| Failure::new(Exit::NotSupported, stopped).unchanged())?;
+    }
     poller::check(&mode, plan.queues().count())?;
     if earlier == Earlier::None {
         refuse_under_owners(&journal(), &plan).map_err(failure)?;
@@ -474,16 +477,6 @@ fn refuse(report: &render::Report<'_>, args: &AttachArgs) -> Result<(), Failure>
         None => failure.text,
     };
     Err(Failure { text, ..failure })
-}
-
-/// Whether a mode stalls a program is observed while it runs.
-fn refuse_stopped(snapshot: &Snapshot, targets: &Targets, args: &AttachArgs) -> Result<(), Failure> {
-    let Some(stopped) = findings::stopped_server(snapshot, &targets.pids()).filter(|_| !args.accept_stalls) else {
-        return Ok(());
-    };
-    let (name, pid) = (visible::name(&stopped.name), stopped.pid);
-    let text = format!("{name} {pid} is stopped, so nothing can be observed: let it run first, `kill -CONT {pid}`");
-    Err(Failure::new(Exit::NotSupported, text).unchanged())
 }
 
 fn attach(

@@ -19,7 +19,8 @@ use quell_linux::visible::counted;
 use crate::commands::earlier::{earlier_answers, measured};
 use crate::commands::status::queue_sharers;
 use crate::render::client_load;
-use crate::render::payoff::{self, ProgramArguments};
+use crate::render::payoff;
+use crate::render::program_arguments::ProgramArguments;
 use crate::render::status::stall_cause;
 
 /// Watches the queues of an attachment. Without the privilege to count polls it does nothing, and reports this once.

@@ -395,7 +395,7 @@ pub(in crate::commands) fn failure(error: Unanswered) -> Failure {
         | Unanswered::NothingSettable { .. }
         | Unanswered::JudgesAreTheTraffic(_)
         | Unanswered::JudgeWithoutQueue(_)
-        | Unanswered::Stopped { .. }
+        | Unanswered::Stopped(_)
         | Unanswered::NotSteered(_) => Failure::new(Exit::NotSupported, error),
         Unanswered::Helper(HelperError::Journal(error)) => Failure::refused(error),
         Unanswered::Metric(_)

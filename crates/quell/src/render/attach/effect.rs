@@ -15,7 +15,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::render::conclusion;
-use crate::render::payoff::{self, ProgramArguments, RECONNECT_TO_ATTACHED};
+use crate::render::payoff::{self, RECONNECT_TO_ATTACHED};
+use crate::render::program_arguments::ProgramArguments;
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]

@@ -9,7 +9,8 @@ use quell_linux::visible;
 use super::{Fixes, to_change};
 use crate::output::on_one_line;
 use crate::render::client_load;
-use crate::render::payoff::{self, ProgramArguments};
+use crate::render::payoff;
+use crate::render::program_arguments::ProgramArguments;
 
 pub(super) fn attached(server: &HostServer) -> Option<AttachedMode> {
     let HostServer { attached, launched, steered, pinned, accepts_stalls, can_pin, .. } = *server;

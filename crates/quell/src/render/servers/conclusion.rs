@@ -10,7 +10,7 @@ use quell_host::attach::payoff::DoesItPay;
 use quell_host::findings::{EPOLL_MIXES_NAPIS, FixText};
 use quell_host::servers::{HostServer, NextStep, ServerWait, Suspension};
 use quell_linux::visible::{self, counted};
-use quell_mode::{DeliveryMode, PartialNapiSettings};
+use quell_mode::DeliveryMode;
 
 use super::command::{arguments, command, pays};
 use super::{Examined, Fixes, NAMED, again, change_for, limited, settings_changed, to_change};
@@ -256,7 +256,7 @@ fn nothing_prevents(server: &HostServer) -> String {
 fn delayed(server: &HostServer) -> Option<String> {
     let sharing = server.sharing.as_ref().filter(|_| server.attached.is_none())?;
     let ModeInForce { mode, program } = sharing.in_force.as_ref()?;
-    let delay = PacketDelay::of(&PartialNapiSettings::from(mode.napi()))?;
+    let delay = PacketDelay::of_mode(mode)?;
     let (name, pid) = (visible::name(&program.name), program.pid);
     let end = match sharing.launched {
         true => format!("it ends with {name}"),

@@ -31,7 +31,8 @@ use super::set::{SetReport, what_is_set};
 use super::{settings, span, to_programs, unix_s};
 use crate::journals::name_of;
 use crate::output::on_one_line;
-use crate::render::payoff::{self, ProgramArguments};
+use crate::render::payoff;
+use crate::render::program_arguments::ProgramArguments;
 use crate::render::{client_load, measured, plan_tree};
 
 /// Maximum number of lines about what was set.

@@ -9,7 +9,8 @@ use quell_result::top::{IntervalReport, ObservedDevice, ObservedIdleState, Obser
 use textwrap::core::display_width;
 
 use super::number::{ABSENT, short};
-use super::payoff::{self, ProgramArguments};
+use super::payoff;
+use super::program_arguments::ProgramArguments;
 use super::terminal::Terminal;
 use crate::output::on_one_line;
 use quell_cli::table::Grid;

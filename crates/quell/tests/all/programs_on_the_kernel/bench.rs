@@ -101,7 +101,7 @@ fn a_judge_on_the_host_of_the_server_is_refused_and_one_that_reaches_another_pro
     let loopback = Ifindex::new(1).unwrap();
     Links::open_in(&stage.lab.server).unwrap().set_up(loopback).unwrap();
     stage.begin_here();
-    let load = stage.load("--rate 500 --warm-up 0.1 --seconds 1 --figures");
+    let load = stage.load("--rate 500 --warm-up 0.1 --seconds 2 --figures");
     let judge = format!("--latency={}", load.replace("-client ", "-server "));
     let (code, _, stderr) = run(&stage, &["--modes=base,defer200", "--yes", &judge]);
     assert!(code == Some(5) && stderr.contains("come through no queue"), "{stderr}");

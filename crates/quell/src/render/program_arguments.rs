@@ -1,0 +1,219 @@
+//! Programs as arguments of the commands that are advised about them.
+
+use quell_host::attach::owners::QueueSharers;
+use quell_host::attach::{AttachedMode, ModeCommand, Selection};
+use quell_host::servers::{MeasuredStep, NextStep};
+use quell_linux::Pid;
+use quell_linux::visible;
+use quell_mode::{DeliveryMode, ModeKind};
+
+/// Programs as arguments of commands.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ProgramArguments {
+    /// For `quell attach`, `detach` and `top`.
+    pub(super) positional: String,
+    /// For `quell bench`.
+    by_option: String,
+    /// What is attached to them.
+    pub(super) attached: Option<AttachedMode>,
+    /// Command that measures what their clients see.
+    judge: Option<String>,
+    /// Other attachments that use their queues.
+    pub(super) sharing: Option<QueueSharers>,
+    /// Whether one of their epolls has connections of several queues.
+    pub(super) mixes: bool,
+    /// What a stored measurement says about the attached mode.
+    pub(super) measured: Option<MeasuredStep>,
+    /// Why few of their packets are counted, if it is known.
+    pub(super) why_few_packets: Option<String>,
+    /// Number of stalls that were accepted in advance, if they were frequent.
+    pub(super) stalls: u64,
+    /// Rule of a finding that predicted a stall or delay, which was accepted.
+    pub(super) predicted: Option<&'static str>,
+}
+
+impl ProgramArguments {
+    pub(crate) fn of_pids(pids: &[Pid]) -> Self {
+        let pids = |separator| pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator);
+        Self::named(pids(" "), format!("--pid {}", pids(",")))
+    }
+
+    fn named(positional: String, by_option: String) -> Self {
+        Self { positional, by_option, ..Self::default() }
+    }
+
+    pub(crate) fn attached(self, attached: Option<AttachedMode>) -> Self {
+        Self { attached, ..self }
+    }
+
+    pub(crate) fn sharing(self, sharing: Option<QueueSharers>) -> Self {
+        Self { sharing, ..self }
+    }
+
+    pub(crate) fn mixing(self, mixes: bool) -> Self {
+        Self { mixes, ..self }
+    }
+
+    pub(crate) fn answered_by(self, measured: Option<MeasuredStep>) -> Self {
+        Self { measured, ..self }
+    }
+
+    pub(crate) fn with_few_packets(self, why_few_packets: Option<String>) -> Self {
+        Self { why_few_packets, ..self }
+    }
+
+    pub(crate) fn predicted(self, predicted: Option<&'static str>) -> Self {
+        Self { predicted, ..self }
+    }
+
+    pub(super) fn stalled(self, stalls: u64) -> Self {
+        Self { stalls, ..self }
+    }
+
+    pub(crate) fn judged_by(self, judge: Option<String>) -> Self {
+        Self { judge, ..self }
+    }
+
+    /// Command that compares these modes on them, or default ones. Options of the placement come after a space. A mode that
+    /// was set at the start of the program needs a start for each slice. So does a program that shares queues with one
+    /// which `quell run` started: an experiment changes each queue for all its users, and that mode ends with its command
+    /// only.
+    pub(crate) fn measure(&self, modes: &[DeliveryMode], placement: &str) -> String {
+        let judge = self.judge.as_ref().map(|judge| format!(" --latency \"{judge}\"")).unwrap_or_default();
+        let list = |modes: &[DeliveryMode]| match modes {
+            [] => String::new(),
+            modes => format!(" --modes {}", modes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")),
+        };
+        let needs_start = self.sharing.as_ref().is_some_and(|sharing| sharing.launched)
+            || self.attached.is_some_and(|it| it.launched || matches!(it.mode.kind(), ModeKind::SockPoll { .. }));
+        match self.attached {
+            _ if !needs_start => {
+                let (first, programs) = self.measured();
+                format!("{first}quell bench {programs}{}{placement}{judge}", list(modes))
+            }
+            None => format!("quell bench{}{placement}{judge} -- COMMAND", list(modes)),
+            Some(attached) => {
+                let first = if modes.is_empty() { &[DeliveryMode::default()] } else { modes };
+                format!("quell bench{}{placement}{judge} -- COMMAND", list(&[first, &[attached.mode]].concat()))
+            }
+        }
+    }
+
+    /// The command that comes first, and the programs for `quell bench`: an experiment changes each queue for all its users.
+    fn measured(&self) -> (String, String) {
+        let joined =
+            |programs: &[Pid], separator| programs.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator);
+        match &self.sharing {
+            None => (String::new(), self.by_option.clone()),
+            Some(QueueSharers { programs, same_mode: true, .. }) if self.by_option.starts_with("--pid ") => {
+                (String::new(), format!("{},{}", self.by_option, joined(programs, ",")))
+            }
+            Some(QueueSharers { programs, .. }) => {
+                (format!("quell detach {} && ", joined(programs, " ")), self.by_option.clone())
+            }
+        }
+    }
+
+    /// What that command compares, and what the reader has to replace.
+    pub(crate) fn compares(&self) -> &'static str {
+        match self.judge {
+            Some(_) => "; CLIENT is another machine, with quell, whose requests come beside the present ones",
+            None => "; this compares CPU time only: --latency COMMAND adds what clients see (docs/bench.md)",
+        }
+    }
+
+    fn are_launched(&self) -> bool {
+        self.attached.is_some_and(|attached| attached.launched)
+    }
+
+    pub(super) fn are_steered(&self) -> bool {
+        self.attached.is_some_and(|attached| attached.steers)
+    }
+
+    /// Command that replaces the attached mode as a measurement advises; absent if it advises no other one.
+    pub(super) fn replace_by(&self, next: &NextStep, can_pin: bool) -> Option<String> {
+        let (mode, is_steered) = match next {
+            NextStep::Return { beneath: true, .. } => return Some(self.replace(&DeliveryMode::default())),
+            NextStep::Return { mode, .. } => (mode, false),
+            NextStep::Attach { mode, steered, .. } => (mode, *steered),
+            _ => return None,
+        };
+        let placed = |old: AttachedMode| AttachedMode {
+            steers: old.steers || is_steered,
+            pins: old.pins || is_steered && can_pin,
+            ..old
+        };
+        Some(Self { attached: self.attached.map(placed), ..self.clone() }.replace(mode))
+    }
+
+    /// Command that replaces the attached mode, with the same placement.
+    pub(crate) fn replace(&self, mode: &DeliveryMode) -> String {
+        let attached = self.attached.unwrap_or_default();
+        let AttachedMode { steers, pins, .. } = attached;
+        let (mode, programs) = (Some(*mode), self.positional.clone());
+        ModeCommand { mode, programs, steers, pins, attached: Some(attached) }.to_string()
+    }
+
+    pub(crate) fn of_selection(selection: &Selection) -> Self {
+        match selection {
+            Selection::Processes(pids) => Self::of_pids(pids),
+            Selection::Cgroup(cgroup) => {
+                let path = cgroup.path().to_string_lossy();
+                let option = format!("--cgroup {}", visible::name(&shell_words::quote(&path)));
+                Self::named(option.clone(), option)
+            }
+        }
+    }
+
+    /// How the mode is undone, and the command. `quell detach` refuses programs that `quell run` started.
+    pub(super) fn undo(&self) -> (&'static str, Option<String>) {
+        match self.are_launched() {
+            true => ("start the command again without it", None),
+            false => ("undo it", Some(format!("quell detach {}", self.positional))),
+        }
+    }
+
+    /// What is left to do after a device with its settings is gone, and no other queue has the mode.
+    pub(super) fn of_gone_device(&self) -> (String, Option<String>) {
+        let (undo, detach) = self.undo();
+        let text =
+            "a device of the mode, or its network namespace, is gone, and no other queue of the program has the mode";
+        (format!("{text}: {undo}, and set it again once the program has connections through another device"), detach)
+    }
+
+    pub(crate) fn top(&self) -> String {
+        format!("quell top {}", self.positional)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_measurement_of_a_shared_queue_has_all_its_users_or_comes_after_their_detach() {
+        let pid = |pid| Pid::new(pid).unwrap();
+        let command = |same_mode, launched| {
+            let sharers = QueueSharers { programs: vec![pid(900), pid(901)], same_mode, launched, in_force: None };
+            ProgramArguments::of_pids(&[pid(812)]).sharing(Some(sharers)).measure(&[], "")
+        };
+        assert_eq!(command(true, false), "quell bench --pid 812,900,901");
+        assert_eq!(command(false, false), "quell detach 900 901 && quell bench --pid 812");
+        assert_eq!(command(false, true), "quell bench -- COMMAND", "`quell detach` refuses what `quell run` started");
+    }
+
+    #[test]
+    fn a_mode_that_is_set_at_the_start_of_a_program_is_measured_with_starts() {
+        let pid = Pid::new(812).unwrap_or_else(|| unreachable!());
+        let measure = |mode: &str, launched: bool, others: &[DeliveryMode]| {
+            let mode = mode.parse().unwrap_or_else(|why| panic!("{why}"));
+            let attached = AttachedMode { mode, launched, ..AttachedMode::default() };
+            ProgramArguments::of_pids(&[pid]).attached(Some(attached)).measure(others, "")
+        };
+        assert_eq!(measure("suspend20", true, &[]), "quell bench --modes base,suspend20 -- COMMAND");
+        assert_eq!(measure("sockpoll50", false, &[]), "quell bench --modes base,sockpoll50 -- COMMAND");
+        let others = DeliveryMode::parse_list("base,suspend500").unwrap_or_else(|why| panic!("{why}"));
+        assert_eq!(measure("suspend20", true, &others), "quell bench --modes base,suspend500,suspend20 -- COMMAND");
+        assert_eq!(measure("suspend20", false, &[]), "quell bench --pid 812");
+    }
+}
