@@ -297,6 +297,14 @@ pub(crate) fn unset(mode: &DeliveryMode, figures: &str) -> String {
     )
 }
 
+/// Stalls were accepted, and what was predicted is not known here.
+#[must_use]
+pub(crate) fn accepted(mode: &DeliveryMode, programs: &ProgramArguments) -> (String, Option<String>) {
+    let text =
+        format!("{mode} was set with `--accept-stalls`: see first which stall is predicted, and whether it pays");
+    (text, Some(format!("quell doctor {}", programs.positional)))
+}
+
 /// Its connections come through queues that others have got since, as after a change of the number of queues.
 #[must_use]
 pub(crate) fn elsewhere(mode: &DeliveryMode) -> String {

@@ -215,6 +215,7 @@ mod tests {
     use quell_change::missing_queue::{MissingCause, MissingQueue};
     use quell_host::attach::attached::AttachedMode;
     use quell_host::attach::effect::ModeVerdict;
+    use quell_host::attach::payoff::{DoesItPay, ModePayoff};
     use quell_linux::proc::Ticks;
     use quell_result::Document as _;
     use quell_result::top::{IntervalReport, ObservedProgram, SkipReason, SkippedPart};
@@ -345,6 +346,32 @@ mod tests {
         let gone = text(true);
         assert!(gone.contains("is gone, and no other queue") && gone.ends_with("\n    quell detach 42\n"), "{gone}");
         assert!(!text(false).contains("detach"));
+    }
+
+    #[test]
+    fn a_mode_with_accepted_stalls_is_first_looked_at_for_what_was_predicted() {
+        let program = TargetProgram { pid: Pid::new(42).unwrap(), start_time_ticks: 7, name: "nginx".to_owned() };
+        let text = |pays| {
+            let mode: quell_mode::DeliveryMode = "suspend20".parse().unwrap();
+            let payoff = ModePayoff {
+                mode,
+                queues: 1,
+                packets_per_s: Some(1_000),
+                polls_per_packet: Some(0.5),
+                program_share: Some(1.0),
+                wait_p99_ns: None,
+                cpu_wait_share: None,
+                pays,
+            };
+            let attached = Some(AttachedMode { mode, accepts_stalls: true, ..AttachedMode::default() });
+            let effect = ProgramEffect { payoff: Some(payoff), ..ProgramEffect::of(&program, &Ok(report(None, None))) };
+            let (parents, effects) = (vec![program.pid], vec![effect]);
+            AppliedReport { attached, parents, effects, ..applied(Vec::new()) }.to_string()
+        };
+        let in_effect = text(DoesItPay::MeasureToKnow);
+        assert!(in_effect.contains("was set with `--accept-stalls`"), "{in_effect}");
+        assert!(in_effect.ends_with("\n    quell doctor 42\n"), "{in_effect}");
+        assert!(text(DoesItPay::NotInEffect { on_unset_epolls: false }).ends_with("\n    quell detach 42\n"));
     }
 
     #[test]

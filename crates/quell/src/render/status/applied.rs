@@ -13,7 +13,7 @@ use quell_change::persistent::{self, Persistent};
 use quell_host::attach::attached::{Attached, AttachedMode, parents, started_since};
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::owners::{QueueSharers, covered_values};
-use quell_host::attach::payoff::ModePayoff;
+use quell_host::attach::payoff::{DoesItPay, ModePayoff};
 use quell_host::attach::stall::STALLS_MAX;
 use quell_host::findings::{mixes_queues, why_few_packets, workers_can_be_pinned};
 use quell_host::servers::{EarlierAnswers, JudgedMode, MeasuredStep, measured_step};
@@ -321,6 +321,10 @@ impl AppliedReport {
             let step = self.measured.as_ref().filter(|_| self.better().is_some())?;
             return measured::advice(step, &self.attached?.mode, &programs, "");
         };
+        let is_clear = worst.pays.is_no() || worst.pays == DoesItPay::TooFewPackets || self.stalls > 0;
+        if let Some(attached) = self.attached.filter(|attached| attached.accepts_stalls && !is_clear) {
+            return Some(payoff::accepted(&attached.mode, &programs));
+        }
         // The lines of the programs have the figures.
         Some(payoff::advice_with(worst, &programs, ""))
     }
