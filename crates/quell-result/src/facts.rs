@@ -155,7 +155,7 @@ pub struct WorkerFacts {
 pub const PRESENT: &str = "present";
 
 /// Programs of this host, and the commands that generated the load and measured them.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ProgramsFacts {
     /// Processes that were measured.
@@ -179,6 +179,9 @@ pub struct ProgramsFacts {
     /// Mode that was attached to the programs before and after the measurement. Absent if they were not attached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attached: Option<DeliveryMode>,
+    /// PIDs of the programs that have it, if others were measured, too. Empty if all have it, and without it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attached_in_part: Vec<u32>,
     /// Mode that the queues have under `base`, because modes without NAPI threads leave those of the administrator.
     /// Absent if it is `base` itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -315,6 +318,12 @@ impl ProgramsFacts {
     /// by others, as on a reload.
     pub fn named_pids(&self) -> impl Iterator<Item = u32> {
         self.processes.iter().filter(|process| !process.is_child).map(|process| process.pid)
+    }
+
+    /// The same for those that have the attached mode.
+    #[must_use]
+    pub fn attached_pids(&self) -> Vec<u32> {
+        if self.attached_in_part.is_empty() { self.named_pids().collect() } else { self.attached_in_part.clone() }
     }
 }
 

@@ -2,7 +2,7 @@
 //! epolls. The owner of the attachment pauses: it sets nothing, frees no queue and judges nothing until the experiment
 //! ends.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use quell_change::change::Change;
@@ -27,6 +27,8 @@ pub struct MeasuredAttachments {
     pub mode: Option<DeliveryMode>,
     /// Whether one of them steers connections.
     pub steers: bool,
+    /// Their programs.
+    pub pids: BTreeSet<Pid>,
 }
 
 /// Finds the attachments of programs that an experiment is about to switch.
@@ -57,6 +59,7 @@ pub fn measured_attachments(journal: &Journal, targets: &Targets) -> Result<Meas
         }
         measured.mode = Some(mode);
         measured.steers |= history.steers();
+        measured.pids.extend(history.targets.iter().map(|target| target.pid));
         measured.journals.push(attached.path);
     }
     Ok(measured)

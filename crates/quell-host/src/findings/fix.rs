@@ -33,8 +33,36 @@ pub enum Fix {
         first: String,
         command: ModeCommand,
         /// What helps instead, if anything.
-        otherwise: Option<String>,
+        otherwise: Option<CompareCommand>,
     },
+    /// Advice, or a measurement that shows what helps without it.
+    OrCompare { advice: String, compare: CompareCommand },
+}
+
+/// Command that compares modes without suspension on a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CompareCommand {
+    pub(super) server: Pid,
+    pub(super) modes: Vec<DeliveryMode>,
+    /// Whether `quell run` started the server: only the slices of a command that is started for them have other modes.
+    pub(super) is_launched: bool,
+}
+
+impl CompareCommand {
+    fn if_attached(self, attached: &AttachedMode) -> Self {
+        Self { is_launched: attached.launched, ..self }
+    }
+}
+
+impl fmt::Display for CompareCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let modes = self.modes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        f.write_str("compare modes without suspension: ")?;
+        match self.is_launched {
+            true => write!(f, "`quell bench --modes {modes} -- COMMAND`"),
+            false => write!(f, "`quell bench --pid {} --modes {modes}`", self.server),
+        }
+    }
 }
 
 /// A fix as JSON has it.
@@ -59,6 +87,7 @@ impl From<Fix> for FixText {
                 (_, Some(otherwise)) => Self::Advice(format!("{first} `{command}`; or {otherwise}")),
                 (_, None) => Self::Advice(format!("{first} `{command}`")),
             },
+            Fix::OrCompare { advice, compare } => Self::Advice(format!("{advice}, or {compare}")),
         }
     }
 }
@@ -111,8 +140,10 @@ impl Fix {
                 if first.is_empty() && command.starts_again() {
                     "start the program again:".clone_into(&mut first);
                 }
+                let otherwise = otherwise.map(|compare| compare.if_attached(attached));
                 Self::Mode { first, command, otherwise }
             }
+            Self::OrCompare { advice, compare } => Self::OrCompare { advice, compare: compare.if_attached(attached) },
             other => other,
         }
     }
@@ -342,8 +373,11 @@ mod tests {
         let attached = AttachedMode { mode: "suspend200".parse().unwrap(), ..AttachedMode::default() };
         let again = "quell attach suspend200 7 --steer --pin --follow --take-over --yes";
         assert_eq!(fix(None).if_attached(&attached).parts(), ("sort them".to_owned(), Some(again.to_owned())));
-        let (text, command) = fix(Some("use one queue".to_owned())).parts();
-        assert!(text.ends_with("--follow`; or use one queue") && command.is_none(), "{text}");
+        let modes = vec![DeliveryMode::default(), "defer20".parse().unwrap()];
+        let compare = CompareCommand { server: Pid::new(7).unwrap(), modes, is_launched: false };
+        let (text, command) = fix(Some(compare.clone())).parts();
+        let comparison = "compare modes without suspension: `quell bench --pid 7 --modes base,defer20`";
+        assert!(text.ends_with(&format!("--follow`; or {comparison}")) && command.is_none(), "{text}");
         assert_eq!(fix(None).text(), FixText::Advice(fix(None).to_string()), "MODE is for the reader to choose");
         let launched = AttachedMode { launched: true, ..attached };
         let command = ModeCommand::of_pids(Some("suspend20".parse().unwrap()), [&Pid::new(7).unwrap()]);
@@ -351,6 +385,10 @@ mod tests {
         assert_eq!(of_queue.text(), FixText::Command("quell attach suspend20 7".to_owned()));
         let again = of_queue.if_attached(&launched).to_string();
         assert_eq!(again, "start the program again: `quell run suspend20 -- COMMAND`");
+        let one_queue = Fix::OrCompare { advice: "use one queue".to_owned(), compare };
+        assert_eq!(one_queue.to_string(), format!("use one queue, or {comparison}"));
+        let again = one_queue.if_attached(&launched).to_string();
+        assert!(again.ends_with(": `quell bench --modes base,defer20 -- COMMAND`"), "{again}");
     }
 
     #[test]

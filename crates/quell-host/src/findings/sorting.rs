@@ -10,6 +10,7 @@ use quell_mode::{DeliveryMode, ModeKind, NapiThreading};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::fix::CompareCommand;
 use super::placement::FLOATING_WORKER;
 use super::sharing::{EPOLL_MIXES_NAPIS, SHARED_BY_WORKERS, one_queue_per_udp_socket};
 use super::{Finding, Fix, Node, Severity};
@@ -151,14 +152,12 @@ const ONE_EPOLL: &str = "the program has one epoll for the connections of all qu
 /// How an epoll gets the connections of one queue, or that it cannot, and what to measure then.
 pub(crate) fn one_queue_per_epoll(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Fix {
     let modes = modes_without_epolls(query, &[epoll.process.pid].into(), epoll.by_napi.len());
-    let modes = modes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-    let server = server_of(query, epoll.process).pid;
-    let compare = format!("compare modes without suspension: `quell bench --pid {server} --modes {modes}`");
+    let compare = CompareCommand { server: server_of(query, epoll.process).pid, modes, is_launched: false };
     let (first, otherwise) = match QueuePerEpoll::of(query, epoll) {
         QueuePerEpoll::Steered => ("sort new connections by queue (clients have to reconnect):".to_owned(), None),
         QueuePerEpoll::Configured { change, steered: true } => (change + THEN, Some(compare)),
-        QueuePerEpoll::Configured { change: text, steered: false } | QueuePerEpoll::Impossible { reason: text } => {
-            return Fix::advice(format!("{text}, or {compare}"));
+        QueuePerEpoll::Configured { change: advice, steered: false } | QueuePerEpoll::Impossible { reason: advice } => {
+            return Fix::OrCompare { advice, compare };
         }
     };
     Fix::Mode { first, command: to_steer(query, epoll.process), otherwise }

@@ -6,7 +6,7 @@ use quell_mode::DeliveryMode;
 use quell_result::ResultDocument;
 use quell_result::conclusion::{Conclusion, Quantity, QuantityChange, WhyKeep, WhyLonger, WorseMode};
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
-use quell_result::facts::{PlacementFacts, ProgramsFacts};
+use quell_result::facts::{PRESENT, PlacementFacts, ProgramsFacts};
 use quell_result::tune::TuneFile;
 
 use super::changes;
@@ -118,7 +118,18 @@ fn of(
     again: impl FnOnce(Option<u64>) -> String,
     left_alone: &[String],
 ) -> Advice {
-    let mut said = words::conclusion(conclusion, left_alone);
+    let mut shown = conclusion.clone();
+    if let SubjectFacts::Programs(facts) = subject
+        && let Some(attached) = facts.attached
+    {
+        if let Some(undo) = undo_of_worse(attached, conclusion, facts) {
+            return advice(&format!("undo {attached}, and {}", words::conclusion(conclusion, left_alone)), Some(&undo));
+        }
+        if let Conclusion::NotDecidable { mode, .. } = &mut shown {
+            *mode = attached;
+        }
+    }
+    let mut said = words::conclusion(&shown, left_alone);
     if let Conclusion::Use { mode, .. } = conclusion
         && let Some(finding) = subject.serious_finding(*mode)
     {
@@ -137,8 +148,7 @@ fn of(
             advice(&format!("{said}. It is attached already"), None)
         }
         (Conclusion::Use { mode, .. }, SubjectFacts::Programs(facts)) => {
-            let pids = pids(facts, " ");
-            let detach = if facts.attached.is_some() { format!("quell detach {pids} && ") } else { String::new() };
+            let (detach, pids) = (detach_first(facts), joined(facts.named_pids()));
             advice(&said, Some(&format!("{detach}quell attach {mode}{} {pids}", placement_options(subject))))
         }
         (Conclusion::Use { mode, .. }, SubjectFacts::Command(facts)) => {
@@ -159,9 +169,8 @@ fn of(
                 ". Steer them with the command below, which follows them until it ends; let the clients reconnect; then \
                  measure again",
             );
-            let (pids, mode) = (pids(facts, " "), facts.attached.unwrap_or_default());
-            let detach = if facts.attached.is_some() { format!("quell detach {pids} && ") } else { String::new() };
-            let placement = placement_options(subject);
+            let (pids, mode) = (joined(facts.named_pids()), facts.attached.unwrap_or_default());
+            let (detach, placement) = (detach_first(facts), placement_options(subject));
             advice(&said, Some(&format!("{detach}quell attach {mode}{placement} --follow {pids}")))
         }
         (Conclusion::Keep { .. } | Conclusion::NotDecidable { .. }, SubjectFacts::Programs(facts))
@@ -195,8 +204,35 @@ pub fn placement_options(subject: &SubjectFacts) -> String {
     options.iter().map(|option| format!(" {option}")).collect()
 }
 
-fn pids(facts: &ProgramsFacts, separator: &str) -> String {
-    facts.named_pids().map(|pid| pid.to_string()).collect::<Vec<_>>().join(separator)
+fn joined(pids: impl IntoIterator<Item = u32>) -> String {
+    pids.into_iter().map(|pid| pid.to_string()).collect::<Vec<_>>().join(" ")
+}
+
+/// Command that has to come before another attachment. Empty without one.
+fn detach_first(facts: &ProgramsFacts) -> String {
+    match facts.attached {
+        Some(_) => format!("quell detach {} && ", joined(facts.attached_pids())),
+        None => String::new(),
+    }
+}
+
+/// Command that undoes the attached mode, if the conclusion keeps another one and has not left the attached one open. Its
+/// placement stays: everything was measured with it.
+fn undo_of_worse(attached: DeliveryMode, conclusion: &Conclusion, facts: &ProgramsFacts) -> Option<String> {
+    let is_it = |one: &WorseMode| one.mode == PRESENT || one.mode == attached.to_string();
+    let goes = match conclusion {
+        Conclusion::Keep { mode, .. } => *mode != attached,
+        Conclusion::NotDecidable { mode, worse, .. } => *mode != attached && worse.iter().any(is_it),
+        _ => false,
+    };
+    let pids = joined(facts.attached_pids());
+    let undo = match &facts.placement {
+        Some(placement) if placement.is_by_attachment() => {
+            format!("quell attach base {pids} {} --follow --take-over --yes", placement.options.join(" "))
+        }
+        _ => format!("quell detach {pids}"),
+    };
+    goes.then_some(undo)
 }
 
 /// A time as an option takes it.
@@ -239,6 +275,47 @@ mod tests {
         assert!(advice.text.contains("while other programs use most"), "{}", advice.text);
         let command = advice.command.expect("a command");
         assert!(command.contains(&format!("--budget {} --on", budget(sufficient_ms))), "{command}");
+    }
+
+    #[test]
+    fn an_attached_mode_that_was_worse_is_undone_for_the_programs_that_have_it() {
+        let kept = || {
+            let (mode, because) = (DeliveryMode::default(), WhyKeep::NothingToGain { margin: 0.05, busy: None });
+            Conclusion::Keep { mode, because, open: Vec::new(), budget_ms: None, without_clients: false }
+        };
+        let undecided = |worse: &[&str]| {
+            let of_mode = |mode: &&str| WorseMode { mode: (*mode).to_owned(), costs: Vec::new() };
+            Conclusion::NotDecidable {
+                mode: DeliveryMode::default(),
+                within_ms: 60_000,
+                because: WhyLonger::TooWide,
+                worse: worse.iter().map(of_mode).collect(),
+                open: Vec::new(),
+            }
+        };
+        let facts: ProgramsFacts = serde_json::from_str(
+            r#"{"processes": [{"pid": 7, "name": "nginx", "is-child": false}, {"pid": 9, "name": "redis", "is-child": false}],
+                "queues": [], "epolls": 2, "cpus": [], "load": null, "latency": null, "attached": "suspend200"}"#,
+        )
+        .expect("facts");
+        let said = |conclusion: &Conclusion, facts: &ProgramsFacts| {
+            let subject = SubjectFacts::Programs(Box::new(facts.clone()));
+            let Advice { text, command } = of(conclusion, &subject, |_| "quell bench".to_owned(), &[]);
+            (text, command.unwrap_or_default())
+        };
+        let (text, undo) = said(&kept(), &facts);
+        assert!(text.starts_with("undo suspend200, and keep base") && undo == "quell detach 7 9", "{text}: {undo}");
+        let (_, undo) = said(&kept(), &ProgramsFacts { attached_in_part: vec![7], ..facts.clone() });
+        assert_eq!(undo, "quell detach 7");
+        let options = vec!["--steer".to_owned()];
+        let placement = Some(PlacementFacts { options, ..PlacementFacts::default() });
+        let (_, undo) = said(&kept(), &ProgramsFacts { placement, ..facts.clone() });
+        assert_eq!(undo, "quell attach base 7 9 --steer --follow --take-over --yes");
+        assert!(said(&undecided(&["defer20"]), &facts).0.starts_with("keep suspend200: not decidable"));
+        let (text, undo) = said(&undecided(&[PRESENT]), &facts);
+        assert!(text.starts_with("undo suspend200, and keep base: not") && undo == "quell detach 7 9", "{text}");
+        let unattached = ProgramsFacts { attached: None, ..facts };
+        assert!(said(&kept(), &unattached).0.starts_with("keep base"));
     }
 
     #[test]

@@ -141,18 +141,9 @@ fn a_mode_that_pays_at_one_load_and_changes_nothing_at_others_is_to_be_used_at_a
 pub(crate) fn programs() -> ProgramsFacts {
     ProgramsFacts {
         processes: vec![ProcessFacts { pid: 812, name: "nginx".to_owned(), is_child: false }],
-        queues: Vec::new(),
         epolls: 2,
         cpus: vec![0],
-        load: None,
-        latency: None,
-        beside: None,
-        clients: None,
-        attached: None,
-        base_is: None,
-        placement: None,
-        helpful_placement: Vec::new(),
-        problems: Vec::new(),
+        ..ProgramsFacts::default()
     }
 }
 

@@ -473,11 +473,8 @@ pub fn programs_facts(
         latency: words_of(judges.latency.as_ref()),
         beside: words_of(judges.beside.as_ref()),
         clients: clients.map(|clients| clients.facts().clone()),
-        attached: None,
         base_is: preview.base_is(),
-        placement: None,
-        helpful_placement: Vec::new(),
-        problems: Vec::new(),
+        ..ProgramsFacts::default()
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quell_change::journal::Journal;
 use quell_change::transaction::ChangeStage;
@@ -26,6 +26,10 @@ use crate::experiment::judge::Judges;
 const PLACED_WITHIN: Duration = Duration::from_secs(2);
 /// The same if a judge has to be started first, which takes long on a busy host.
 const JUDGED_WITHIN: Duration = Duration::from_secs(10);
+
+/// Time limit for connections from before the filters to be opened again, if others came through the filters.
+const SORTED_WITHIN: Duration = Duration::from_secs(10);
+const SORTED_LOOKED_EVERY: Duration = Duration::from_millis(250);
 
 /// Placement that is requested, without what an attachment of the programs has placed already.
 pub(super) fn requested(wanted: &Wanted, attached: &MeasuredAttachments) -> Wanted {
@@ -129,11 +133,36 @@ pub(super) fn add_result(facts: &mut PlacementFacts, placed: &PlacementResult) {
     facts.not_pinned = placed.not_pinned.iter().map(ToString::to_string).collect();
 }
 
+/// Waits while connections from before the filters are open although others came through these: many clients reconnect
+/// after some requests or seconds. `look` takes a snapshot.
+pub(super) fn wait_until_sorted(
+    facts: &PlacementFacts,
+    groups: &Groups,
+    look: &dyn Fn() -> Result<Snapshot, Unanswered>,
+    stopped: &dyn Fn() -> bool,
+) -> Result<(), Unanswered> {
+    let has_new = facts.steered.iter().any(|steered| steered.new_connections.is_some_and(|count| count > 0));
+    let until = Instant::now() + SORTED_WITHIN;
+    while has_new && Instant::now() < until && !stopped() {
+        let now = look()?;
+        if groups.steerings.iter().all(|steering| unsorted(steering, &now) == 0) {
+            break;
+        }
+        thread::sleep(SORTED_LOOKED_EVERY);
+    }
+    Ok(())
+}
+
+/// Number of connections that do not share the queue of their worker.
+fn unsorted(steering: &Steering, snapshot: &Snapshot) -> usize {
+    let Alignment { connections, aligned } = alignment(steering, snapshot);
+    connections - aligned
+}
+
 /// Adds how many connections do not share the queue of their worker when the first slice begins.
 pub(super) fn add_unsorted(facts: &mut PlacementFacts, groups: &Groups, snapshot: &Snapshot) {
     for (steered, steering) in facts.steered.iter_mut().zip(&groups.steerings) {
-        let Alignment { connections, aligned } = alignment(steering, snapshot);
-        steered.unsorted = Some(connections - aligned);
+        steered.unsorted = Some(unsorted(steering, snapshot));
     }
 }
 

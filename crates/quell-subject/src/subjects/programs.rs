@@ -327,8 +327,11 @@ impl Measurement<'_> {
     fn facts(&self, prepared: &Prepared, clients: Option<&RemoteClients>) -> ProgramsFacts {
         let ProgramsSpec { targets, load, judges, placement, .. } = self.spec;
         let facts = programs_facts(&prepared.preview, targets, load.command(), judges, clients);
+        let has_mode = |pid: &u32| self.attached.pids.iter().any(|attached| attached.get().unsigned_abs() == *pid);
+        let (with_mode, without): (Vec<u32>, Vec<u32>) = facts.named_pids().partition(has_mode);
         ProgramsFacts {
             attached: self.attached.mode,
+            attached_in_part: if without.is_empty() { Vec::new() } else { with_mode },
             base_is: self.base_is(&prepared.preview),
             placement: placed::planned((placement, &self.attached), &prepared.groups, prepared.snapshot_before()),
             helpful_placement: self.helpful_placement(prepared),
@@ -360,11 +363,14 @@ impl Measurement<'_> {
             let placed =
                 placed::place(wanted, &prepared.groups, &mut begun, (&judges, slice_ms), &restart, self.stopped)?;
             placed::add_result(facts, &placed);
-            let look = || {
+            let snapshot = || {
                 let mut snapshot = observe_programs(&targets.pids())?;
                 mark_attached_filters(&mut snapshot, self.tools.journal);
-                Ok(self.preview_of(snapshot, &prepared.modes))
+                Ok(snapshot)
             };
+            follow(SubjectStep::Doing("waiting for connections from before the filters to be opened again"));
+            placed::wait_until_sorted(facts, &prepared.groups, &snapshot, self.stopped)?;
+            let look = || Ok(self.preview_of(snapshot()?, &prepared.modes));
             (prepared.preview, _) = self.preview_under_load(&look, prepared.has_load, slice_ms)?;
             placed::add_unsorted(facts, &prepared.groups, &prepared.preview.snapshot);
             if placed::no_connection_stays(&prepared.preview.snapshot, &targets.pids()) {

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use clap::Args;
 use quell_linux::signal::{Interruption, InterruptionFlag};
+use quell_linux::visible::{self, counted};
 use quell_load::args::{DISTRIBUTIONS, LoadOptions, RequestProtocol};
-use quell_load::{Generator, LoadError, LoadReport, LoadSpec, RunObserver, RunSpec};
+use quell_load::{Generator, HttpGet, LoadError, LoadReport, LoadSpec, RunObserver, RunSpec, Workload};
 use quell_result::load::LoadRun;
 
 use super::xdp::{self, XdpArgs};
@@ -67,11 +68,23 @@ pub(crate) fn load(args: &LoadArgs) -> Result<(), Failure> {
             let seconds = document.report.duration_ns as f64 / 1e9;
             Err(Failure::new(Exit::Interrupted, format!("interrupted: the report covers {seconds:.1} s")))
         }
-        0 => Err(Failure::new(
-            Exit::VerifyFailed,
-            format!("{} answered no request during the measured time", options.server),
-        )),
+        0 => Err(Failure::new(Exit::VerifyFailed, without_answer(&options.server, &document))),
         _ => Ok(()),
+    }
+}
+
+/// No request was answered, or each with an error.
+fn without_answer(server: &str, run: &LoadRun) -> String {
+    let text = match run.report.errors.server_errors {
+        0 => return format!("{server} answered no request during the measured time"),
+        count => format!("{server} answered {} with an error, and none without", counted(count, "request")),
+    };
+    match &run.spec.workload {
+        Workload::Http(HttpGet { path }) => format!(
+            "{text}: the status of {} is none of 200 to 299; what to do: choose a path that the server has (--path)",
+            visible::name(path)
+        ),
+        _ => text,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Impossible requests fail with a message and the right exit code: output that cannot be written, missing privileges,
 //! kernels without a mode, endless inputs, servers that do not answer.
 
+use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -237,6 +238,25 @@ fn a_load_without_any_response_fails() {
         ]),
     );
     assert!(said.contains("answered no request"), "{said}");
+}
+
+#[test]
+fn a_load_of_a_path_that_the_server_refuses_names_the_path() {
+    let refusing = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = refusing.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for connection in refusing.incoming() {
+            let mut connection = connection.unwrap();
+            std::thread::spawn(move || {
+                while connection.read(&mut [0; 4096]).is_ok_and(|bytes| bytes > 0) {
+                    connection.write_all(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n").unwrap();
+                }
+            });
+        }
+    });
+    let load = ["load", &address, "--connections", "1", "--warm-up", "0", "--seconds", "0.2", "--rate", "100"];
+    let said = says(3, &mut quell(&load));
+    assert!(said.contains("with an error, and none without: the status of / is none of 200 to 299"), "{said}");
 }
 
 #[test]

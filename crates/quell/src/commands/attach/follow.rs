@@ -95,9 +95,9 @@ fn keep_up(
     let (mut forecast, mut seen, mut missing) = (StallForecast::default(), None, MissingQueues::default());
     let (mut instances, mut pace) = (InstanceWatch::default(), Pace::new(PACE));
     loop {
-        // The CPU time includes finding the running processes.
-        let used_before_ns = clock::process_cpu_ns();
+        let before_ns = clock::process_cpu_ns();
         let mut ends = Ends::of(attachment.targets().living(), interruption).map_err(AttachError::Wait)?;
+        let found_in_ns = clock::process_cpu_ns().saturating_sub(before_ns);
         loop {
             let look_at = (Instant::now() + LOOKED_EVERY).min(pace.due());
             let woken = ends.wait(Some(look_at)).map_err(AttachError::Wait)?;
@@ -119,6 +119,8 @@ fn keep_up(
                 break;
             }
         }
+        // What the looks for stalls use is no part of a pass: counted with it, each pause would make the next one longer.
+        let before_ns = clock::process_cpu_ns();
         let flag = interruption.flag();
         let mut observer = |_: usize, _: ChangeStage| match flag.get() {
             Some(_) => ControlFlow::Break(()),
@@ -140,8 +142,8 @@ fn keep_up(
         let forecast = pass.snapshot.iter().flat_map(|seen| forecast.look(attachment, seen, !pass.made.is_empty()));
         forecast.for_each(|line| output::say(&line));
         seen = pass.snapshot;
-        let pass_used = Duration::from_nanos(clock::process_cpu_ns().saturating_sub(used_before_ns));
-        pace.spend(pass_used, is_changing);
+        let passed_in_ns = clock::process_cpu_ns().saturating_sub(before_ns);
+        pace.spend(Duration::from_nanos(found_in_ns + passed_in_ns), is_changing);
     }
 }
 

@@ -167,21 +167,7 @@ mod tests {
     }
 
     fn on_queues(queues: Vec<QueueFacts>) -> SubjectFacts {
-        SubjectFacts::Programs(Box::new(ProgramsFacts {
-            processes: Vec::new(),
-            queues,
-            epolls: 1,
-            cpus: Vec::new(),
-            load: None,
-            latency: None,
-            beside: None,
-            clients: None,
-            attached: None,
-            base_is: None,
-            placement: None,
-            helpful_placement: Vec::new(),
-            problems: Vec::new(),
-        }))
+        SubjectFacts::Programs(Box::new(ProgramsFacts { queues, epolls: 1, ..ProgramsFacts::default() }))
     }
 
     fn queue(device: &str, queues: &[u32]) -> QueueFacts {

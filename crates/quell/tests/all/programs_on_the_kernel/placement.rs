@@ -27,6 +27,14 @@ impl Stage {
         assert_eq!(left, Detachment::WasAbsent);
     }
 
+    fn has_recorded_filter(&self) -> bool {
+        let journals = self.dir.path().join("journal");
+        let has_filter = |name: String| {
+            std::fs::read_to_string(journals.join(name)).is_ok_and(|journal| journal.contains("reuseport-filter"))
+        };
+        crate::command::journals_in(&journals).into_iter().any(has_filter)
+    }
+
     fn affinities(&self) -> Vec<CpuList> {
         let tids = ProcRoot::default().process(self.server.pid()).tids().unwrap();
         tids.into_iter().map(|tid| sched::affinity(tid).unwrap()).collect()
@@ -86,6 +94,30 @@ fn a_judge_with_new_connections_does_not_hide_that_the_load_has_not_reconnected(
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stdout.contains("conclusion: no answer for steered connections"), "{stdout}");
     assert!(stdout.contains("from before stayed unsorted"), "{stdout}");
+    stage.assert_as_before();
+    clients.terminate(std::time::Duration::ZERO).unwrap();
+}
+
+#[test]
+fn clients_that_reconnect_soon_after_a_judge_are_awaited() {
+    let Some(stage) = Stage::of_workers("bps-soon") else { return };
+    let mut clients = live(&stage);
+    let descriptors = || ProcRoot::default().process(stage.server.pid()).fds().unwrap().len();
+    wait_until(|| if descriptors() > 16 { Ok(()) } else { Err(format!("{} descriptors", descriptors())) });
+    let without_judge = descriptors();
+    let judge = stage.load_of_workers().replace("--seconds 600", "--warm-up 0 --seconds 0.5 --figures");
+    let bench = start(&stage, &["--steer", "--budget=20s", &format!("--latency={judge}")]);
+    wait_until(|| if stage.has_recorded_filter() { Ok(()) } else { Err("no filter is in a journal".to_owned()) });
+    for judges in [true, false] {
+        let is_so = || (descriptors() > without_judge) == judges;
+        wait_until(|| if is_so() { Ok(()) } else { Err(format!("judge: {judges} is awaited")) });
+    }
+    clients.terminate(std::time::Duration::ZERO).unwrap();
+    let mut clients = live(&stage);
+    let (code, stdout, stderr) = end(bench);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stdout.contains("arrived through the filter"), "{stdout}");
+    assert!(!stdout.contains("from before stayed unsorted"), "{stdout}");
     stage.assert_as_before();
     clients.terminate(std::time::Duration::ZERO).unwrap();
 }
