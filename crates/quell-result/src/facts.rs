@@ -255,8 +255,8 @@ pub struct OtherProgramFacts {
     /// Whether it exited during the measurement. All programs of one parent that did are one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_exited: bool,
-    /// Whether these are the commands that the measurement started to load and to measure. They are named if other programs
-    /// used next to nothing.
+    /// Whether these are the commands that the measurement started to load and to measure. They are named if no other program
+    /// used more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_of_measurement: bool,
 }

@@ -19,8 +19,6 @@ const OBSERVED: Duration = Duration::from_millis(500);
 const NAMED_MAX: usize = 3;
 /// Smallest use of a program that is named, in CPUs.
 const CPUS_MIN: f64 = 0.05;
-/// Share of the CPU time of the commands that load and measure from which another program is named instead of them.
-const BESIDE_COMMANDS_MIN: f64 = 0.1;
 /// Number of ancestors that are looked at. The two readings can disagree about parents, so that there may be a cycle.
 const DEPTH_MAX: usize = 64;
 
@@ -90,8 +88,7 @@ impl ProcessTimes {
 
     /// The busiest programs since this reading that may run on the CPUs of the server, without the server, this process and
     /// the programs that they started. A program that has exited is known by the time of its parent. The commands that this
-    /// process started are named if the others used next to nothing beside them. Returns `None` if the processes cannot be
-    /// listed.
+    /// process started are named if no other program used more. Returns `None` if the processes cannot be listed.
     pub(crate) fn others_since(
         &self,
         proc: &ProcRoot,
@@ -150,7 +147,7 @@ impl ProcessTimes {
         busy.retain(|program| program.cpus >= CPUS_MIN && Pid::from_kernel(program.pid).is_some_and(&may_run_there));
         busy.sort_by(|one, other| other.cpus.total_cmp(&one.cpus));
         let cpus = commands.as_secs_f64() / elapsed_s;
-        if cpus >= CPUS_MIN && busy.iter().all(|one| one.cpus < cpus * BESIDE_COMMANDS_MIN) {
+        if cpus >= CPUS_MIN && busy.first().is_none_or(|busiest| busiest.cpus < cpus) {
             let (pid, name) = (this.get().unsigned_abs(), "quell".to_owned());
             busy.insert(0, OtherProgramFacts { pid, name, cpus, has_exited: false, is_of_measurement: true });
         }
@@ -227,14 +224,14 @@ mod tests {
     }
 
     #[test]
-    fn commands_of_the_measurement_and_their_children_are_no_other_programs_and_are_named_if_nothing_else_was_busy() {
+    fn commands_of_the_measurement_and_their_children_are_named_if_no_other_program_used_more() {
         let of = |at_s: u64, judges: u64, load: u64, spinner: u64| {
             let quell = [(70, 1, "quell", 5, 99 * at_s, judges), (71, 70, "sh", 6, 0, 0), (72, 71, "wrk", 6, load, 0)];
             reading(at_s, &[quell[0], quell[1], quell[2], (80, 1, "python3", 5, spinner, 0)])
         };
         let with = |spinner: u64| named(&of(0, 10, 0, 0), &of(1, 88, 20, spinner));
-        assert_eq!(with(60), ["python3 80: 60 % of a CPU"]);
-        assert_eq!(with(6), ["the commands that load and measure: 98 % of a CPU", "python3 80: 6 % of a CPU"]);
+        assert_eq!(with(120), ["python3 80: 120 % of a CPU"]);
+        assert_eq!(with(60), ["the commands that load and measure: 98 % of a CPU", "python3 80: 60 % of a CPU"]);
         assert_eq!(with(0), ["the commands that load and measure: 98 % of a CPU"]);
     }
 }

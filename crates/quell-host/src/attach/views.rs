@@ -65,8 +65,14 @@ pub fn with_queue_sharers(mut scope: SnapshotScope) -> SnapshotScope {
     let (own, others): (Vec<_>, Vec<_>) = host.processes.iter().partition(|process| scope.pids.contains(&process.pid));
     let napis: BTreeSet<NapiId> = own.into_iter().flat_map(napis_of).collect();
     let shares = |process: &&Process| !napis_of(process).is_disjoint(&napis);
-    let sharers: Vec<Pid> = others.into_iter().filter(shares).map(|process| process.pid).collect();
-    scope.pids.extend(sharers);
+    let sockets_of = |process: &Process| -> BTreeSet<u64> {
+        process.files.known().into_iter().flat_map(|files| &files.sockets).map(|held| held.inode).collect()
+    };
+    let (sharers, others): (Vec<_>, Vec<_>) = others.into_iter().partition(shares);
+    // A parent holds the listening sockets of its workers, and commands name it.
+    let theirs: BTreeSet<u64> = sharers.iter().copied().flat_map(sockets_of).collect();
+    let parents = others.into_iter().filter(|process| !sockets_of(process).is_disjoint(&theirs));
+    scope.pids.extend(sharers.into_iter().chain(parents).map(|process| process.pid));
     scope
 }
 

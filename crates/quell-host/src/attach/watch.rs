@@ -10,7 +10,7 @@ use quell_linux::{NapiId, Pid, kernel};
 use quell_sampler::{Sampler, SamplerError};
 use tracing::{info, warn};
 
-use super::attachment::Attachment;
+use super::attachment::{Attachment, observe_programs};
 use super::effect::{EffectOnQueue, ModeVerdict, judge};
 use super::no_poll::{NoPollCause, no_poll_cause_now};
 use super::own_work::{OwnWork, has_backlog};
@@ -214,21 +214,29 @@ impl EffectWatch {
             let (device, rx_queues) = (step.device.clone(), step.queues.clone());
             changes.push(EffectChange { device, rx_queues, napi: seen.napi, verdict, is_first });
         }
-        let payoff = snapshot.filter(|_| !judged.is_empty()).map(|snapshot| {
+        let payoff_in = |snapshot: &Snapshot| {
             let fix = unpolled_queues(snapshot).into_iter().find(|(pid, _)| programs.contains(pid));
             let fix = fix.map(|(_, fix)| one_queue_if_attached(fix, &attached));
             let has_poller = request.mode.poller().is_some();
             let lacking = has_poller.then(|| cpus_lacking_for_pollers(snapshot, programs, judged.len())).flatten();
             ModePayoff::of(request.mode, &judged, fix.as_ref(), lacking)
-        });
-        Ok((changes, payoff.filter(|payoff| self.is_news(payoff))))
+        };
+        let payoff = snapshot.filter(|_| !judged.is_empty()).map(payoff_in).filter(|payoff| self.is_news(payoff));
+        // The newest connections may be newer than the snapshot.
+        let payoff = payoff.map(|payoff| observe_programs(programs).map_or(payoff, |now| payoff_in(&now)));
+        let payoff = payoff.filter(|payoff| self.is_news(payoff));
+        payoff.iter().for_each(|payoff| self.record(payoff));
+        Ok((changes, payoff))
     }
 
-    /// Records whether the mode pays. Returns whether it has to be reported.
-    fn is_news(&mut self, payoff: &ModePayoff) -> bool {
-        let pays = discriminant(&payoff.pays);
+    /// Whether a verdict whether the mode pays has to be reported.
+    fn is_news(&self, payoff: &ModePayoff) -> bool {
         let is_open = payoff.pays.is_unclear() || matches!(payoff.pays, DoesItPay::NearBreakEven);
-        !is_open && self.pays.replace(pays) != Some(pays)
+        !is_open && self.pays != Some(discriminant(&payoff.pays))
+    }
+
+    fn record(&mut self, payoff: &ModePayoff) {
+        self.pays = Some(discriminant(&payoff.pays));
     }
 }
 
@@ -271,6 +279,7 @@ mod tests {
         let mut watch = AttachmentWatch::after(Some(&payoff(unpolled()))).effects;
         assert!(!watch.is_news(&payoff(unpolled())), "attach has said it");
         assert!(watch.is_news(&payoff(costs("defer200"))), "the clients have reconnected");
+        watch.record(&payoff(costs("defer200")));
         assert!(!watch.is_news(&payoff(costs("defer500"))));
         assert!(!watch.is_news(&payoff(DoesItPay::CannotTell)));
         assert!(!watch.is_news(&payoff(costs("defer200"))));

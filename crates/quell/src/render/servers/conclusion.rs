@@ -35,7 +35,8 @@ pub(crate) fn undo_first(left: &Unfinished) -> String {
 
 /// The server about which the conclusion is.
 pub(super) fn most_urgent(servers: &[HostServer]) -> Option<&HostServer> {
-    let pays_not = |server: &HostServer| server.payoff.as_ref().is_some_and(|payoff| payoff.pays.is_no());
+    let pays_not =
+        |server: &HostServer| server.payoff.as_ref().is_some_and(|payoff| payoff.pays.is_no() || payoff.only_delays());
     let costs = |server: &HostServer| {
         server.payoff.as_ref().is_some_and(|payoff| matches!(payoff.pays, DoesItPay::CostsCpuTime { .. }))
     };
@@ -44,9 +45,9 @@ pub(super) fn most_urgent(servers: &[HostServer]) -> Option<&HostServer> {
         NextStep::Measure { .. } if server.waits != ServerWait::Epoll => 7,
         NextStep::Measure { .. } if server.few_packets_per_s.is_some() => 6,
         NextStep::AwaitClients | NextStep::AwaitDatagrams if server.waits != ServerWait::Epoll => 9,
-        NextStep::Fix { .. } | NextStep::FindStall { .. } => 0,
-        NextStep::Check if pays_not(server) => 1,
-        NextStep::Return { .. } => 1,
+        // It can be what delays the others.
+        NextStep::Check if pays_not(server) => 0,
+        NextStep::Fix { .. } | NextStep::FindStall { .. } | NextStep::Return { .. } => 1,
         NextStep::Check if costs(server) => 2,
         NextStep::Measure { .. } | NextStep::Decide { .. } => 2,
         NextStep::MeasureAgain { .. } | NextStep::SettingsChanged { .. } => 3,
