@@ -73,6 +73,8 @@ pub struct HostServer {
     pub pinned: bool,
     /// Whether predicted and observed stalls do not end that attachment.
     pub accepts_stalls: bool,
+    /// Whether `quell attach --follow` keeps its mode up.
+    pub followed: bool,
     /// Whether its workers can be pinned: a queue of its devices has an interrupt or a kernel thread.
     pub can_pin: bool,
     /// Present setting of its queues and epolls; absent if it differs between them or is unknown.
@@ -420,6 +422,7 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         steered: attached.is_some_and(|it| it.steers),
         pinned: attached.is_some_and(|it| it.pins),
         accepts_stalls: attached.is_some_and(|it| it.accepts_stalls),
+        followed: attached.is_some_and(|it| it.follows),
         can_pin: processes.iter().any(|process| can_be_pinned(query, process)),
         present,
         address: address(query, processes),

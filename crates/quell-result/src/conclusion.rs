@@ -97,6 +97,14 @@ impl Conclusion {
         timer_ns(mode).filter(|ns| timer_ns(instead_of).is_none_or(|present| present < *ns))
     }
 
+    /// Whether a search recommends a mode that costs much of what its goal does not count.
+    #[must_use]
+    pub fn holds_for_its_goal_only(&self) -> bool {
+        let Self::Use { saves, costs, .. } = self else { return false };
+        saves.iter().any(|change| matches!(change.quantity, Quantity::Metric(_)))
+            && costs.iter().any(|change| change.low > COST_MAX)
+    }
+
     /// The same with what the recommended mode costs besides.
     fn with_costs(mut self, more: Vec<QuantityChange>, more_undecided: Vec<UndecidedCost>) -> Self {
         if let Self::Use { costs, undecided, .. } = &mut self {
@@ -511,7 +519,9 @@ impl SubjectFacts {
         let steered = &placement.steered;
         let is_from_before = |steered: &SteeredFacts| steered.new_connections == Some(0);
         let is_unsorted = |steered: &SteeredFacts| steered.unsorted.is_some_and(|count| count > 0);
-        let stays_mixed = placement.is_by_attachment() || steered.iter().any(is_unsorted);
+        // A program beside the attached ones has no filter.
+        let are_attached = placement.is_by_attachment() && programs.attached_in_part.is_empty();
+        let stays_mixed = are_attached || steered.iter().any(is_unsorted);
         let is_mixed = programs.problems.iter().any(|problem| problem.id == EPOLL_MIXES_NAPIS);
         !steered.is_empty() && steered.iter().all(is_from_before) || stays_mixed && is_mixed
     }

@@ -102,8 +102,10 @@ impl ResultDocument {
         };
         let at_load = |(load, packets_per_s): (Option<OfferedLoad>, Option<f64>)| {
             let verdict = match &conclusion {
-                // Its timer delays packets, and nobody knows by how much.
-                Conclusion::Use { .. } if conclusion.unmeasured_delay_ns().is_some() => {
+                // Its timer delays packets, and nobody knows by how much; or what it costs, its goal does not count.
+                Conclusion::Use { .. }
+                    if conclusion.unmeasured_delay_ns().is_some() || conclusion.holds_for_its_goal_only() =>
+                {
                     let (advice, command) = advice.clone()?;
                     EarlierVerdict::Undecided { advice, command, unsteered: false }
                 }

@@ -37,6 +37,8 @@ pub struct AttachedMode {
     pub pins: bool,
     /// Whether predicted and observed stalls do not end it.
     pub accepts_stalls: bool,
+    /// Whether `quell attach --follow` keeps it up.
+    pub follows: bool,
 }
 
 impl Attached {
@@ -93,7 +95,8 @@ impl AttachedMode {
         let steers = history.steers();
         // A follower pins workers when they have the connections of one queue, which can be later.
         let pins = history.pins() || steers && history.is_followed();
-        Some(Self { mode: purpose.mode()?, launched, steers, pins, accepts_stalls: history.accepts_stalls })
+        let (accepts_stalls, follows) = (history.accepts_stalls, history.is_followed() && !launched);
+        Some(Self { mode: purpose.mode()?, launched, steers, pins, accepts_stalls, follows })
     }
 }
 

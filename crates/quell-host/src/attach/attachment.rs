@@ -351,7 +351,8 @@ impl Attachment {
     #[must_use]
     pub fn with_mode(&self, mode: DeliveryMode, pins: bool) -> AttachedMode {
         let (launched, steers, accepts_stalls) = (self.is_launched(), self.steers(), self.accepts_stalls());
-        AttachedMode { mode, launched, steers, pins, accepts_stalls }
+        let follows = !launched && self.transaction.history().is_some_and(History::is_followed);
+        AttachedMode { mode, launched, steers, pins, accepts_stalls, follows }
     }
 
     /// Whether an experiment switched the programs in the last pass.

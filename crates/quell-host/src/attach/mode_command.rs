@@ -79,7 +79,10 @@ impl fmt::Display for ModeCommand {
         match (attached, placement) {
             (Some(_), _) if self.starts_again() => write!(f, "quell run {mode}{placement} -- COMMAND"),
             (Some(_), "") if is_base => write!(f, "quell detach {programs}"),
-            (Some(_), "") => write!(f, "quell detach {programs} && quell attach {mode} {programs}{accepts}"),
+            (Some(attached), "") => {
+                let follow = if attached.follows { " --follow" } else { "" };
+                write!(f, "quell detach {programs} && quell attach {mode} {programs}{accepts}{follow}")
+            }
             (Some(_), _) => {
                 write!(f, "quell attach {mode} {programs}{placement}{accepts} --follow --take-over --yes")
             }
@@ -110,6 +113,9 @@ mod tests {
         assert_eq!(after("suspend20", false), "quell detach 7 8 && quell attach suspend20 7 8 --accept-stalls");
         assert!(after("suspend20", true).ends_with("--pin --accept-stalls --follow --take-over --yes"));
         assert!(!after("defer20", false).contains("--accept-stalls"), "of the accepted mode only");
+        let followed = AttachedMode { follows: true, ..attached(false) };
+        let again = command("suspend20", false).if_attached(&followed).to_string();
+        assert_eq!(again, "quell detach 7 8 && quell attach suspend20 7 8 --follow");
         let launched = command("defer20", true).if_attached(&attached(true));
         assert_eq!(launched.to_string(), "quell run defer20 --steer --pin -- COMMAND");
         assert!(!launched.is_complete() && command("defer20", false).is_complete());

@@ -110,6 +110,17 @@ impl QueueSharers {
         Some(Self { programs, same_mode, launched, in_force })
     }
 
+    /// The command that has to come before an experiment on the programs of this option, and the option for all programs that
+    /// it has to have: it changes each queue for all its users.
+    #[must_use]
+    pub fn measured_with(&self, programs: &str) -> (String, String) {
+        let joined = |separator| self.programs.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator);
+        match self.same_mode && programs.starts_with("--pid ") {
+            true => (String::new(), format!("{programs},{}", joined(","))),
+            false => (format!("quell detach {} && ", joined(" ")), programs.to_owned()),
+        }
+    }
+
     /// The same for the queues that an attachment has set.
     #[must_use]
     pub fn of_attached(one: &Attached, attached: &[Attached], parent_of: impl Fn(Pid) -> Option<Pid>) -> Option<Self> {

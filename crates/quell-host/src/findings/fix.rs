@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::setting::{Setting, SettingObject};
 use super::sorting::{can_be_pinned, can_come_to_mix, server_of};
+use crate::attach::owners::QueueSharers;
 use crate::attach::{AttachedMode, ModeCommand};
 use crate::snapshot::query::SnapshotQuery;
 use crate::snapshot::{Device, Process, SnapshotNapi, Thread};
@@ -46,11 +47,22 @@ pub struct CompareCommand {
     pub(super) modes: Vec<DeliveryMode>,
     /// Whether `quell run` started the server: only the slices of a command that is started for them have other modes.
     pub(super) is_launched: bool,
+    /// Attachments of other programs on its queues.
+    pub(super) sharing: Option<QueueSharers>,
 }
 
 impl CompareCommand {
     fn if_attached(self, attached: &AttachedMode) -> Self {
         Self { is_launched: attached.launched, ..self }
+    }
+
+    /// The command that comes first, and the option for the programs.
+    fn programs(&self) -> (String, String) {
+        let server = format!("--pid {}", self.server);
+        match &self.sharing {
+            Some(sharing) => sharing.measured_with(&server),
+            None => (String::new(), server),
+        }
     }
 }
 
@@ -58,9 +70,12 @@ impl fmt::Display for CompareCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let modes = self.modes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         f.write_str("compare modes without suspension: ")?;
-        match self.is_launched {
+        match self.is_launched || self.sharing.as_ref().is_some_and(|sharing| sharing.launched) {
             true => write!(f, "`quell bench --modes {modes} -- COMMAND`"),
-            false => write!(f, "`quell bench --pid {} --modes {modes}`", self.server),
+            false => {
+                let (first, programs) = self.programs();
+                write!(f, "`{first}quell bench {programs} --modes {modes}`")
+            }
         }
     }
 }
@@ -374,7 +389,7 @@ mod tests {
         let again = "quell attach suspend200 7 --steer --pin --follow --take-over --yes";
         assert_eq!(fix(None).if_attached(&attached).parts(), ("sort them".to_owned(), Some(again.to_owned())));
         let modes = vec![DeliveryMode::default(), "defer20".parse().unwrap()];
-        let compare = CompareCommand { server: Pid::new(7).unwrap(), modes, is_launched: false };
+        let compare = CompareCommand { server: Pid::new(7).unwrap(), modes, is_launched: false, sharing: None };
         let (text, command) = fix(Some(compare.clone())).parts();
         let comparison = "compare modes without suspension: `quell bench --pid 7 --modes base,defer20`";
         assert!(text.ends_with(&format!("--follow`; or {comparison}")) && command.is_none(), "{text}");
@@ -385,8 +400,15 @@ mod tests {
         assert_eq!(of_queue.text(), FixText::Command("quell attach suspend20 7".to_owned()));
         let again = of_queue.if_attached(&launched).to_string();
         assert_eq!(again, "start the program again: `quell run suspend20 -- COMMAND`");
-        let one_queue = Fix::OrCompare { advice: "use one queue".to_owned(), compare };
+        let one_queue = Fix::OrCompare { advice: "use one queue".to_owned(), compare: compare.clone() };
         assert_eq!(one_queue.to_string(), format!("use one queue, or {comparison}"));
+        let sharers = |same_mode| {
+            let sharing =
+                QueueSharers { programs: vec![Pid::new(9).unwrap()], same_mode, launched: false, in_force: None };
+            CompareCommand { sharing: Some(sharing), ..compare.clone() }.to_string()
+        };
+        assert!(sharers(true).ends_with(": `quell bench --pid 7,9 --modes base,defer20`"), "{}", sharers(true));
+        assert!(sharers(false).ends_with(": `quell detach 9 && quell bench --pid 7 --modes base,defer20`"));
         let again = one_queue.if_attached(&launched).to_string();
         assert!(again.ends_with(": `quell bench --modes base,defer20 -- COMMAND`"), "{again}");
     }

@@ -54,8 +54,8 @@ pub(crate) use sorting::{
     next_will_mix, receiving_devices,
 };
 pub use sorting::{
-    LackingCpus, QueuePerEpoll, STEERED, are_attached, are_placed, are_steered, cpus_lacking_for_pollers, name_mode,
-    one_queue_if_attached, set_instead, will_mix, workers_can_be_pinned,
+    LackingCpus, QueuePerEpoll, STEERED, are_attached, are_placed, are_steered, compare_with, cpus_lacking_for_pollers,
+    name_mode, one_queue_if_attached, set_instead, will_mix, workers_can_be_pinned,
 };
 pub(crate) use starved::starved_program;
 pub use stopped::{StoppedServer, check_not_stopped, why_few_packets};

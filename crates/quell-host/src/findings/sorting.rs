@@ -14,6 +14,7 @@ use super::fix::CompareCommand;
 use super::placement::FLOATING_WORKER;
 use super::sharing::{EPOLL_MIXES_NAPIS, SHARED_BY_WORKERS, one_queue_per_udp_socket};
 use super::{Finding, Fix, Node, Severity};
+use crate::attach::owners::QueueSharers;
 use crate::attach::{AttachedMode, ModeCommand};
 use crate::snapshot::arrival::receiving_napis;
 use crate::snapshot::query::{EpollContext, SnapshotQuery, is_loopback};
@@ -152,7 +153,8 @@ const ONE_EPOLL: &str = "the program has one epoll for the connections of all qu
 /// How an epoll gets the connections of one queue, or that it cannot, and what to measure then.
 pub(crate) fn one_queue_per_epoll(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Fix {
     let modes = modes_without_epolls(query, &[epoll.process.pid].into(), epoll.by_napi.len());
-    let compare = CompareCommand { server: server_of(query, epoll.process).pid, modes, is_launched: false };
+    let compare =
+        CompareCommand { server: server_of(query, epoll.process).pid, modes, is_launched: false, sharing: None };
     let (first, otherwise) = match QueuePerEpoll::of(query, epoll) {
         QueuePerEpoll::Steered => ("sort new connections by queue (clients have to reconnect):".to_owned(), None),
         QueuePerEpoll::Configured { change, steered: true } => (change + THEN, Some(compare)),
@@ -396,6 +398,17 @@ pub fn set_instead(findings: &mut [Finding], program: Pid, better: DeliveryMode)
             && command.attached.is_some_and(|attached| command.mode == Some(attached.mode))
         {
             command.mode = Some(better);
+        }
+    }
+}
+
+/// Lets comparisons of these programs have the other ones with attachments on their queues.
+pub fn compare_with(findings: &mut [Finding], programs: &BTreeSet<Pid>, sharing: &QueueSharers) {
+    for fix in findings.iter_mut().flat_map(|finding| &mut finding.fix) {
+        if let Fix::OrCompare { compare, .. } | Fix::Mode { otherwise: Some(compare), .. } = fix
+            && programs.contains(&compare.server)
+        {
+            compare.sharing = Some(sharing.clone());
         }
     }
 }

@@ -8,6 +8,7 @@ use quell_result::conclusion::{Conclusion, Quantity, QuantityChange, WhyKeep, Wh
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
 use quell_result::facts::{PRESENT, PlacementFacts, ProgramsFacts};
 use quell_result::tune::TuneFile;
+use quell_tune::TuneGoal;
 
 use super::changes;
 use super::conclusion::worse_mode;
@@ -18,10 +19,12 @@ use crate::words;
 pub struct Advice {
     pub text: String,
     pub command: Option<String>,
+    /// Whether the command undoes what was attached during the measurement.
+    pub undoes: bool,
 }
 
 fn advice(text: &str, command: Option<&str>) -> Advice {
-    Advice { text: text.to_owned(), command: command.map(str::to_owned) }
+    Advice { text: text.to_owned(), command: command.map(str::to_owned), undoes: false }
 }
 
 /// What a result advises. `None` without a question about modes.
@@ -87,16 +90,17 @@ pub fn search_advice(file: &TuneFile) -> Advice {
     let (conclusion, goal) = (file.conclusion(), &file.search.plan.goal);
     let mut advice = of(&conclusion, &file.subject, again, &file.left_alone);
     if let Conclusion::Use { costs, .. } = &conclusion {
-        advice.text.push_str(&unlimited(costs, &goal.to_string()));
+        advice.text.push_str(&unlimited(costs, goal));
     }
     advice
 }
 
-/// That the goal of a search does not limit what its answer costs, and a goal that does. Empty without costs.
-fn unlimited(costs: &[QuantityChange], goal: &str) -> String {
+/// That the goal of a search does not limit what its answer costs, and a goal that does. Empty without costs, and if the goal
+/// has limits of its own for them.
+fn unlimited(costs: &[QuantityChange], goal: &TuneGoal) -> String {
     let metric = |change: &QuantityChange| match &change.quantity {
-        Quantity::Metric(metric) => Some(metric.to_string()),
-        Quantity::Criterion(_) => None,
+        Quantity::Metric(metric) if !goal.metrics().any(|one| one == metric) => Some(metric.to_string()),
+        _ => None,
     };
     let mut names: Vec<String> = costs.iter().filter(|change| change.low > 1.0).filter_map(metric).collect();
     names.dedup();
@@ -123,7 +127,8 @@ fn of(
         && let Some(attached) = facts.attached
     {
         if let Some(undo) = undo_of_worse(attached, conclusion, facts) {
-            return advice(&format!("undo {attached}, and {}", words::conclusion(conclusion, left_alone)), Some(&undo));
+            let text = format!("undo {attached}, and {}", words::conclusion(conclusion, left_alone));
+            return Advice { undoes: true, ..advice(&text, Some(&undo)) };
         }
         if let Conclusion::NotDecidable { mode, .. } = &mut shown {
             *mode = attached;
@@ -300,7 +305,8 @@ mod tests {
         .expect("facts");
         let said = |conclusion: &Conclusion, facts: &ProgramsFacts| {
             let subject = SubjectFacts::Programs(Box::new(facts.clone()));
-            let Advice { text, command } = of(conclusion, &subject, |_| "quell bench".to_owned(), &[]);
+            let Advice { text, command, undoes } = of(conclusion, &subject, |_| "quell bench".to_owned(), &[]);
+            assert_eq!(undoes, text.starts_with("undo "));
             (text, command.unwrap_or_default())
         };
         let (text, undo) = said(&kept(), &facts);
@@ -339,6 +345,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_costs_what_the_goal_does_not_limit_has_a_goal_that_does() {
+        let goal = |text: &str| text.parse::<TuneGoal>().expect("a goal");
         let change = |metric, low| QuantityChange {
             quantity: Quantity::Metric(metric),
             low,
@@ -349,10 +356,12 @@ mod tests {
         let p99 = TuneMetric::Latency { quantile: 0.99 };
         let costs = [change(p99, 15.0), change(TuneMetric::Cpu, 3.06), change(TuneMetric::Requests, 0.9)];
         assert_eq!(
-            unlimited(&costs, "lowest p50"),
-            "; the goal does not limit p99 and cpu: --goal \"p99<=1.1x, cpu<=1.1x, lowest p50\" does"
+            unlimited(&costs, &goal("lowest p50")),
+            "; the goal does not limit p99 and cpu: --goal \"p99<=1.1x, cpu<=1.1x, least p50\" does"
         );
-        assert_eq!(unlimited(&costs[2..], "lowest p50"), "");
+        assert_eq!(unlimited(&costs[2..], &goal("lowest p50")), "");
+        let of_p99 = unlimited(&costs, &goal("cpu<=20x, lowest p50"));
+        assert!(of_p99.starts_with("; the goal does not limit p99: --goal \"p99<=1.1x, cpu<=20x"), "{of_p99}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use quell_experiment::Criterion;
 use quell_host::findings::time_text;
 use quell_linux::visible::{self, agree, counted};
 use quell_result::conclusion::{
-    COST_MAX, Conclusion, EstimatedGain, LoadRange, LoadSplit, OpenGain, Quantity, WhyKeep, WhyLonger, WorseMode,
+    Conclusion, EstimatedGain, LoadRange, LoadSplit, OpenGain, Quantity, WhyKeep, WhyLonger, WorseMode,
 };
 use quell_result::figures;
 use quell_tune::{TuneEnd, TuneMetric};
@@ -28,8 +28,7 @@ pub fn conclusion(conclusion: &Conclusion, left_alone: &[String]) -> String {
                      (--latency) before you use {mode}"
                 ),
             };
-            let costs_much = costs.iter().any(|change| change.low > COST_MAX);
-            let verb = match (&delay, is_of_search && costs_much) {
+            let verb = match (&delay, conclusion.holds_for_its_goal_only()) {
                 (Some(_), _) => "",
                 (None, true) => "if nothing but this goal counts, use ",
                 (None, false) => "use ",

@@ -570,6 +570,10 @@ fn connections_that_were_not_steered_have_no_answer() {
     assert_eq!(concluded(&[(Some(4), 8)], &mixed), not_steered, "only the judge has reconnected");
     assert_eq!(concluded(&[], &mixed), not_steered, "clients are older than the attachment");
     assert!(used(&concluded(&[(Some(4), 0)], &mixed)).is_some(), "another port is mixed, which cannot be steered");
+    let SubjectFacts::Programs(facts) = &mut result.subject else { unreachable!() };
+    facts.placement.as_mut().unwrap().steered.clear();
+    facts.attached_in_part = vec![812];
+    assert!(used(&result.conclusion().unwrap()).is_some(), "a program beside the attached one is mixed");
 }
 
 #[test]

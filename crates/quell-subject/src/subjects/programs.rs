@@ -491,8 +491,10 @@ impl Measurement<'_> {
                 Some(base) => consequences_beside(snapshot, base, plan, behavior),
                 None => consequences_observed(snapshot, None, plan, behavior),
             };
-            if self.spec.placement.steer.is_some() || self.attached.steers {
+            if self.spec.placement.steer.is_some() {
                 are_steered(&mut findings, &pids);
+            } else if self.attached.steers {
+                are_steered(&mut findings, &self.attached.pids);
             }
             findings.retain(|finding| finding.severity == Severity::Serious);
             let mode = *mode;

@@ -229,6 +229,10 @@ impl Diagnosis {
             if let NextStep::Return { mode, .. } | NextStep::Attach { mode, .. } = server.next {
                 findings::set_instead(&mut report.findings, server.pid, mode);
             }
+            if let Some(sharing) = &server.sharing {
+                let programs = server.processes.iter().copied().collect();
+                findings::compare_with(&mut report.findings, &programs, sharing);
+            }
         }
         let local_servers = servers::local_servers(now, &origins);
         Self {

@@ -88,28 +88,15 @@ impl ProgramArguments {
             || self.attached.is_some_and(|it| it.launched || matches!(it.mode.kind(), ModeKind::SockPoll { .. }));
         match self.attached {
             _ if !needs_start => {
-                let (first, programs) = self.measured();
+                let alone = || (String::new(), self.by_option.clone());
+                let (first, programs) =
+                    self.sharing.as_ref().map_or_else(alone, |sharing| sharing.measured_with(&self.by_option));
                 format!("{first}quell bench {programs}{}{placement}{judge}", list(modes))
             }
             None => format!("quell bench{}{placement}{judge} -- COMMAND", list(modes)),
             Some(attached) => {
                 let first = if modes.is_empty() { &[DeliveryMode::default()] } else { modes };
                 format!("quell bench{}{placement}{judge} -- COMMAND", list(&[first, &[attached.mode]].concat()))
-            }
-        }
-    }
-
-    /// The command that comes first, and the programs for `quell bench`: an experiment changes each queue for all its users.
-    fn measured(&self) -> (String, String) {
-        let joined =
-            |programs: &[Pid], separator| programs.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator);
-        match &self.sharing {
-            None => (String::new(), self.by_option.clone()),
-            Some(QueueSharers { programs, same_mode: true, .. }) if self.by_option.starts_with("--pid ") => {
-                (String::new(), format!("{},{}", self.by_option, joined(programs, ",")))
-            }
-            Some(QueueSharers { programs, .. }) => {
-                (format!("quell detach {} && ", joined(programs, " ")), self.by_option.clone())
             }
         }
     }

@@ -133,6 +133,9 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let is_steered = !groups.steerings.is_empty();
     findings::are_placed(&mut findings, &targets.pids(), is_steered, args.placement.pins());
     findings::name_mode(&mut findings, &mode);
+    if let Some(sharing) = queue_sharers(&targets, &plan.queues().map(|step| step.napi).collect()) {
+        findings::compare_with(&mut findings, &targets.pids(), &sharing);
+    }
     if were_steered {
         // Their workers were selected by the filters of the earlier attachment.
         groups.steerings.iter_mut().for_each(Steering::forget_established);
@@ -153,6 +156,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         steers: is_steered,
         pins: args.placement.pins(),
         accepts_stalls: args.accept_stalls,
+        follows: args.follow,
     };
     let answers = earlier_answers();
     let planned = JudgedMode { packets_per_s: packets_per_s(seen.iter()), ..JudgedMode::planned(attached) };
@@ -307,6 +311,7 @@ pub(in crate::commands) fn keep(
         steers: !groups.steerings.is_empty(),
         pins: args.pins(),
         accepts_stalls: accept_stalls,
+        follows: false,
     };
     let (request, of) = ((&request, &attached), (targets, &snapshot));
     let effect = effect(request, &queues, of, EFFECT_WATCHED, &mut is_over, &interruption);

@@ -13,9 +13,10 @@ use crate::render::payoff;
 use crate::render::program_arguments::ProgramArguments;
 
 pub(super) fn attached(server: &HostServer) -> Option<AttachedMode> {
-    let HostServer { attached, launched, steered, pinned, accepts_stalls, can_pin, .. } = *server;
+    let HostServer { attached, launched, steered, pinned, accepts_stalls, followed, can_pin, .. } = *server;
     attached.map(|mode| {
-        AttachedMode { mode, launched, steers: steered, pins: pinned, accepts_stalls }.where_pinning(can_pin)
+        let (steers, pins, follows) = (steered, pinned, followed);
+        AttachedMode { mode, launched, steers, pins, accepts_stalls, follows }.where_pinning(can_pin)
     })
 }
 

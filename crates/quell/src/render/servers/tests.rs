@@ -33,6 +33,7 @@ fn server(name: &str, next: NextStep) -> HostServer {
         steered: false,
         pinned: false,
         accepts_stalls: false,
+        followed: false,
         can_pin: true,
         present: Some(DeliveryMode::default()),
         queue_per_epoll: None,
