@@ -58,10 +58,9 @@ fn server(name: &str, next: NextStep) -> HostServer {
 #[test]
 fn the_reasons_to_measure_again_are_below_the_table_unless_the_conclusion_has_them() {
     let advice = "measure longer, because the differences of latency and CPU time are within their uncertainty";
-    let decide = |command: &str| NextStep::Decide {
-        measured: measured(None),
-        advice: advice.to_owned(),
-        command: command.to_owned(),
+    let decide = |command: &str| {
+        let (advice, command) = (advice.to_owned(), command.to_owned());
+        NextStep::Decide { measured: measured(None), advice, command }
     };
     let other =
         HostServer { pid: Pid::new(7_482).unwrap(), ..server("redis-server", decide("quell bench --pid 7482")) };

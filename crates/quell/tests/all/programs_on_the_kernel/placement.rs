@@ -101,10 +101,11 @@ fn a_judge_with_new_connections_does_not_hide_that_the_load_has_not_reconnected(
 #[test]
 fn clients_that_reconnect_soon_after_a_judge_are_awaited() {
     let Some(stage) = Stage::of_workers("bps-soon") else { return };
-    let mut clients = live(&stage);
     let descriptors = || ProcRoot::default().process(stage.server.pid()).fds().unwrap().len();
-    wait_until(|| if descriptors() > 16 { Ok(()) } else { Err(format!("{} descriptors", descriptors())) });
-    let without_judge = descriptors();
+    let without_judge = descriptors() + 16;
+    let mut clients = live(&stage);
+    let all_accepted = || if descriptors() == without_judge { Ok(()) } else { Err(format!("{}", descriptors())) };
+    wait_until(all_accepted);
     let judge = stage.load_of_workers().replace("--seconds 600", "--warm-up 0 --seconds 0.5 --figures");
     let bench = start(&stage, &["--steer", "--budget=20s", &format!("--latency={judge}")]);
     wait_until(|| if stage.has_recorded_filter() { Ok(()) } else { Err("no filter is in a journal".to_owned()) });
