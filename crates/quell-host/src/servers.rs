@@ -428,7 +428,7 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         address: address(query, processes),
         queues: queues.len(),
         workers: waiters.len().max(receiving.len()),
-        will_mix: next_will_mix(query, &pids).filter(|_| mixing.is_none()),
+        will_mix: next_will_mix(query, &pids, true).filter(|_| mixing.is_none()),
         queue_per_epoll: mixing,
         modes,
         cpus: programs_cpu_ns.zip(query.interval_ns()).map(|(ran, interval)| ran as f64 / interval as f64),

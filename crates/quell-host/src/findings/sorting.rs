@@ -106,8 +106,8 @@ impl QueuePerEpoll {
     }
 
     /// For a program that has no or few connections, each epoll those of one queue, if its next ones will come from several
-    /// queues to one epoll.
-    fn expected(query: &SnapshotQuery<'_>, processes: &[&Process]) -> Option<Self> {
+    /// queues to one epoll. `are_steered`: connections that can be steered are.
+    fn expected(query: &SnapshotQuery<'_>, processes: &[&Process], are_steered: bool) -> Option<Self> {
         let sockets = processes.iter().flat_map(|process| query.sockets_of(process));
         let connections = sockets.filter(|socket| comes_from_queue(socket)).count();
         if connections >= CONNECTIONS_THAT_SPREAD {
@@ -118,8 +118,13 @@ impl QueuePerEpoll {
         };
         let worker = processes.iter().find(accepts).filter(|worker| queues_of_device(query, worker) > 1)?;
         let expected = Self::of_worker(query, worker);
-        // Whether memcached has its option is visible with connections only.
-        (!matches!(expected, Self::Steered | Self::Configured { steered: false, .. })).then_some(expected)
+        let is_sorted = match expected {
+            Self::Steered => are_steered,
+            // Whether memcached has its option is visible with connections only.
+            Self::Configured { steered: false, .. } => true,
+            _ => false,
+        };
+        (!is_sorted).then_some(expected)
     }
 }
 
@@ -127,14 +132,19 @@ impl QueuePerEpoll {
 pub(crate) const CONNECTIONS_THAT_SPREAD: usize = 8;
 
 /// What these processes lack so that each of their epolls gets the connections of one queue, if their next connections
-/// will come from several queues to one epoll. Absent if that has happened already.
+/// will come from several queues to one epoll. Absent if that has happened already. `are_steered`: connections that can be
+/// steered are.
 #[must_use]
-pub fn will_mix(now: &Snapshot, programs: &BTreeSet<Pid>) -> Option<QueuePerEpoll> {
-    next_will_mix(&SnapshotQuery::new(now, None), programs)
+pub fn will_mix(now: &Snapshot, programs: &BTreeSet<Pid>, are_steered: bool) -> Option<QueuePerEpoll> {
+    next_will_mix(&SnapshotQuery::new(now, None), programs, are_steered)
 }
 
 /// [`will_mix`] for a query.
-pub(crate) fn next_will_mix(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>) -> Option<QueuePerEpoll> {
+pub(crate) fn next_will_mix(
+    query: &SnapshotQuery<'_>,
+    programs: &BTreeSet<Pid>,
+    are_steered: bool,
+) -> Option<QueuePerEpoll> {
     let epolls: Vec<_> = query.epolls().filter(|epoll| programs.contains(&epoll.process.pid)).collect();
     let processes: Vec<_> = query.now.processes.iter().filter(|process| programs.contains(&process.pid)).collect();
     // A program that does not watch its connections mixes none.
@@ -142,7 +152,7 @@ pub(crate) fn next_will_mix(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>)
     let is_unwatched = |socket: &SnapshotSocket| comes_from_queue(socket) && !watched.contains(&socket.inode);
     let reads_elsewhere = processes.iter().any(|process| query.sockets_of(process).any(is_unwatched));
     match QueuePerEpoll::of_epolls(query, &epolls) {
-        None if !reads_elsewhere => QueuePerEpoll::expected(query, &processes),
+        None if !reads_elsewhere => QueuePerEpoll::expected(query, &processes, are_steered),
         _ => None,
     }
 }

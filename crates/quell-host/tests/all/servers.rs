@@ -382,17 +382,18 @@ fn an_idle_server_has_what_is_known_without_requests() {
             set(&mut host, &format!("/processes/0/files/epolls/{epoll}/targets"), targets);
         }
         let server = only(&host, &Facts::default());
-        assert_eq!(will_mix(&snapshot(&host), &[server.pid].into()), server.will_mix, "attach warns, too");
+        assert_eq!(will_mix(&snapshot(&host), &[server.pid].into(), true), server.will_mix, "attach warns, too");
         assert_eq!(server.queue_per_epoll, None);
-        (server.next, server.will_mix)
+        (server.next, server.will_mix, will_mix(&snapshot(&host), &[server.pid].into(), false))
     };
-    let (next, nginx) = idle(plain(), "nginx", &[1, 2]);
+    let (next, nginx, _) = idle(plain(), "nginx", &[1, 2]);
     assert_eq!(next, NextStep::AwaitClients);
     assert!(matches!(nginx, Some(QueuePerEpoll::Configured { steered: true, .. })), "{nginx:?}");
     let go = idle(plain(), "goweb", &[1]).1;
     assert!(matches!(go, Some(QueuePerEpoll::Impossible { .. })), "{go:?}");
     assert_eq!(idle(plain(), "memcached", &[1]).1, None, "its option is not visible");
-    assert_eq!(idle(mixing(true), "nginx", &[1, 2]).1, None, "--steer needs no change");
+    let (_, steered, unsteered) = idle(mixing(true), "nginx", &[1, 2]);
+    assert_eq!((steered, unsteered), (None, Some(QueuePerEpoll::Steered)), "--steer needs no change");
     let mut one_queue = plain();
     let same = one_queue["devices"][0]["rx-queues"][0]["napi"].clone();
     set(&mut one_queue, "/devices/0/rx-queues/1/napi", same);

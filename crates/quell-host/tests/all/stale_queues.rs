@@ -105,7 +105,7 @@ fn a_server_with_few_connections_is_told_what_more_of_them_will_do() {
     let server = only(&few, &Facts::default());
     assert_eq!(server.next, NextStep::Measure { steered: false });
     assert!(matches!(server.will_mix, Some(QueuePerEpoll::Impossible { .. })), "{server:?}");
-    assert_eq!(will_mix(&snapshot(&few), &[pid(4242)].into()), server.will_mix, "attach warns, too");
+    assert_eq!(will_mix(&snapshot(&few), &[pid(4242)].into(), true), server.will_mix, "attach warns, too");
     // Two queues would have shared as many.
     for number in 0..4 {
         let mut socket = few["sockets"][1].clone();
@@ -120,9 +120,9 @@ fn a_server_with_few_connections_is_told_what_more_of_them_will_do() {
 fn a_server_that_listens_on_loopback_only_is_not_told_that_its_connections_will_mix_queues() {
     let mut host = recorded([None; 4]);
     set(&mut host, "/processes/0/name", json!("goweb"));
-    assert!(will_mix(&snapshot(&host), &[pid(4242)].into()).is_some());
+    assert!(will_mix(&snapshot(&host), &[pid(4242)].into(), true).is_some());
     set(&mut host, "/sockets/0/local", json!("127.0.0.1:11211"));
-    assert_eq!(will_mix(&snapshot(&host), &[pid(4242)].into()), None);
+    assert_eq!(will_mix(&snapshot(&host), &[pid(4242)].into(), true), None);
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn a_server_that_listens_at_the_address_of_a_device_with_one_queue_will_not_mix_
     other["rx-queues"].as_array_mut().unwrap().truncate(1);
     set(&mut host, "/devices/-", other);
     host["devices"][0]["addresses"] = json!(["198.51.100.1"]);
-    let mixes = |host: &Value| will_mix(&snapshot(host), &[pid(4242)].into()).is_some();
+    let mixes = |host: &Value| will_mix(&snapshot(host), &[pid(4242)].into(), true).is_some();
     assert!(!mixes(&host));
     (host["devices"][0]["addresses"], host["devices"][1]["addresses"]) =
         (json!(["192.0.2.1"]), json!(["198.51.100.1"]));

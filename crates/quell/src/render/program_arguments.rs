@@ -163,9 +163,14 @@ impl ProgramArguments {
     /// What is left to do after a device with its settings is gone, and no other queue has the mode.
     pub(super) fn of_gone_device(&self) -> (String, Option<String>) {
         let (undo, detach) = self.undo();
-        let text =
+        let gone =
             "a device of the mode, or its network namespace, is gone, and no other queue of the program has the mode";
-        (format!("{text}: {undo}, and set it again once the program has connections through another device"), detach)
+        let back = "once the program has connections through another device";
+        let text = match self.attached.is_some_and(|attached| attached.follows) {
+            true => format!("{gone}: `--follow` sets it {back}; if that does not happen, {undo}"),
+            false => format!("{gone}: {undo}, and set it again {back}"),
+        };
+        (text, detach)
     }
 
     pub(crate) fn top(&self) -> String {

@@ -142,7 +142,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     }
     let mut report = render::Report::new(&request, &targets, &plan, findings, args.command_that_follows(mode));
     if polls_epolls(&mode) {
-        report.will_mix = findings::will_mix(&snapshot, &targets.pids());
+        report.will_mix = findings::will_mix(&snapshot, &targets.pids(), is_steered);
     }
     if mode.poller().is_some() {
         report.lacking_cpus = cpus_lacking_for_pollers(&snapshot, &targets.pids(), plan.queues().count());

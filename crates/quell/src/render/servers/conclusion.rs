@@ -325,6 +325,11 @@ fn also(servers: &[HostServer], first: &HostServer) -> String {
             NextStep::Fix { finding } => Some(finding),
             _ => None,
         };
+        // The sentence of a measurement has its figures.
+        let advice = match &server.next {
+            NextStep::Decide { advice, .. } => Some(advice.clone()),
+            _ => None,
+        };
         let stall = match server.suspension {
             Some(Suspension::WouldStall { finding, .. }) => Some(finding),
             _ => None,
@@ -336,6 +341,7 @@ fn also(servers: &[HostServer], first: &HostServer) -> String {
         (
             discriminant(&server.next),
             finding,
+            advice,
             stall,
             pays,
             in_force,
