@@ -89,20 +89,25 @@ impl Conclusion {
     /// of the mode which it replaces, and no latency was measured. `None` for a search, whose goal the reader chose.
     #[must_use]
     pub fn unmeasured_delay_ns(&self) -> Option<u64> {
-        let Self::Use { mode, instead_of, saves, without_clients: true, .. } = self else { return None };
+        let Self::Use { mode, instead_of, without_clients: true, .. } = self else { return None };
         let timer_ns = |mode: &DeliveryMode| PacketDelay::of_mode(mode).map(|delay| delay.gro_flush_timeout_ns);
-        if saves.iter().any(|change| matches!(change.quantity, Quantity::Metric(_))) {
+        if self.is_of_search() {
             return None;
         }
         timer_ns(mode).filter(|ns| timer_ns(instead_of).is_none_or(|present| present < *ns))
     }
 
+    /// Whether a search recommends a mode.
+    #[must_use]
+    pub fn is_of_search(&self) -> bool {
+        matches!(self, Self::Use { saves, .. } if saves.iter().any(|it| matches!(it.quantity, Quantity::Metric(_))))
+    }
+
     /// Whether a search recommends a mode that costs much of what its goal does not count.
     #[must_use]
     pub fn holds_for_its_goal_only(&self) -> bool {
-        let Self::Use { saves, costs, .. } = self else { return false };
-        saves.iter().any(|change| matches!(change.quantity, Quantity::Metric(_)))
-            && costs.iter().any(|change| change.low > COST_MAX)
+        let costs_much = |costs: &[QuantityChange]| costs.iter().any(|change| change.low > COST_MAX);
+        self.is_of_search() && matches!(self, Self::Use { costs, .. } if costs_much(costs))
     }
 
     /// The same with what the recommended mode costs besides.
@@ -519,7 +524,7 @@ impl SubjectFacts {
         let steered = &placement.steered;
         let is_from_before = |steered: &SteeredFacts| steered.new_connections == Some(0);
         let is_unsorted = |steered: &SteeredFacts| steered.unsorted.is_some_and(|count| count > 0);
-        // A program beside the attached ones has no filter.
+        // The filter of the attachment does not steer the other programs.
         let are_attached = placement.is_by_attachment() && programs.attached_in_part.is_empty();
         let stays_mixed = are_attached || steered.iter().any(is_unsorted);
         let is_mixed = programs.problems.iter().any(|problem| problem.id == EPOLL_MIXES_NAPIS);

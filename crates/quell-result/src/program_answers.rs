@@ -102,7 +102,7 @@ impl ResultDocument {
         };
         let at_load = |(load, packets_per_s): (Option<OfferedLoad>, Option<f64>)| {
             let verdict = match &conclusion {
-                // Its timer delays packets, and nobody knows by how much; or what it costs, its goal does not count.
+                // The delay by its timer is unknown, or its goal does not count what it costs.
                 Conclusion::Use { .. }
                     if conclusion.unmeasured_delay_ns().is_some() || conclusion.holds_for_its_goal_only() =>
                 {

@@ -95,7 +95,7 @@ impl AttachedMode {
         let steers = history.steers();
         // A follower pins workers when they have the connections of one queue, which can be later.
         let pins = history.pins() || steers && history.is_followed();
-        let (accepts_stalls, follows) = (history.accepts_stalls, history.is_followed() && !launched);
+        let (accepts_stalls, follows) = (history.accepts_stalls, history.maintained_by_follower);
         Some(Self { mode: purpose.mode()?, launched, steers, pins, accepts_stalls, follows })
     }
 }

@@ -350,9 +350,8 @@ impl Attachment {
     /// This mode of its programs, for commands.
     #[must_use]
     pub fn with_mode(&self, mode: DeliveryMode, pins: bool) -> AttachedMode {
-        let (launched, steers, accepts_stalls) = (self.is_launched(), self.steers(), self.accepts_stalls());
-        let follows = !launched && self.transaction.history().is_some_and(History::is_followed);
-        AttachedMode { mode, launched, steers, pins, accepts_stalls, follows }
+        let recorded = self.transaction.history().and_then(AttachedMode::recorded);
+        AttachedMode { mode, pins, ..recorded.unwrap_or_default() }
     }
 
     /// Whether an experiment switched the programs in the last pass.

@@ -110,14 +110,15 @@ impl QueueSharers {
         Some(Self { programs, same_mode, launched, in_force })
     }
 
-    /// The command that has to come before an experiment on the programs of this option, and the option for all programs that
-    /// it has to have: it changes each queue for all its users.
+    /// `quell bench` with this option for programs and the sharers of their queues, because an experiment changes each queue
+    /// for all its users: those with the same mode are measured, too, others are detached first.
     #[must_use]
-    pub fn measured_with(&self, programs: &str) -> (String, String) {
-        let joined = |separator| self.programs.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator);
-        match self.same_mode && programs.starts_with("--pid ") {
-            true => (String::new(), format!("{programs},{}", joined(","))),
-            false => (format!("quell detach {} && ", joined(" ")), programs.to_owned()),
+    pub fn bench(sharing: Option<&Self>, programs: &str) -> String {
+        let Some(sharing) = sharing else { return format!("quell bench {programs}") };
+        let joined = |separator| sharing.programs.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator);
+        match sharing.same_mode && programs.starts_with("--pid ") {
+            true => format!("quell bench {programs},{}", joined(",")),
+            false => format!("quell detach {} && quell bench {programs}", joined(" ")),
         }
     }
 

@@ -12,6 +12,7 @@ use quell_linux::{NapiId, Pid};
 
 use super::attached::{Attached, attachments};
 use super::attachment::observe;
+use crate::findings::with_the_same_listeners;
 use crate::snapshot::query::SnapshotQuery;
 use crate::snapshot::{Device, Process, Snapshot, SnapshotScope};
 
@@ -65,14 +66,11 @@ pub fn with_queue_sharers(mut scope: SnapshotScope) -> SnapshotScope {
     let (own, others): (Vec<_>, Vec<_>) = host.processes.iter().partition(|process| scope.pids.contains(&process.pid));
     let napis: BTreeSet<NapiId> = own.into_iter().flat_map(napis_of).collect();
     let shares = |process: &&Process| !napis_of(process).is_disjoint(&napis);
-    let sockets_of = |process: &Process| -> BTreeSet<u64> {
-        process.files.known().into_iter().flat_map(|files| &files.sockets).map(|held| held.inode).collect()
-    };
-    let (sharers, others): (Vec<_>, Vec<_>) = others.into_iter().partition(shares);
+    let sharers: Vec<&Process> = others.into_iter().filter(shares).collect();
     // A parent holds the listening sockets of its workers, and commands name it.
-    let theirs: BTreeSet<u64> = sharers.iter().copied().flat_map(sockets_of).collect();
-    let parents = others.into_iter().filter(|process| !sockets_of(process).is_disjoint(&theirs));
-    scope.pids.extend(sharers.into_iter().chain(parents).map(|process| process.pid));
+    let parents = sharers.iter().flat_map(|sharer| with_the_same_listeners(&query, sharer));
+    let added: BTreeSet<Pid> = sharers.iter().copied().chain(parents).map(|process| process.pid).collect();
+    scope.pids.extend(added);
     scope
 }
 

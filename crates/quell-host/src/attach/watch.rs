@@ -222,14 +222,14 @@ impl EffectWatch {
             ModePayoff::of(request.mode, &judged, fix.as_ref(), lacking)
         };
         let payoff = snapshot.filter(|_| !judged.is_empty()).map(payoff_in).filter(|payoff| self.is_news(payoff));
-        // The newest connections may be newer than the snapshot.
+        // Connections may have come since the snapshot.
         let payoff = payoff.map(|payoff| observe_programs(programs).map_or(payoff, |now| payoff_in(&now)));
         let payoff = payoff.filter(|payoff| self.is_news(payoff));
         payoff.iter().for_each(|payoff| self.record(payoff));
         Ok((changes, payoff))
     }
 
-    /// Whether a verdict whether the mode pays has to be reported.
+    /// Whether this answer has to be reported: it is clear, and differs from the last one.
     fn is_news(&self, payoff: &ModePayoff) -> bool {
         let is_open = payoff.pays.is_unclear() || matches!(payoff.pays, DoesItPay::NearBreakEven);
         !is_open && self.pays != Some(discriminant(&payoff.pays))

@@ -36,7 +36,7 @@ pub enum Fix {
         /// What helps instead, if anything.
         otherwise: Option<CompareCommand>,
     },
-    /// Advice, or a measurement that shows what helps without it.
+    /// Advice, or a comparison of modes that work without it.
     OrCompare { advice: String, compare: CompareCommand },
 }
 
@@ -45,7 +45,7 @@ pub enum Fix {
 pub struct CompareCommand {
     pub(super) server: Pid,
     pub(super) modes: Vec<DeliveryMode>,
-    /// Whether `quell run` started the server: only the slices of a command that is started for them have other modes.
+    /// Whether `quell run` started the server, whose mode ends with that command only.
     pub(super) is_launched: bool,
     /// Attachments of other programs on its queues.
     pub(super) sharing: Option<QueueSharers>,
@@ -54,15 +54,6 @@ pub struct CompareCommand {
 impl CompareCommand {
     fn if_attached(self, attached: &AttachedMode) -> Self {
         Self { is_launched: attached.launched, ..self }
-    }
-
-    /// The command that comes first, and the option for the programs.
-    fn programs(&self) -> (String, String) {
-        let server = format!("--pid {}", self.server);
-        match &self.sharing {
-            Some(sharing) => sharing.measured_with(&server),
-            None => (String::new(), server),
-        }
     }
 }
 
@@ -73,8 +64,8 @@ impl fmt::Display for CompareCommand {
         match self.is_launched || self.sharing.as_ref().is_some_and(|sharing| sharing.launched) {
             true => write!(f, "`quell bench --modes {modes} -- COMMAND`"),
             false => {
-                let (first, programs) = self.programs();
-                write!(f, "`{first}quell bench {programs} --modes {modes}`")
+                let bench = QueueSharers::bench(self.sharing.as_ref(), &format!("--pid {}", self.server));
+                write!(f, "`{bench} --modes {modes}`")
             }
         }
     }

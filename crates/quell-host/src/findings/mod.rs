@@ -51,7 +51,7 @@ pub use sharing::{EPOLL_MIXES_NAPIS, mixes_queues, observed_to_mix, unpolled_que
 pub(crate) use sharing::{UDP_KEEPS_FIRST_QUEUE, UDP_ON_SEVERAL_QUEUES, queue_per_udp_socket};
 pub(crate) use sorting::{
     CONNECTIONS_THAT_SPREAD, can_be_pinned, can_come_to_mix, expected_device, lacking, modes_without_epolls,
-    next_will_mix, receiving_devices,
+    next_will_mix, receiving_devices, with_the_same_listeners,
 };
 pub use sorting::{
     LackingCpus, QueuePerEpoll, STEERED, are_attached, are_placed, are_steered, compare_with, cpus_lacking_for_pollers,

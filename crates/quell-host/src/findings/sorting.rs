@@ -106,7 +106,7 @@ impl QueuePerEpoll {
     }
 
     /// For a program that has no or few connections, each epoll those of one queue, if its next ones will come from several
-    /// queues to one epoll. `are_steered`: connections that can be steered are.
+    /// queues to one epoll. `are_steered`: whether connections are steered where this is possible.
     fn expected(query: &SnapshotQuery<'_>, processes: &[&Process], are_steered: bool) -> Option<Self> {
         let sockets = processes.iter().flat_map(|process| query.sockets_of(process));
         let connections = sockets.filter(|socket| comes_from_queue(socket)).count();
@@ -132,8 +132,8 @@ impl QueuePerEpoll {
 pub(crate) const CONNECTIONS_THAT_SPREAD: usize = 8;
 
 /// What these processes lack so that each of their epolls gets the connections of one queue, if their next connections
-/// will come from several queues to one epoll. Absent if that has happened already. `are_steered`: connections that can be
-/// steered are.
+/// will come from several queues to one epoll. Absent if that has happened already. `are_steered`: whether connections are
+/// steered where this is possible.
 #[must_use]
 pub fn will_mix(now: &Snapshot, programs: &BTreeSet<Pid>, are_steered: bool) -> Option<QueuePerEpoll> {
     next_will_mix(&SnapshotQuery::new(now, None), programs, are_steered)
@@ -314,7 +314,10 @@ pub(super) fn server_of<'a>(query: &SnapshotQuery<'a>, worker: &'a Process) -> &
 }
 
 /// Processes that hold a listening socket of this one, which is among them if it has any.
-fn with_the_same_listeners<'a>(query: &SnapshotQuery<'a>, process: &Process) -> impl Iterator<Item = &'a Process> {
+pub(crate) fn with_the_same_listeners<'a>(
+    query: &SnapshotQuery<'a>,
+    process: &Process,
+) -> impl Iterator<Item = &'a Process> {
     let held_by = |process: &'a Process| process.files.known().into_iter().flat_map(|files| &files.sockets);
     let held = process.files.known().into_iter().flat_map(|files| &files.sockets);
     let sockets = held.filter_map(|held| query.socket(held.inode)).filter(|socket| listens(socket));
@@ -412,7 +415,7 @@ pub fn set_instead(findings: &mut [Finding], program: Pid, better: DeliveryMode)
     }
 }
 
-/// Lets comparisons of these programs have the other ones with attachments on their queues.
+/// Adds the attached programs that share queues with these ones to the commands that compare modes on them.
 pub fn compare_with(findings: &mut [Finding], programs: &BTreeSet<Pid>, sharing: &QueueSharers) {
     for fix in findings.iter_mut().flat_map(|finding| &mut finding.fix) {
         if let Fix::OrCompare { compare, .. } | Fix::Mode { otherwise: Some(compare), .. } = fix

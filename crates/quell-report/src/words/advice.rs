@@ -1,6 +1,7 @@
 //! What a result advises: the conclusion in words, and the next command.
 
 use quell_host::attach::affected_processes::PacketDelay;
+use quell_host::attach::{AttachedMode, ModeCommand};
 use quell_host::findings::time_text;
 use quell_mode::DeliveryMode;
 use quell_result::ResultDocument;
@@ -230,14 +231,14 @@ fn undo_of_worse(attached: DeliveryMode, conclusion: &Conclusion, facts: &Progra
         Conclusion::NotDecidable { mode, worse, .. } => *mode != attached && worse.iter().any(is_it),
         _ => false,
     };
-    let pids = joined(facts.attached_pids());
-    let undo = match &facts.placement {
-        Some(placement) if placement.is_by_attachment() => {
-            format!("quell attach base {pids} {} --follow --take-over --yes", placement.options.join(" "))
-        }
-        _ => format!("quell detach {pids}"),
-    };
-    goes.then_some(undo)
+    let placement = facts.placement.as_ref().filter(|placement| placement.is_by_attachment());
+    goes.then(|| {
+        let (mode, programs) = (Some(DeliveryMode::default()), joined(facts.attached_pids()));
+        let pins = placement.is_some_and(|placement| placement.options.iter().any(|option| option == "--pin"));
+        let steers = placement.is_some();
+        let attached = Some(AttachedMode { mode: attached, ..AttachedMode::default() });
+        ModeCommand { mode, programs, steers, pins, attached }.to_string()
+    })
 }
 
 /// A time as an option takes it.

@@ -17,9 +17,8 @@ use super::{ALL_LOADS, advice, change, changes, quantity, range, search_end, und
 pub fn conclusion(conclusion: &Conclusion, left_alone: &[String]) -> String {
     match conclusion {
         Conclusion::Use { mode, instead_of, saves, costs, undecided, holds_limits, split, without_clients } => {
-            let is_of_search = saves.iter().any(|change| matches!(change.quantity, Quantity::Metric(_)));
             let delay = conclusion.unmeasured_delay_ns().map(time_text);
-            let unmeasured = match (*without_clients, is_of_search, &delay) {
+            let unmeasured = match (*without_clients, conclusion.is_of_search(), &delay) {
                 (false, ..) => "",
                 (true, true, _) => LATENCY_NOT_IN_GOAL,
                 (true, false, None) => LATENCY_UNMEASURED,

@@ -20,7 +20,9 @@ use quell_linux::Pid;
 use quell_result::facts::{PlacementFacts, SteeredFacts};
 
 use super::Unanswered;
+use super::preview::LOOK_AGAIN;
 use crate::experiment::judge::Judges;
+use crate::experiment::server_side::sleep;
 
 /// Time limit for new connections to arrive through the filters, and for workers to wait in epoll.
 const PLACED_WITHIN: Duration = Duration::from_secs(2);
@@ -29,7 +31,6 @@ const JUDGED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Time limit for connections from before the filters to be opened again, if others came through the filters.
 const SORTED_WITHIN: Duration = Duration::from_secs(10);
-const SORTED_LOOKED_EVERY: Duration = Duration::from_millis(250);
 
 /// Placement that is requested, without what an attachment of the programs has placed already.
 pub(super) fn requested(wanted: &Wanted, attached: &MeasuredAttachments) -> Wanted {
@@ -143,12 +144,12 @@ pub(super) fn wait_until_sorted(
 ) -> Result<(), Unanswered> {
     let has_new = facts.steered.iter().any(|steered| steered.new_connections.is_some_and(|count| count > 0));
     let until = Instant::now() + SORTED_WITHIN;
-    while has_new && Instant::now() < until && !stopped() {
+    while has_new && Instant::now() < until {
         let now = look()?;
-        if groups.steerings.iter().all(|steering| unsorted(steering, &now) == 0) {
+        let is_sorted = groups.steerings.iter().all(|steering| unsorted(steering, &now) == 0);
+        if is_sorted || !sleep(LOOK_AGAIN, stopped) {
             break;
         }
-        thread::sleep(SORTED_LOOKED_EVERY);
     }
     Ok(())
 }

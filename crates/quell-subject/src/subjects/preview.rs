@@ -13,8 +13,8 @@ use crate::experiment::judge::{Judges, RunningJudge};
 
 /// Time limit for the first packets of the load to arrive at the programs.
 const TRAFFIC_WITHIN: Duration = Duration::from_secs(10);
-/// Interval between two snapshots while no packets have arrived.
-const LOOK_AGAIN: Duration = Duration::from_millis(300);
+/// Interval between two snapshots while packets or connections are awaited.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(300);
 
 /// Takes a snapshot and plans modes.
 pub(super) type Look<'a> = &'a dyn Fn() -> Result<Preview, Unanswered>;

@@ -25,7 +25,7 @@ pub(super) fn earlier_answers() -> EarlierAnswers {
     stored.sort_by_key(|one| std::cmp::Reverse(one.changed_unix_s()));
     let mut answers = EarlierAnswers::new();
     for (result, document) in stored.iter().take(RESULTS_READ).filter_map(|one| Some((one, one.read().ok()?))) {
-        // What was attached then is not what is attached now.
+        // The attachment of that time may have ended since.
         let advice = words::advice_of(&document).filter(|advice| !advice.undoes);
         let advice = advice.and_then(|advice| Some((advice.text, advice.command?)));
         let Some((processes, of_result)) =

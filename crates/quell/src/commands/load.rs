@@ -73,15 +73,15 @@ pub(crate) fn load(args: &LoadArgs) -> Result<(), Failure> {
     }
 }
 
-/// No request was answered, or each with an error.
+/// Why a run counts no answered request.
 fn without_answer(server: &str, run: &LoadRun) -> String {
     let text = match run.report.errors.server_errors {
         0 => return format!("{server} answered no request during the measured time"),
-        count => format!("{server} answered {} with an error, and none without", counted(count, "request")),
+        count => format!("{server} answered only with errors ({})", counted(count, "request")),
     };
     match &run.spec.workload {
         Workload::Http(HttpGet { path }) => format!(
-            "{text}: the status of {} is none of 200 to 299; what to do: choose a path that the server has (--path)",
+            "{text}: the HTTP status of {} is outside 200 to 299; choose another path (--path)",
             visible::name(path)
         ),
         _ => text,

@@ -93,7 +93,7 @@ fn facts(report: &LoadReport) -> Vec<String> {
 }
 
 fn errors(report: &LoadReport) -> Option<String> {
-    (!report.errors.is_empty()).then(|| format!("errors, with those of the warm-up: {}", report.errors))
+    (!report.errors.is_empty()).then(|| format!("errors, including the warm-up: {}", report.errors))
 }
 
 fn engine(engines: &[EngineUsed]) -> Option<String> {

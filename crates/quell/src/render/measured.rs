@@ -78,7 +78,7 @@ pub(crate) fn before(step: &MeasuredStep, mode: &DeliveryMode, cost: Option<&str
             format!("warning: {cost}{better} was better than {mode}, {}", as_measured(measured))
         }
         NextStep::Attach { mode: better, measured, .. } => {
-            format!("measured: {better} was better, {}, without {mode}", as_measured(measured))
+            format!("measured: {better} was better, {}; that measurement did not compare {mode}", as_measured(measured))
         }
         NextStep::Return { mode: kept, measured, .. } => {
             let cost = cost.map(|cost| format!("{cost}; ")).unwrap_or_default();
@@ -133,7 +133,7 @@ mod tests {
             said(&step(better, true), None).starts_with("warning: suspend200 was better than suspend20, as measured")
         );
         let other = said(&step(better, false), None);
-        assert!(other.starts_with("measured: suspend200") && other.ends_with(", without suspend20"), "{other}");
+        assert!(other.starts_with("measured: suspend200") && other.ends_with("did not compare suspend20"), "{other}");
         assert!(
             said(&step(kept, true), None)
                 .starts_with("measured: no compared mode was better than suspend20, as measured")

@@ -297,11 +297,10 @@ pub(crate) fn unset(mode: &DeliveryMode, figures: &str) -> String {
     )
 }
 
-/// Stalls were accepted, and what was predicted is not known here.
+/// Stalls were accepted; only `quell doctor` examines which one is predicted.
 #[must_use]
 pub(crate) fn accepted(mode: &DeliveryMode, programs: &ProgramArguments) -> (String, Option<String>) {
-    let text =
-        format!("{mode} was set with `--accept-stalls`: see first which stall is predicted, and whether it pays");
+    let text = format!("{mode} was set with `--accept-stalls`: `quell doctor` shows which stall is predicted");
     (text, Some(format!("quell doctor {}", programs.positional)))
 }
 

@@ -88,10 +88,8 @@ impl ProgramArguments {
             || self.attached.is_some_and(|it| it.launched || matches!(it.mode.kind(), ModeKind::SockPoll { .. }));
         match self.attached {
             _ if !needs_start => {
-                let alone = || (String::new(), self.by_option.clone());
-                let (first, programs) =
-                    self.sharing.as_ref().map_or_else(alone, |sharing| sharing.measured_with(&self.by_option));
-                format!("{first}quell bench {programs}{}{placement}{judge}", list(modes))
+                let bench = QueueSharers::bench(self.sharing.as_ref(), &self.by_option);
+                format!("{bench}{}{placement}{judge}", list(modes))
             }
             None => format!("quell bench{}{placement}{judge} -- COMMAND", list(modes)),
             Some(attached) => {
@@ -167,7 +165,7 @@ impl ProgramArguments {
             "a device of the mode, or its network namespace, is gone, and no other queue of the program has the mode";
         let back = "once the program has connections through another device";
         let text = match self.attached.is_some_and(|attached| attached.follows) {
-            true => format!("{gone}: `--follow` sets it {back}; if that does not happen, {undo}"),
+            true => format!("{gone}: `--follow` sets it again {back}; otherwise {undo}"),
             false => format!("{gone}: {undo}, and set it again {back}"),
         };
         (text, detach)

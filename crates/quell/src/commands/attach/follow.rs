@@ -119,7 +119,7 @@ fn keep_up(
                 break;
             }
         }
-        // What the looks for stalls use is no part of a pass: counted with it, each pause would make the next one longer.
+        // The looks for stalls are not part of a pass: otherwise a long pause would make the next one longer.
         let before_ns = clock::process_cpu_ns();
         let flag = interruption.flag();
         let mut observer = |_: usize, _: ChangeStage| match flag.get() {

@@ -144,8 +144,7 @@ fn conclusion(payoff: &ModePayoff, attachment: &Attachment, pins: bool, seen: Op
     let programs =
         programs.judged_by(judge).with_few_packets(seen.and_then(|seen| findings::why_few_packets(seen, &pids)));
     // A failure hides only that others have changed it, which `quell status` says, too.
-    let drifted = attachment.condition().unwrap_or_default().drifted.iter().any(|drift| drift.now.is_some());
-    let payoff = &payoff.clone().drifted(drifted);
+    let payoff = &payoff.clone().drifted(attachment.condition().unwrap_or_default().changed() > 0);
     let (packets_per_s, payoff_seen) = (payoff.packets_per_s, Some(payoff));
     let judged = JudgedMode { attached, is_planned: false, below: None, payoff: payoff_seen, packets_per_s };
     let step = seen.and_then(|seen| measured(seen, &pids, &earlier_answers(), &judged));

@@ -45,7 +45,7 @@ pub(super) fn most_urgent(servers: &[HostServer]) -> Option<&HostServer> {
         NextStep::Measure { .. } if server.waits != ServerWait::Epoll => 7,
         NextStep::Measure { .. } if server.few_packets_per_s.is_some() => 6,
         NextStep::AwaitClients | NextStep::AwaitDatagrams if server.waits != ServerWait::Epoll => 9,
-        // It can be what delays the others.
+        // Its mode can be what delays the other servers.
         NextStep::Check if pays_not(server) => 0,
         NextStep::Fix { .. } | NextStep::FindStall { .. } | NextStep::Return { .. } => 1,
         NextStep::Check if costs(server) => 2,
@@ -325,7 +325,7 @@ fn also(servers: &[HostServer], first: &HostServer) -> String {
             NextStep::Fix { finding } => Some(finding),
             _ => None,
         };
-        // The sentence of a measurement has its figures.
+        // The advice has figures of one measurement.
         let advice = match &server.next {
             NextStep::Decide { advice, .. } => Some(advice.clone()),
             _ => None,
