@@ -63,18 +63,8 @@ pub struct HostServer {
     pub netns: Option<String>,
     /// How it waits for packets.
     pub waits: ServerWait,
-    /// Mode of its attachment; absent if it is not attached.
-    pub attached: Option<DeliveryMode>,
-    /// Whether `quell run` started it with that mode.
-    pub launched: bool,
-    /// Whether that attachment steers its connections.
-    pub steered: bool,
-    /// Whether that attachment pins its workers.
-    pub pinned: bool,
-    /// Whether predicted and observed stalls do not end that attachment.
-    pub accepts_stalls: bool,
-    /// Whether `quell attach --follow` keeps its mode up.
-    pub followed: bool,
+    /// Its attachment; absent if it is not attached.
+    pub attached: Option<AttachedMode>,
     /// Whether its workers can be pinned: a queue of its devices has an interrupt or a kernel thread.
     pub can_pin: bool,
     /// Present setting of its queues and epolls; absent if it differs between them or is unknown.
@@ -353,10 +343,10 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let to_fix = worst.filter(|worst| {
         (!is_gone || worst.id == MISSING_QUEUE_ID) && !payoff.as_ref().is_some_and(|payoff| says_more(worst, payoff))
     });
-    // Packets that bypass the queue can be the reason why few come.
+    // What polls show concerns the other packets only.
     let bypass = about.iter().find(|finding| finding.id == WITHOUT_NAPI_ID && finding.severity >= Severity::Warning);
-    let is_unclear = payoff.as_ref().is_some_and(|payoff| payoff.pays.is_unclear());
-    let to_fix = bypass.filter(|_| is_unclear).or(to_fix);
+    let may_pay = payoff.as_ref().is_some_and(|payoff| !payoff.pays.is_no());
+    let to_fix = bypass.filter(|_| may_pay).or(to_fix);
     let sharing = QueueSharers::of(&pids, &queues, known.owners, |pid| known.origins.get(&pid)?.parent);
     let sharers = sharing.iter().flat_map(|sharing| &sharing.programs);
     // A measurement of a program on the same queues was made without their attachments, too.
@@ -417,12 +407,7 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         place: known.origins.get(&first.pid).and_then(|origin| origin.place.clone()),
         netns: None,
         waits,
-        attached: attached.map(|it| it.mode),
-        launched: attached.is_some_and(|it| it.launched),
-        steered: attached.is_some_and(|it| it.steers),
-        pinned: attached.is_some_and(|it| it.pins),
-        accepts_stalls: attached.is_some_and(|it| it.accepts_stalls),
-        followed: attached.is_some_and(|it| it.follows),
+        attached,
         can_pin: processes.iter().any(|process| can_be_pinned(query, process)),
         present,
         address: address(query, processes),

@@ -140,7 +140,8 @@ impl RequestProtocol {
             answer if answer.starts_with(['+', '-']) => Ok(Self::Redis),
             answer if answer.contains("ERROR") => Ok(Self::Memcached),
             "" => Err(InvalidLoadOption::new(format!(
-                "{address} did not answer a first request within {ANSWERS_WITHIN:?}; name its protocol with --protocol"
+                "{address} did not answer a first request within {ANSWERS_WITHIN:?}: it hangs, or waits for another \
+                 protocol (--protocol)"
             ))),
             _ => Err(InvalidLoadOption::new(format!(
                 "{address} speaks neither HTTP nor memcached's or Redis's protocol; name its protocol with --protocol"

@@ -5,13 +5,13 @@ use std::cmp::Reverse;
 
 use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, SwitchbackAnalysis, WhyUndecided};
 use quell_host::attach::affected_processes::PacketDelay;
-use quell_host::findings::EPOLL_MIXES_NAPIS;
+use quell_host::findings::{EPOLL_MIXES_NAPIS, WITHOUT_NAPI_ID};
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
 use quell_tune::{TuneEnd, TuneMetric};
 
 use crate::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
-use crate::facts::SteeredFacts;
+use crate::facts::{ProblemFacts, SteeredFacts};
 use crate::figures;
 pub use crate::standing::COST_MAX;
 use crate::standing::{AtLoad, Standing, Worth, open_gains};
@@ -493,10 +493,27 @@ impl SubjectFacts {
         }
     }
 
+    /// Problems under some of the modes.
+    #[must_use]
+    pub fn problems(&self) -> &[ProblemFacts] {
+        match self {
+            Self::Programs(programs) => &programs.problems,
+            Self::Command(command) => &command.problems,
+            _ => &[],
+        }
+    }
+
+    /// Adds what was seen of a command while it was measured.
+    pub fn add_problems(&mut self, problems: Vec<ProblemFacts>) {
+        if let Self::Command(command) = self {
+            command.problems = problems;
+        }
+    }
+
     /// ID of a serious finding that a mode causes in the programs.
     pub fn serious_finding(&self, mode: DeliveryMode) -> Option<&str> {
-        let Self::Programs(programs) = self else { return None };
-        programs.problems.iter().find(|problem| problem.modes.contains(&mode)).map(|problem| problem.id.as_str())
+        let causes = |problem: &&ProblemFacts| problem.id != WITHOUT_NAPI_ID && problem.modes.contains(&mode);
+        self.problems().iter().find(causes).map(|problem| problem.id.as_str())
     }
 
     /// Whether the clients sent as fast as the server answered: in a closed loop of Quell's generator, or by a command that

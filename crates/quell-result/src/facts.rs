@@ -193,7 +193,7 @@ pub struct ProgramsFacts {
     /// if connections were steered, and if steering is impossible.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub helpful_placement: Vec<String>,
-    /// Serious problems that `quell doctor` would find under some of the modes.
+    /// Problems that `quell doctor` would find under some of the modes: serious ones, and connections without a queue.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<ProblemFacts>,
 }
@@ -235,10 +235,20 @@ pub struct SteeredFacts {
 }
 
 impl PlacementFacts {
+    #[must_use]
+    pub fn steers(&self) -> bool {
+        self.options.iter().any(|option| option.starts_with("--steer"))
+    }
+
+    #[must_use]
+    pub fn pins(&self) -> bool {
+        self.options.iter().any(|option| option == "--pin")
+    }
+
     /// Whether the filters are those of an attachment.
     #[must_use]
     pub fn is_by_attachment(&self) -> bool {
-        self.steered.is_empty() && self.options.iter().any(|option| option.starts_with("--steer"))
+        self.steered.is_empty() && self.steers()
     }
 }
 
@@ -311,6 +321,9 @@ pub struct CommandFacts {
     /// Options of `quell run` that steered its connections and pinned its workers. Empty without `--steer` and `--pin`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub placement: Vec<String>,
+    /// The same problems as of running programs, seen during the first slice of each mode.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<ProblemFacts>,
 }
 
 impl ProgramsFacts {

@@ -10,7 +10,7 @@ use quell_mode::DeliveryMode;
 use crate::ResultDocument;
 use crate::conclusion::{Conclusion, LoadRange, WhyLonger, is_below};
 use crate::experiment::{ExperimentResult, LoadExperiment, SubjectFacts, median};
-use crate::facts::{ProblemFacts, ProcessFacts, ProgramsFacts};
+use crate::facts::{PlacementFacts, ProblemFacts, ProcessFacts, ProgramsFacts};
 use crate::figures;
 use crate::tune::TuneFile;
 
@@ -55,8 +55,24 @@ impl LoadRange {
 }
 
 impl ResultDocument {
-    /// Running processes that were measured on this kernel, with their names, and the answer for them at each load.
-    /// `name` is that of the result. `advice` is the sentence and the command with which it ends: the answer of a result
+    /// Processes that were measured on this kernel, with their names.
+    #[must_use]
+    pub fn measured_processes(&self) -> Vec<NamedProcess> {
+        let (host, subject) = match self {
+            Self::Experiment(result) => (&result.host, &result.subject),
+            Self::Tune(file) => (&file.host, &file.subject),
+            _ => return Vec::new(),
+        };
+        let process = |process: &ProcessFacts| Some((Pid::from_kernel(process.pid)?, process.name.clone()));
+        match subject {
+            SubjectFacts::Programs(programs) if host.kernel_release == Kernel::running().release => {
+                programs.processes.iter().filter_map(process).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The answer for the measured programs at each load. Empty for other subjects. `name` is that of the result. `advice` is the sentence and the command with which it ends: the answer of a result
     /// that decides nothing, and what another one leaves open. Absent without either. `costs` are those of the mode that it
     /// recommends, in words.
     #[must_use]
@@ -65,16 +81,13 @@ impl ResultDocument {
         name: &str,
         advice: Option<(String, String)>,
         costs: Option<String>,
-    ) -> Option<(Vec<NamedProcess>, Vec<EarlierAnswer>)> {
-        let (host, subject, started_unix_s) = match self {
-            Self::Experiment(result) => (&result.host, &result.subject, result.started_unix_s),
-            Self::Tune(file) => (&file.host, &file.subject, file.started_unix_s),
+    ) -> Option<Vec<EarlierAnswer>> {
+        let (subject, started_unix_s) = match self {
+            Self::Experiment(result) => (&result.subject, result.started_unix_s),
+            Self::Tune(file) => (&file.subject, file.started_unix_s),
             _ => return None,
         };
         let SubjectFacts::Programs(programs) = subject else { return None };
-        if host.kernel_release != Kernel::running().release {
-            return None;
-        }
         let (conclusion, present, compared, worse, loads) = match self {
             Self::Experiment(result) => {
                 let design = &result.experiments.first()?.record.design;
@@ -134,13 +147,11 @@ impl ResultDocument {
                 problem: programs.problems.iter().find(is_relevant).map(|problem| problem.id.clone()),
                 costs: costs.clone().filter(|_| matches!(verdict, EarlierVerdict::Better(_))),
             };
-            let steered = programs.placement.as_ref().is_some_and(|it| !it.steered.is_empty());
+            let steered = programs.placement.as_ref().is_some_and(PlacementFacts::steers);
             let (open, compared, worse) = (open.clone(), compared.clone(), worse.clone());
             Some(EarlierAnswer { measured, verdict, open, reference, compared, worse, steered })
         };
-        let answers: Vec<EarlierAnswer> = loads.into_iter().filter_map(at_load).collect();
-        let process = |process: &ProcessFacts| Some((Pid::from_kernel(process.pid)?, process.name.clone()));
-        Some((programs.processes.iter().filter_map(process).collect(), answers))
+        Some(loads.into_iter().filter_map(at_load).collect())
     }
 
     /// The reference of the result, without attachments.

@@ -11,6 +11,8 @@ use quell_change::target::Targets;
 use quell_linux::Pid;
 use quell_linux::proc::ProcRoot;
 use quell_mode::DeliveryMode;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::error::AttachError;
 use super::owners::queues;
@@ -28,12 +30,15 @@ pub struct Attached {
 }
 
 /// Mode of a program, and how it was applied.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub struct AttachedMode {
     pub mode: DeliveryMode,
     /// Whether `quell run` started the program with it.
     pub launched: bool,
+    /// Whether filters steer its connections.
     pub steers: bool,
+    /// Whether its workers are pinned.
     pub pins: bool,
     /// Whether predicted and observed stalls do not end it.
     pub accepts_stalls: bool,
@@ -69,6 +74,18 @@ impl Attached {
     #[must_use]
     pub fn is_in_progress(&self) -> bool {
         self.is_locked && self.history.persistence == Persistence::WithOwner
+    }
+
+    /// Why another command cannot change `pid`, which is one of its programs.
+    #[must_use]
+    pub fn refuses(&self, pid: Pid) -> AttachError {
+        let purpose = self.purpose().clone();
+        match purpose {
+            Purpose::Attachment { .. } if self.is_in_progress() => {
+                AttachError::BeingAttached { pid, purpose, by: self.owner().pid }
+            }
+            _ => AttachError::AlreadyAttached { pid, purpose },
+        }
     }
 
     /// Whether the owner runs, and is visible here.
@@ -264,7 +281,7 @@ pub fn refuse_what_is_attached(journal: &Journal, targets: &Targets) -> Result<(
     for attached in in_use(journal)? {
         let is_living = |target: &&TargetProgram| targets.living().any(|living| living.is_same_process(target));
         if let Some(target) = attached.history.targets.iter().find(is_living) {
-            return Err(AttachError::AlreadyAttached { pid: target.pid, purpose: attached.history.begin.purpose });
+            return Err(attached.refuses(target.pid));
         }
     }
     Ok(())

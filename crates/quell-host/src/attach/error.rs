@@ -22,6 +22,11 @@ pub enum AttachError {
     #[error("process {pid} is already attached ({purpose}): {}", end_first(*pid, purpose))]
     AlreadyAttached { pid: Pid, purpose: Purpose },
     #[error(
+        "process {pid}: process {by} still makes its attachment ({purpose}): wait until that command says whether the \
+         mode is in effect, or end it"
+    )]
+    BeingAttached { pid: Pid, purpose: Purpose, by: Pid },
+    #[error(
         "process {pid} is attached ({purpose}) together with process {}, whose mode would change too: \
          select all of them, or run `quell detach {pid}` first",
         pids(others)

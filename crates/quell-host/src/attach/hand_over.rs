@@ -50,7 +50,7 @@ pub fn find_earlier(
         let Some(target) = attached.history.targets.iter().find(is_living) else { continue };
         let (pid, purpose) = (target.pid, attached.purpose().clone());
         if !matches!(purpose, Purpose::Attachment { .. }) || attached.is_in_progress() {
-            return Err(AttachError::AlreadyAttached { pid, purpose });
+            return Err(attached.refuses(pid));
         }
         let others = others(&attached, targets)?;
         if !others.is_empty() {

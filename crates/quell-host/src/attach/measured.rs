@@ -27,6 +27,8 @@ pub struct MeasuredAttachments {
     pub mode: Option<DeliveryMode>,
     /// Whether one of them steers connections.
     pub steers: bool,
+    /// Whether one of them pins workers.
+    pub pins: bool,
     /// Their programs.
     pub pids: BTreeSet<Pid>,
 }
@@ -41,7 +43,7 @@ pub fn measured_attachments(journal: &Journal, targets: &Targets) -> Result<Meas
     for attached in in_use(journal)? {
         let history = &attached.history;
         let Some(target) = history.targets.iter().find(|target| is_one_of(targets, target)) else { continue };
-        let refused = || AttachError::AlreadyAttached { pid: target.pid, purpose: attached.purpose().clone() };
+        let refused = || attached.refuses(target.pid);
         let Purpose::Attachment { mode } = *attached.purpose() else { return Err(refused()) };
         if attached.is_in_progress() || polls_sockets(&attached) {
             return Err(refused());
@@ -59,6 +61,7 @@ pub fn measured_attachments(journal: &Journal, targets: &Targets) -> Result<Meas
         }
         measured.mode = Some(mode);
         measured.steers |= history.steers();
+        measured.pins |= history.pins();
         measured.pids.extend(history.targets.iter().map(|target| target.pid));
         measured.journals.push(attached.path);
     }

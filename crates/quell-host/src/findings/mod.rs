@@ -44,7 +44,8 @@ pub use markdown::markdown;
 pub(crate) use missing_queue::link_up;
 pub use missing_queue::{MISSING_QUEUE_ID, add_missing_queues};
 pub use node::Node;
-pub(crate) use polling::{WITHOUT_NAPI_ID, fix_of_bypass};
+pub use polling::WITHOUT_NAPI_ID;
+pub(crate) use polling::fix_of_bypass;
 pub use queues::{see_the_events, strace_of_waits};
 pub use setting::are_owned;
 pub use sharing::{EPOLL_MIXES_NAPIS, mixes_queues, observed_to_mix, unpolled_queues};
@@ -58,7 +59,7 @@ pub use sorting::{
     name_mode, one_queue_if_attached, set_instead, will_mix, workers_can_be_pinned,
 };
 pub(crate) use starved::starved_program;
-pub use stopped::{StoppedServer, check_not_stopped, why_few_packets};
+pub use stopped::{StoppedServer, Unreached, check_not_stopped};
 pub use text::time_text;
 
 pub const SCHEMA: &str = "quell-findings/1";
@@ -315,6 +316,13 @@ impl Finding {
     #[must_use]
     pub fn leaves_queues_unpolled(&self) -> bool {
         self.id == EPOLL_MIXES_NAPIS && self.severity >= Severity::Warning
+    }
+
+    /// Whether a comparison of modes under it means little: it is serious, or no mode has an effect on a good deal of the
+    /// packets.
+    #[must_use]
+    pub fn spoils_comparison(&self) -> bool {
+        self.severity == Severity::Serious || self.id == WITHOUT_NAPI_ID && self.severity == Severity::Warning
     }
 
     /// Whether counters showed how present settings work, which concerns only programs that receive under them.

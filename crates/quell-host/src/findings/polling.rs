@@ -17,9 +17,9 @@ use crate::snapshot::{CpuCounters, Device, Process, Reading, SnapshotNapi, Snaps
 pub(super) const RULES: &[&Rule] = &[&WITHOUT_NAPI, &SMALL_BUDGET, &NO_SUSPENSION_THERE, &LONG_FLUSH, &EMPTY_POLLS];
 
 /// Part of the connections of an epoll from which modes lose a good deal of their effect.
-const PART_WITHOUT_NAPI: usize = 10;
+pub(super) const PART_WITHOUT_NAPI: usize = 10;
 
-pub(crate) const WITHOUT_NAPI_ID: &str = "connections-without-napi";
+pub const WITHOUT_NAPI_ID: &str = "connections-without-napi";
 
 static WITHOUT_NAPI: Rule = Rule {
     id: WITHOUT_NAPI_ID,

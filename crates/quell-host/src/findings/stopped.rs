@@ -1,14 +1,16 @@
-//! Servers that do not run, and other reasons why few packets of a program are counted.
+//! Servers that do not run, and other reasons why a mode reaches few packets of a program.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use quell_linux::Pid;
 use quell_linux::proc::ProcessState;
 use quell_linux::visible::{self, counted};
 
 use super::fix::Fix;
-use super::{Node, Observation, Rule, Severity};
-use crate::snapshot::query::{SnapshotQuery, bypasses_napi};
+use super::polling::PART_WITHOUT_NAPI;
+use super::{Node, Observation, Rule, Severity, WITHOUT_NAPI_ID};
+use crate::snapshot::query::{SnapshotQuery, bypasses_napi, is_connection_to_another_host};
 use crate::snapshot::{Process, Snapshot};
 
 pub(super) const RULES: &[&Rule] = &[&STOPPED];
@@ -64,18 +66,48 @@ pub fn check_not_stopped(now: &Snapshot, programs: &BTreeSet<Pid>) -> Result<(),
     }
 }
 
-/// Why few packets of these programs are counted: one is stopped, or has connections whose packets pass no queue. Absent
-/// without such a reason.
-#[must_use]
-pub fn why_few_packets(now: &Snapshot, programs: &BTreeSet<Pid>) -> Option<String> {
-    let query = SnapshotQuery::new(now, None);
-    let theirs = || now.processes.iter().filter(|process| programs.contains(&process.pid));
-    if let Err(StoppedServer { name, pid }) = check_not_stopped(now, programs) {
-        return Some(format!("{name} {pid} is stopped"));
+/// Why a mode reaches few packets of some programs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unreached {
+    /// A server is stopped.
+    Stopped { name: String, pid: Pid },
+    /// The packets of some connections to other hosts pass no queue.
+    WithoutQueue { connections: usize, of: usize },
+}
+
+impl Unreached {
+    /// Absent without such a reason.
+    #[must_use]
+    pub fn of(now: &Snapshot, programs: &BTreeSet<Pid>) -> Option<Self> {
+        if let Err(StoppedServer { name, pid }) = check_not_stopped(now, programs) {
+            return Some(Self::Stopped { name, pid });
+        }
+        let connections = || now.sockets_of(programs).filter(|socket| is_connection_to_another_host(socket));
+        match connections().filter(|socket| bypasses_napi(socket)).count() {
+            0 => None,
+            without => Some(Self::WithoutQueue { connections: without, of: connections().count() }),
+        }
     }
-    let bypassing = theirs().flat_map(|process| query.sockets_of(process)).filter(|socket| bypasses_napi(socket));
-    match bypassing.map(|socket| socket.inode).collect::<BTreeSet<u64>>().len() {
-        0 => None,
-        count => Some(format!("{} receive without a queue, where no mode has an effect", counted(count, "connection"))),
+
+    /// Whether it is so much that another judgement of the mode means little.
+    #[must_use]
+    pub fn is_much(&self) -> bool {
+        match self {
+            Self::Stopped { .. } => true,
+            Self::WithoutQueue { connections, of } => connections * PART_WITHOUT_NAPI >= *of,
+        }
+    }
+}
+
+impl fmt::Display for Unreached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stopped { name, pid } => write!(f, "{} {pid} is stopped", visible::name(name)),
+            Self::WithoutQueue { connections, of } => write!(
+                f,
+                "{connections} of {} receive without a queue ({WITHOUT_NAPI_ID}), where no mode has an effect",
+                counted(*of, "connection")
+            ),
+        }
     }
 }

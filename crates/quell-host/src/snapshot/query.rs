@@ -487,7 +487,7 @@ impl<'a> EpollContext<'a> {
 
 /// Whether the connection is established and not over loopback. An established connection has received packets;
 /// loopback has no NAPI instance.
-fn is_connection_to_another_host(socket: &SnapshotSocket) -> bool {
+pub(crate) fn is_connection_to_another_host(socket: &SnapshotSocket) -> bool {
     socket.protocol == Protocol::Tcp
         && socket.state == SocketState::Established
         && socket.remote.is_some()

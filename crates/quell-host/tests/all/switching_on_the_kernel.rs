@@ -351,7 +351,7 @@ fn an_experiment_is_refused_beside_another_one_and_below_an_attachment_that_has_
     let both = Selection::Processes(vec![server.child.pid(), Pid::of_this_process()]);
     let mut attachment = Attachment::begin(&journal, Targets::find(both).unwrap(), request, &mut no_keeper).unwrap();
     let refused = begin().unwrap_err();
-    assert!(matches!(refused, SwitchError::Attach(AttachError::AlreadyAttached { .. })), "still being made: {refused}");
+    assert!(matches!(refused, SwitchError::Attach(AttachError::BeingAttached { .. })), "{refused}");
     attachment.hold().unwrap();
     let refused = begin().unwrap_err();
     assert!(matches!(refused, SwitchError::Attach(AttachError::AttachedWithOthers { .. })), "{refused}");

@@ -30,8 +30,8 @@ pub(crate) fn machine(host: &HostFacts, subject: &SubjectFacts) -> Markup {
     let mut remarks = Vec::new();
     if let SubjectFacts::Programs(programs) = subject {
         remarks = words::placement(programs.placement.as_ref());
-        remarks.extend(words::problems(&programs.problems));
     }
+    remarks.extend(words::problems(subject.problems()));
     facts.iter_mut().for_each(|(_, value)| *value = shown_long(value));
     html! {
         (parts::facts(&facts))

@@ -1,8 +1,8 @@
 //! What a result advises: the conclusion in words, and the next command.
 
 use quell_host::attach::affected_processes::PacketDelay;
-use quell_host::attach::{AttachedMode, ModeCommand};
-use quell_host::findings::time_text;
+use quell_host::findings::{WITHOUT_NAPI_ID, time_text};
+use quell_linux::visible;
 use quell_mode::DeliveryMode;
 use quell_result::ResultDocument;
 use quell_result::conclusion::{Conclusion, Quantity, QuantityChange, WhyKeep, WhyLonger, WorseMode};
@@ -109,7 +109,7 @@ fn unlimited(costs: &[QuantityChange], goal: &TuneGoal) -> String {
         return String::new();
     }
     let limits: String = names.iter().map(|name| format!("{name}<=1.1x, ")).collect();
-    format!("; the goal does not limit {}: --goal \"{limits}{goal}\" does", names.join(" and "))
+    format!(" (the goal does not limit {}; --goal \"{limits}{goal}\" does)", names.join(" and "))
 }
 
 /// Said of a recommended mode if the clients had no rate.
@@ -128,7 +128,13 @@ fn of(
         && let Some(attached) = facts.attached
     {
         if let Some(undo) = undo_of_worse(attached, conclusion, facts) {
-            let text = format!("undo {attached}, and {}", words::conclusion(conclusion, left_alone));
+            let placement = facts.placement.as_ref().filter(|placement| placement.is_by_attachment());
+            let placed = match placement.map(PlacementFacts::pins) {
+                Some(true) => " with its filters and pins",
+                Some(false) => " with its filters",
+                None => "",
+            };
+            let text = format!("undo {attached}{placed}, and {}", words::conclusion(conclusion, left_alone));
             return Advice { undoes: true, ..advice(&text, Some(&undo)) };
         }
         if let Conclusion::NotDecidable { mode, .. } = &mut shown {
@@ -143,6 +149,13 @@ fn of(
     }
     if matches!(conclusion, Conclusion::Use { .. }) && subject.has_command_in_closed_loop() {
         said.push_str(AT_MAXIMUM);
+    }
+    if let Some(problem) = subject.problems().iter().find(|problem| problem.id == WITHOUT_NAPI_ID) {
+        let observed = visible::name(&problem.observed);
+        said.push_str(&format!(
+            "; {observed}, where no mode has an effect: fix this first (`quell doctor --explain {WITHOUT_NAPI_ID}`), then \
+             measure again"
+        ));
     }
     match (conclusion, subject) {
         (Conclusion::Use { .. }, SubjectFacts::Programs(_) | SubjectFacts::Command(_))
@@ -223,7 +236,7 @@ fn detach_first(facts: &ProgramsFacts) -> String {
 }
 
 /// Command that undoes the attached mode, if the conclusion keeps another one and has not left the attached one open. Its
-/// placement stays: everything was measured with it.
+/// placement is undone with it: whether this helps without the mode was not measured.
 fn undo_of_worse(attached: DeliveryMode, conclusion: &Conclusion, facts: &ProgramsFacts) -> Option<String> {
     let is_it = |one: &WorseMode| one.mode == PRESENT || one.mode == attached.to_string();
     let goes = match conclusion {
@@ -231,14 +244,7 @@ fn undo_of_worse(attached: DeliveryMode, conclusion: &Conclusion, facts: &Progra
         Conclusion::NotDecidable { mode, worse, .. } => *mode != attached && worse.iter().any(is_it),
         _ => false,
     };
-    let placement = facts.placement.as_ref().filter(|placement| placement.is_by_attachment());
-    goes.then(|| {
-        let (mode, programs) = (Some(DeliveryMode::default()), joined(facts.attached_pids()));
-        let pins = placement.is_some_and(|placement| placement.options.iter().any(|option| option == "--pin"));
-        let steers = placement.is_some();
-        let attached = Some(AttachedMode { mode: attached, ..AttachedMode::default() });
-        ModeCommand { mode, programs, steers, pins, attached }.to_string()
-    })
+    goes.then(|| format!("quell detach {}", joined(facts.attached_pids())))
 }
 
 /// A time as an option takes it.
@@ -316,8 +322,9 @@ mod tests {
         assert_eq!(undo, "quell detach 7");
         let options = vec!["--steer".to_owned()];
         let placement = Some(PlacementFacts { options, ..PlacementFacts::default() });
-        let (_, undo) = said(&kept(), &ProgramsFacts { placement, ..facts.clone() });
-        assert_eq!(undo, "quell attach base 7 9 --steer --follow --take-over --yes");
+        let (text, undo) = said(&kept(), &ProgramsFacts { placement, ..facts.clone() });
+        assert!(text.starts_with("undo suspend200 with its filters, and keep base"), "{text}");
+        assert_eq!(undo, "quell detach 7 9");
         assert!(said(&undecided(&["defer20"]), &facts).0.starts_with("keep suspend200: not decidable"));
         let (text, undo) = said(&undecided(&[PRESENT]), &facts);
         assert!(text.starts_with("undo suspend200, and keep base: not") && undo == "quell detach 7 9", "{text}");
@@ -358,11 +365,11 @@ mod tests {
         let costs = [change(p99, 15.0), change(TuneMetric::Cpu, 3.06), change(TuneMetric::Requests, 0.9)];
         assert_eq!(
             unlimited(&costs, &goal("lowest p50")),
-            "; the goal does not limit p99 and cpu: --goal \"p99<=1.1x, cpu<=1.1x, least p50\" does"
+            " (the goal does not limit p99 and cpu; --goal \"p99<=1.1x, cpu<=1.1x, least p50\" does)"
         );
         assert_eq!(unlimited(&costs[2..], &goal("lowest p50")), "");
         let of_p99 = unlimited(&costs, &goal("cpu<=20x, lowest p50"));
-        assert!(of_p99.starts_with("; the goal does not limit p99: --goal \"p99<=1.1x, cpu<=20x"), "{of_p99}");
+        assert!(of_p99.starts_with(" (the goal does not limit p99; --goal \"p99<=1.1x, cpu<=20x"), "{of_p99}");
     }
 
     #[test]

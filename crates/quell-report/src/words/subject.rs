@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use quell_cli::number;
+use quell_host::findings::WITHOUT_NAPI_ID;
 use quell_linux::visible::{self, counted};
 use quell_mode::DeliveryMode;
 use quell_result::experiment::SubjectFacts;
@@ -210,7 +211,8 @@ pub fn placement(placement: Option<&PlacementFacts>) -> Vec<String> {
         said.push(text);
     }
     if placement.is_by_attachment() {
-        said.push("the attachment of the programs steers their connections, under every mode".to_owned());
+        let pins = if placement.pins() { ", and pins their workers" } else { "" };
+        said.push(format!("the attachment of the programs steers their connections{pins}, under every mode"));
     }
     if placement.pinned > 0 {
         said.push(format!("pinned to the CPUs of their queues: {}", counted(placement.pinned, "thread")));
@@ -221,7 +223,7 @@ pub fn placement(placement: Option<&PlacementFacts>) -> Vec<String> {
     said
 }
 
-/// Serious findings: one paragraph for all objects with the same problem under the same modes.
+/// Problems: one paragraph for all objects with the same problem under the same modes.
 #[must_use]
 pub fn problems(problems: &[ProblemFacts]) -> Vec<String> {
     let mut kinds: Vec<(&ProblemFacts, Vec<&str>)> = Vec::new();
@@ -233,7 +235,8 @@ pub fn problems(problems: &[ProblemFacts]) -> Vec<String> {
     }
     let paragraph = |(first, observed): &(&ProblemFacts, Vec<&str>)| {
         let modes: Vec<String> = first.modes.iter().map(ToString::to_string).collect();
-        let text = format!("serious under {}: {}: {}", modes.join(", "), first.id, observed.join("; "));
+        let severity = if first.id == WITHOUT_NAPI_ID { "warning" } else { "serious" };
+        let text = format!("{severity} under {}: {}: {}", modes.join(", "), first.id, observed.join("; "));
         visible::name(&text).into_owned()
     };
     kinds.iter().map(paragraph).collect()

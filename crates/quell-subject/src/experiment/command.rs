@@ -2,18 +2,20 @@
 //! cannot be set on a running program can be measured, for example busy polling of sockets.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use quell_experiment::{ExperimentSubject, SetFailure, SliceObservation};
 use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge};
 use quell_host::attach::no_poll::no_poll_cause;
 use quell_host::attach::{Selection, TargetError, Targets, observe};
+use quell_host::findings::{Finding, examine};
 use quell_host::snapshot::{Snapshot, SnapshotScope, SocketState, TakeError, napis_of_files, take};
 use quell_linux::proc::ProcRoot;
 use quell_linux::{CpuList, NapiId, Pid};
 use quell_load::{Generator, LoadError, LoadSpec, OfferedLoad, RunningLoad};
-use quell_mode::DeliveryMode;
-use quell_result::facts::OtherProgramFacts;
+use quell_mode::{DeliveryMode, ModeKind};
+use quell_result::facts::{OtherProgramFacts, ProblemFacts};
 use quell_sampler::QueueSample;
 
 use super::judge::{JudgeError, JudgeOutcome, Judges};
@@ -186,6 +188,10 @@ pub struct StartedCommand<'a> {
     without_effect: BTreeMap<String, String>,
     /// Whether modes were in effect on the queues of the lab.
     effects: BTreeMap<String, ModeVerdict>,
+    /// Problems under some of the modes.
+    problems: Vec<ProblemFacts>,
+    /// Modes under which its connections were seen.
+    examined: BTreeSet<String>,
     running: Option<Running>,
     /// What the judges printed in the most recent slice.
     printed: JudgeOutcome,
@@ -214,6 +220,8 @@ impl<'a> StartedCommand<'a> {
             stopped,
             without_effect: BTreeMap::new(),
             effects: BTreeMap::new(),
+            problems: Vec::new(),
+            examined: BTreeSet::new(),
             running: None,
             printed: JudgeOutcome::default(),
             slice_began: Instant::now(),
@@ -240,6 +248,24 @@ impl<'a> StartedCommand<'a> {
     /// Whether modes were in effect, judged by who polled their queues. Empty outside of a lab.
     pub(crate) fn take_effects(&mut self) -> BTreeMap<String, ModeVerdict> {
         std::mem::take(&mut self.effects)
+    }
+
+    /// Problems that its connections had under some of the modes, by the rules of `quell doctor`.
+    pub(crate) fn take_problems(&mut self) -> Vec<ProblemFacts> {
+        std::mem::take(&mut self.problems)
+    }
+
+    /// Adds what its connections showed under a mode. Each start has other processes, so that the text has none.
+    fn add_problems(&mut self, mode: DeliveryMode, findings: Option<Vec<Finding>>) {
+        let Some(findings) = findings else { return };
+        self.examined.insert(mode.to_string());
+        for Finding { id, observed, .. } in findings {
+            match self.problems.iter_mut().find(|known| known.id == id) {
+                Some(known) if known.modes.contains(&mode) => {}
+                Some(known) => known.modes.push(mode),
+                None => self.problems.push(ProblemFacts { id: id.to_owned(), observed, modes: vec![mode] }),
+            }
+        }
     }
 
     /// Measures one slice under the first mode without recording it. Returns the judges' outcome and the total time of
@@ -343,6 +369,30 @@ fn napis(snapshot: &Snapshot, pids: &BTreeSet<Pid>) -> BTreeSet<NapiId> {
         .collect()
 }
 
+/// Findings about the epolls of the processes `pids` that spoil a comparison. `None` without a connection.
+fn problems(snapshot: &Snapshot, pids: &BTreeSet<Pid>) -> Option<Vec<Finding>> {
+    let mut connections = snapshot.sockets_of(pids).filter(|socket| socket.state == SocketState::Established);
+    connections.next()?;
+    let mut findings = examine(snapshot, None).findings;
+    findings.retain(|finding| finding.spoils_comparison() && finding.has_epoll_of(pids));
+    Some(findings)
+}
+
+/// Runs something, and examines the processes `pids` after some time, because clients can connect for its duration only.
+fn examine_meanwhile<T>(pids: &BTreeSet<Pid>, after: Duration, run: impl FnOnce() -> T) -> (T, Option<Vec<Finding>>) {
+    let scope = SnapshotScope { pids: pids.iter().copied().collect(), ..SnapshotScope::default() };
+    let look = || {
+        thread::park_timeout(after);
+        problems(&take(&scope).ok()?.0, pids)
+    };
+    thread::scope(|threads| {
+        let looking = threads.spawn(look);
+        let done = run();
+        looking.thread().unpark();
+        (done, looking.join().unwrap_or_default())
+    })
+}
+
 /// Whether a mode was in effect during a slice on all of these queues. `None` without a queue.
 fn in_effect(
     mode: &DeliveryMode,
@@ -391,11 +441,15 @@ impl ExperimentSubject for StartedCommand<'_> {
         // NAPI threads exist only under some modes, whose CPU time would otherwise be another quantity.
         let watched = Watched { server_napi: Vec::new(), ..server_side::watched(&snapshot, &pids, &napis) };
         self.server_cpus.clone_from(&watched.server_cpus);
+        let mode = running.mode;
+        let is_unknown = mode.kind() != ModeKind::Base && !self.examined.contains(&mode.to_string());
+        let found;
         let observed = match &mut self.client {
             Some(client) => {
                 // The launcher only supervises the command.
                 let server = watched.server.iter().copied().filter(|pid| *pid != running.launcher).collect();
                 let watched = Watched { server, ..watched };
+                found = problems(&snapshot, &pids).filter(|_| is_unknown);
                 let observed = client.observe(watched, napis, slice_ms, self.stopped)?;
                 observed.map(|(observed, queues)| {
                     let verdict = in_effect(&running.mode, slice_ms, &queues, &snapshot, &pids);
@@ -405,17 +459,19 @@ impl ExperimentSubject for StartedCommand<'_> {
                     (observed, JudgeOutcome::default())
                 })
             }
-            None => server_side::observe(
-                &watched,
-                &mut Instruments::new(napis, &watched.server_cpus),
-                &self.judges,
-                slice_ms,
-                self.stopped,
-            )?,
+            None => {
+                let mut instruments = Instruments::new(napis, &watched.server_cpus);
+                let mut run = || server_side::observe(&watched, &mut instruments, &self.judges, slice_ms, self.stopped);
+                let half = Duration::from_millis(u64::from(slice_ms) / 2);
+                let (observed, seen) = if is_unknown { examine_meanwhile(&pids, half, run) } else { (run(), None) };
+                found = seen;
+                observed?
+            }
         };
+        self.add_problems(mode, found);
         self.runner.check_running()?;
-        if let Some(why) = self.runner.why_without_effect(&running.mode, &observe()?, &pids) {
-            self.without_effect.insert(running.mode.to_string(), why);
+        if let Some(why) = self.runner.why_without_effect(&mode, &observe()?, &pids) {
+            self.without_effect.insert(mode.to_string(), why);
         }
         let spent_ms = self.spent_ms();
         // The analysis after this slice takes time of the next one.

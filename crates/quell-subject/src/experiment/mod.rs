@@ -223,12 +223,14 @@ pub fn run_command(
         beside: words_of(request.judges.beside.as_ref()),
         client: generator,
         placement: request.placement.clone(),
+        problems: Vec::new(),
     };
     let mut result = ExperimentResult::begin(SubjectFacts::Command(facts))?;
     let rate_per_s = load.and_then(|load| load.rate_per_s(f64::NAN));
     let mut watch = |experiment: &_, stage: SliceStage<'_>| report_slice(follow, None, experiment, stage);
     let experiment = compare(&mut subject, design, (load, rate_per_s), &mut watch, stopped)?;
     let (other_programs, effects) = (subject.other_programs(), subject.take_effects());
+    result.subject.add_problems(subject.take_problems());
     result.experiments.push(LoadExperiment { other_programs, effects, ..experiment });
     Ok(result)
 }

@@ -57,6 +57,7 @@ impl CommandSpec {
             beside: words(&self.judges.beside),
             client: None,
             placement: self.placement.options(),
+            problems: Vec::new(),
         }
     }
 }
@@ -131,7 +132,9 @@ fn search_on_command(
         let reason = "nothing has sent requests to the command: name a load with --load or --latency".to_owned();
         result.end = TuneEnd::SubjectFailed { reason };
     }
-    Ok(TuneFile { other_programs: started.other_programs(), ..TuneFile::of(begun, result, Vec::new()) })
+    let mut file = TuneFile { other_programs: started.other_programs(), ..TuneFile::of(begun, result, Vec::new()) };
+    file.subject.add_problems(started.take_problems());
+    Ok(file)
 }
 
 /// Network namespace and CPUs of a server.

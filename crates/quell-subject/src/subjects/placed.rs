@@ -34,7 +34,7 @@ const SORTED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Placement that is requested, without what an attachment of the programs has placed already.
 pub(super) fn requested(wanted: &Wanted, attached: &MeasuredAttachments) -> Wanted {
-    Wanted { steer: wanted.steer.clone().filter(|_| !attached.steers), pin: wanted.pin }
+    Wanted { steer: wanted.steer.clone().filter(|_| !attached.steers), pin: wanted.pin && !attached.pins }
 }
 
 /// Decides the filters, and marks the sockets that have or would get one in the snapshot.
@@ -65,7 +65,7 @@ fn queues_of_sockets(groups: &Groups) -> BTreeMap<u64, u32> {
 }
 
 /// Describes the placement before it is made; `snapshot` has the connections from before, if there are any. `None` if none
-/// is requested, and no attachment steers.
+/// is requested, and no attachment has one.
 pub(super) fn planned(
     (wanted, attached): (&Wanted, &MeasuredAttachments),
     groups: &Groups,
@@ -85,6 +85,9 @@ pub(super) fn planned(
     let mut options = wanted.options();
     if attached.steers && wanted.steer.is_none() {
         options.insert(0, "--steer".to_owned());
+    }
+    if attached.pins && !wanted.pin {
+        options.push("--pin".to_owned());
     }
     let steered = groups.steerings.iter().map(steered).collect();
     (!options.is_empty()).then(|| PlacementFacts { options, steered, ..PlacementFacts::default() })

@@ -12,7 +12,7 @@ use quell_host::attach::placement::{Groups, Wanted, decide, mark_attached_filter
 use quell_host::attach::plan::AttachObstacle;
 use quell_host::attach::{AttachPlan, Targets, observe_programs};
 use quell_host::behavior;
-use quell_host::findings::{EPOLL_MIXES_NAPIS, Finding, Severity, are_steered, check_not_stopped};
+use quell_host::findings::{EPOLL_MIXES_NAPIS, Finding, are_steered, check_not_stopped};
 use quell_host::snapshot::Snapshot;
 use quell_host::steer::{SteerRequest, can_pin};
 use quell_host::switching::{BegunSwitching, SwitchError, SwitchPlan, refuse_queues_of_others};
@@ -473,7 +473,7 @@ impl Measurement<'_> {
         }
     }
 
-    /// Serious findings under these modes.
+    /// Findings under these modes that spoil their comparison.
     fn serious<'b>(
         &self,
         planned: impl Iterator<Item = (&'b DeliveryMode, &'b AttachPlan)>,
@@ -496,7 +496,7 @@ impl Measurement<'_> {
             } else if self.attached.steers {
                 are_steered(&mut findings, &self.attached.pids);
             }
-            findings.retain(|finding| finding.severity == Severity::Serious);
+            findings.retain(Finding::spoils_comparison);
             let mode = *mode;
             findings.into_iter().map(move |finding| (mode, finding))
         };

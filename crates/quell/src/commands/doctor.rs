@@ -171,12 +171,10 @@ impl Diagnosis {
         let programs: BTreeSet<Pid> = scope.pids.iter().copied().collect();
         let scope = with_queue_sharers(scope);
         let is_examined = |pid: &Pid| programs.is_empty() || programs.contains(pid);
-        // Results are read while the host is observed.
-        let reading = thread::spawn(earlier_answers);
         let observing = format!("observing this host for {}", counted(seconds, "second"));
-        let (examined, measured) = Progress::during_seconds(&observing, json, || {
-            (take(&scope, seconds, is_examined), reading.join().unwrap_or_default())
-        });
+        // One after the other: with two CPUs, a server would find both taken.
+        let (measured, examined) =
+            Progress::during_seconds(&observing, json, || (earlier_answers(), take(&scope, seconds, is_examined)));
         let (examined, journal) = (examined?, journal());
         let owners = in_use(&journal).unwrap_or_default();
         let below = settings_below(&journal, &owners, &examined.now);

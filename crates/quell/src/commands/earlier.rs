@@ -7,8 +7,9 @@ use quell_host::attach::measured::settings_below;
 use quell_host::attach::owners::{CoveredOwner, covered_by};
 use quell_host::attach::{Attached, AttachedMode, Targets};
 use quell_host::findings::workers_can_be_pinned;
-use quell_host::servers::{EarlierAnswers, JudgedMode, MeasuredStep, NextStep, measured_step};
+use quell_host::servers::{EarlierAnswers, JudgedMode, MeasuredStep, NamedProcess, NextStep, measured_step};
 use quell_host::snapshot::Snapshot;
+use quell_linux::proc::ProcRoot;
 use quell_linux::{NapiId, Pid};
 use quell_mode::{DeliveryMode, PartialNapiSettings};
 use quell_report::words;
@@ -25,19 +26,26 @@ pub(super) fn earlier_answers() -> EarlierAnswers {
     stored.sort_by_key(|one| std::cmp::Reverse(one.changed_unix_s()));
     let mut answers = EarlierAnswers::new();
     for (result, document) in stored.iter().take(RESULTS_READ).filter_map(|one| Some((one, one.read().ok()?))) {
+        let mut processes = document.measured_processes();
+        processes.retain(runs);
+        // The analysis takes much longer than the reading.
+        if processes.is_empty() {
+            continue;
+        }
         // The attachment of that time may have ended since.
         let advice = words::advice_of(&document).filter(|advice| !advice.undoes);
         let advice = advice.and_then(|advice| Some((advice.text, advice.command?)));
-        let Some((processes, of_result)) =
-            document.answers_for_programs(&result.id, advice, words::costs_of_answer(&document))
-        else {
-            continue;
-        };
+        let of_result = document.answers_for_programs(&result.id, advice, words::costs_of_answer(&document));
         for process in processes {
-            answers.entry(process).or_default().extend(of_result.iter().cloned());
+            answers.entry(process).or_default().extend(of_result.iter().flatten().cloned());
         }
     }
     answers
+}
+
+/// Whether the process runs, or another one with its PID and name.
+fn runs((pid, name): &NamedProcess) -> bool {
+    ProcRoot::default().process(*pid).stat().is_ok_and(|stat| String::from_utf8_lossy(&stat.comm) == *name)
 }
 
 /// What they say about a mode of these programs. Attachments are those in force.

@@ -129,8 +129,11 @@ pub(super) fn subject(subject: &SubjectFacts, host: &HostFacts) -> String {
         }
         _ => said.into_iter().chain([words::host(host)]).collect::<Vec<_>>(),
     };
-    let SubjectFacts::Programs(programs) = subject else { return lines.join("\n") + "\n" };
-    lines.join("\n") + "\n" + &placement(programs.placement.as_ref()) + &problems(&programs.problems)
+    let placed = match subject {
+        SubjectFacts::Programs(programs) => placement(programs.placement.as_ref()),
+        _ => String::new(),
+    };
+    lines.join("\n") + "\n" + &placed + &problems(subject.problems())
 }
 
 /// Steered connections and pinned workers, before or after they were placed.
@@ -139,7 +142,7 @@ pub(crate) fn placement(placement: Option<&PlacementFacts>) -> String {
     words::placement(placement).iter().map(|text| wrapped(text) + "\n").collect()
 }
 
-/// Serious findings: one paragraph for all objects with the same problem under the same modes.
+/// One paragraph for all objects with the same problem under the same modes.
 #[must_use]
 pub(crate) fn problems(problems: &[ProblemFacts]) -> String {
     words::problems(problems).iter().map(|text| wrapped(text) + "\n").collect()

@@ -92,8 +92,13 @@ fn facts(report: &LoadReport) -> Vec<String> {
     lines
 }
 
+/// Answers per lost connection below which the server seems to close connections itself.
+const ANSWERS_PER_CLOSED: u64 = 100;
+
 fn errors(report: &LoadReport) -> Option<String> {
-    (!report.errors.is_empty()).then(|| format!("errors, including the warm-up: {}", report.errors))
+    let closes = report.errors.connections_lost * ANSWERS_PER_CLOSED > report.answered_in_window;
+    let keep = if closes { "; a server that closes connections gets few requests: let it keep them alive" } else { "" };
+    (!report.errors.is_empty()).then(|| format!("errors, including the warm-up: {}{keep}", report.errors))
 }
 
 fn engine(engines: &[EngineUsed]) -> Option<String> {

@@ -1,5 +1,6 @@
 //! What a stored measurement says about a mode of programs: the same in every output.
 
+use quell_host::attach::AttachedMode;
 use quell_host::servers::{EarlierMeasurement, MeasuredStep, NextStep, OwnLoad};
 use quell_linux::visible;
 use quell_mode::DeliveryMode;
@@ -54,8 +55,9 @@ pub(super) fn advice(
             let text = format!("use {better} instead of {mode}{figures}: it was better, {}", as_measured(measured));
             (text + &reconnect, programs.replace_by(&step.next, step.can_pin))
         }
-        NextStep::Return { mode: kept, measured, .. } => {
-            let why = format!("{mode} was not better, {}", as_measured(measured));
+        NextStep::Return { mode: kept, measured, beneath } => {
+            let placed = placement_ends(*beneath, programs.attached);
+            let why = format!("{mode} was not better, {}{placed}", as_measured(measured));
             (format!("use {kept} instead of {mode}{figures}: {why}"), programs.replace_by(&step.next, step.can_pin))
         }
         NextStep::Decide { measured, advice, command } => (
@@ -65,6 +67,14 @@ pub(super) fn advice(
         _ => return None,
     };
     Some((text, command))
+}
+
+/// What else ends with an attachment that `is_undone`.
+pub(super) fn placement_ends(is_undone: bool, attached: Option<AttachedMode>) -> &'static str {
+    match is_undone && attached.is_some_and(|attached| attached.steers) {
+        true => "; its filters and pins end with it",
+        false => "",
+    }
 }
 
 /// The line about a mode that is about to be set. `cost` is that of the measurement. Absent if it does not decide it.
@@ -91,7 +101,6 @@ pub(crate) fn before(step: &MeasuredStep, mode: &DeliveryMode, cost: Option<&str
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quell_host::attach::AttachedMode;
     use quell_linux::Pid;
 
     fn step(next: impl Fn(EarlierMeasurement) -> NextStep, was_compared: bool) -> MeasuredStep {
@@ -153,6 +162,11 @@ mod tests {
         );
         assert_eq!(command, None);
         assert_eq!(said(step(returned, true)).1.as_deref(), Some("quell detach 812"));
+        let placed = AttachedMode { steers: true, pins: true, ..attached };
+        let (text, command) = advice(&step(returned, true), &placed.mode, &programs.clone().attached(Some(placed)), "")
+            .unwrap_or_else(|| panic!("none"));
+        assert!(text.ends_with("its filters and pins end with it"), "{text}");
+        assert_eq!(command.as_deref(), Some("quell detach 812"), "as before the attachment");
         let (text, command) = said(step(better, true));
         assert!(text.contains("use suspend200 instead of suspend20") && text.contains("restart the clients"), "{text}");
         assert_eq!(command.as_deref(), Some("quell attach suspend200 812 --steer --pin --follow --take-over --yes"));

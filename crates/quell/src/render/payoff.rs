@@ -92,8 +92,8 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
         );
         return (text, detach);
     }
-    if let Some(why) = programs.why_few_packets.as_ref().filter(|_| pays.is_unclear()) {
-        let text = format!("{mode} cannot be judged{figures}: {}", visible::name(why));
+    if let Some(why) = programs.unreached.as_ref().filter(|why| pays.is_unclear() || why.is_much() && !pays.is_no()) {
+        let text = format!("{mode} cannot be judged{figures}: {why}");
         return (text, Some(format!("quell doctor {}", programs.positional)));
     }
     let measured = programs.measured.as_ref().and_then(|step| measured::advice(step, mode, programs, &figures));
@@ -338,6 +338,7 @@ fn unpolled(payoff: &ModePayoff, fix: &str) -> String {
 mod tests {
     use super::*;
     use quell_change::journal::TargetProgram;
+    use quell_host::findings::Unreached;
     use quell_linux::Pid;
 
     fn said(mode: &str, pays: DoesItPay) -> (String, Option<String>) {
@@ -374,15 +375,22 @@ mod tests {
     fn accepted_stalls_and_the_reason_of_few_packets_come_before_what_polls_show() {
         let programs = || ProgramArguments::of_pids(&[Pid::new(812).unwrap()]);
         let few = payoff(0.1, "suspend200", DoesItPay::TooFewPackets);
-        let stopped = || programs().with_few_packets(Some("nginx 812 is stopped".to_owned()));
-        let (text, command) = advice(&few, &stopped());
+        let (name, pid) = ("nginx".to_owned(), Pid::new(812).unwrap());
+        let (text, command) = advice(&few, &programs().unreached(Some(Unreached::Stopped { name, pid })));
         assert!(
             text.starts_with("suspend200 cannot be judged (") && text.ends_with(": nginx 812 is stopped"),
             "{text}"
         );
         assert_eq!(command.as_deref(), Some("quell doctor 812"));
         let enough = payoff(0.1, "suspend200", DoesItPay::MeasureToKnow);
-        assert!(advice(&enough, &stopped()).0.contains("is in effect"));
+        let without = |connections| {
+            let unreached = Unreached::WithoutQueue { connections, of: 32 };
+            advice(&enough, &programs().unreached(Some(unreached))).0
+        };
+        assert!(without(1).contains("is in effect"));
+        assert!(without(19).ends_with(
+            ": 19 of 32 connections receive without a queue (connections-without-napi), where no mode has an effect"
+        ));
         let (predicted, command) = advice(&enough, &programs().predicted(Some("nested-epoll")));
         assert!(predicted.starts_with("nested-epoll was predicted for suspend200 ("), "{predicted}");
         assert_eq!(command.as_deref(), Some("quell detach 812"));

@@ -2,6 +2,7 @@
 
 use quell_host::attach::owners::QueueSharers;
 use quell_host::attach::{AttachedMode, ModeCommand, Selection};
+use quell_host::findings::Unreached;
 use quell_host::servers::{MeasuredStep, NextStep};
 use quell_linux::Pid;
 use quell_linux::visible;
@@ -24,8 +25,8 @@ pub(crate) struct ProgramArguments {
     pub(super) mixes: bool,
     /// What a stored measurement says about the attached mode.
     pub(super) measured: Option<MeasuredStep>,
-    /// Why few of their packets are counted, if it is known.
-    pub(super) why_few_packets: Option<String>,
+    /// Why a mode reaches few of their packets, if it does.
+    pub(super) unreached: Option<Unreached>,
     /// Number of stalls that were accepted in advance, if they were frequent.
     pub(super) stalls: u64,
     /// Rule of a finding that predicted a stall or delay, which was accepted.
@@ -58,8 +59,8 @@ impl ProgramArguments {
         Self { measured, ..self }
     }
 
-    pub(crate) fn with_few_packets(self, why_few_packets: Option<String>) -> Self {
-        Self { why_few_packets, ..self }
+    pub(crate) fn unreached(self, unreached: Option<Unreached>) -> Self {
+        Self { unreached, ..self }
     }
 
     pub(crate) fn predicted(self, predicted: Option<&'static str>) -> Self {
@@ -118,7 +119,7 @@ impl ProgramArguments {
     /// Command that replaces the attached mode as a measurement advises; absent if it advises no other one.
     pub(super) fn replace_by(&self, next: &NextStep, can_pin: bool) -> Option<String> {
         let (mode, is_steered) = match next {
-            NextStep::Return { beneath: true, .. } => return Some(self.replace(&DeliveryMode::default())),
+            NextStep::Return { beneath: true, .. } => return self.undo().1,
             NextStep::Return { mode, .. } => (mode, false),
             NextStep::Attach { mode, steered, .. } => (mode, *steered),
             _ => return None,

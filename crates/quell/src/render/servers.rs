@@ -5,6 +5,7 @@ mod conclusion;
 
 use quell_change::journal::EndRecord;
 use quell_cli::number::short;
+use quell_host::attach::AttachedMode;
 use quell_host::attach::owners::ModeInForce;
 use quell_host::findings::{EPOLL_MIXES_NAPIS, QueuePerEpoll};
 use quell_host::servers::{EarlierMeasurement, HostServer, LocalServer, NextStep, ServerWait, Suspension};
@@ -166,7 +167,9 @@ fn step_below(step: &str, terminal: Terminal) -> String {
 
 fn cells(server: &HostServer, fixes: Fixes) -> Cells {
     let mode = match (server.attached, server.present) {
-        (Some(mode), _) => format!("{mode} ({})", if server.launched { "launched" } else { "attached" }),
+        (Some(AttachedMode { mode, launched, .. }), _) => {
+            format!("{mode} ({})", if launched { "launched" } else { "attached" })
+        }
         // Overrides are too long for a column; `quell show` has them.
         (None, Some(mode)) if mode == mode.kind().into() => mode.to_string(),
         (None, Some(_)) => "custom".to_owned(),

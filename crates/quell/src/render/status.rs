@@ -299,7 +299,7 @@ mod tests {
             is_followed: false,
             load_command: None,
             mixes: false,
-            why_few_packets: None,
+            unreached: None,
             stalls: 0,
             packets_per_s: None,
             measured: None,

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
+use quell_linux::ethtool::Ethtool;
 use quell_linux::pidfd::Signal;
 use quell_linux::proc::ProcRoot;
 use quell_linux::process::{Child, Output, Spawn};
@@ -128,6 +129,20 @@ fn modes_that_need_the_preload_library_are_measured_and_the_command_is_stopped()
     assert!(slices.iter().all(|slice| slice["observation"]["metrics"]["p99-us"].as_f64().unwrap() > 0.0));
     assert!(stdout.contains("CPU/request"), "{stdout}");
     stage.assert_as_before();
+}
+
+#[test]
+fn connections_that_no_queue_delivers_are_named_beside_the_comparison_and_in_its_conclusion() {
+    let Some(stage) = Stage::enter("bc-queueless") else { return };
+    Ethtool::open_in(&stage.lab.server).unwrap().set_features(stage.lab.server_index, &[("rx-gro", false)]).unwrap();
+    let (code, stdout, stderr) = stage.run(&["--modes=base,suspend200", "--budget=4s"], MEMCACHED);
+    assert_eq!(code, Some(0), "{stdout}\n{stderr}");
+    let problems = &stage.result()["subject"]["problems"];
+    assert_eq!(problems[0]["id"], "connections-without-napi", "{problems}");
+    assert_eq!(problems[0]["modes"], serde_json::json!(["suspend200"]));
+    assert!(stdout.contains("warning under suspend200: connections-without-napi"), "{stdout}");
+    let conclusion = stdout.split("conclusion: ").nth(1).unwrap_or_default();
+    assert!(conclusion.contains("fix this first"), "{stdout}");
 }
 
 #[test]

@@ -254,7 +254,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
             .answered_by(judged.and_then(|judged| measured(&snapshot, &targets.pids(), &answers, &judged)))
             .judged_by(client_load::judge_in(&snapshot, &targets.pids()))
             .mixing(findings::mixes_queues(&snapshot, &targets.pids()))
-            .with_few_packets(findings::why_few_packets(&snapshot, &targets.pids()))
+            .unreached(findings::Unreached::of(&snapshot, &targets.pids()))
             .predicted(report.findings.iter().find(|finding| finding.predicts_stall()).map(|finding| finding.id))
             .sharing(queue_sharers(&targets, &queues.iter().map(|step| step.napi).collect()));
         let may_be_pinned = !args.follow
@@ -575,7 +575,7 @@ pub(in crate::commands) fn failure(error: AttachError) -> Failure {
     let exit = match &error {
         AttachError::Target(TargetError::Proc(_)) => Exit::KernelRefused,
         AttachError::Target(_) => Exit::Usage,
-        AttachError::AlreadyAttached { .. } => Exit::KernelRefused,
+        AttachError::AlreadyAttached { .. } | AttachError::BeingAttached { .. } => Exit::KernelRefused,
         AttachError::Begin(ChangeError::Refused { .. }) => Exit::NotSupported,
         _ => return Failure::refused(error).unchanged(),
     };

@@ -141,8 +141,8 @@ fn conclusion(payoff: &ModePayoff, attachment: &Attachment, pins: bool, seen: Op
     let programs = programs.sharing(queue_sharers(attachment.targets(), &napis));
     let pids = attachment.targets().pids();
     let judge = seen.and_then(|seen| client_load::judge_in(seen, &pids));
-    let programs =
-        programs.judged_by(judge).with_few_packets(seen.and_then(|seen| findings::why_few_packets(seen, &pids)));
+    let unreached = seen.and_then(|seen| findings::Unreached::of(seen, &pids));
+    let programs = programs.judged_by(judge).unreached(unreached);
     // A failure hides only that others have changed it, which `quell status` says, too.
     let payoff = &payoff.clone().drifted(attachment.condition().unwrap_or_default().changed() > 0);
     let (packets_per_s, payoff_seen) = (payoff.packets_per_s, Some(payoff));

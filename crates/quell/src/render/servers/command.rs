@@ -13,11 +13,7 @@ use crate::render::payoff;
 use crate::render::program_arguments::ProgramArguments;
 
 pub(super) fn attached(server: &HostServer) -> Option<AttachedMode> {
-    let HostServer { attached, launched, steered, pinned, accepts_stalls, followed, can_pin, .. } = *server;
-    attached.map(|mode| {
-        let (steers, pins, follows) = (steered, pinned, followed);
-        AttachedMode { mode, launched, steers, pins, accepts_stalls, follows }.where_pinning(can_pin)
-    })
+    server.attached.map(|attached| attached.where_pinning(server.can_pin))
 }
 
 pub(super) fn arguments(server: &HostServer) -> ProgramArguments {

@@ -17,7 +17,7 @@ use super::{Examined, Fixes, NAMED, again, change_for, limited, settings_changed
 use crate::journals::name_of;
 use crate::output::on_one_line;
 use crate::render::conclusion;
-use crate::render::measured::as_measured;
+use crate::render::measured::{as_measured, placement_ends};
 use crate::render::payoff::{self, RECONNECT_TO_ATTACHED};
 
 /// The conclusion while changes are left that no process undoes.
@@ -157,19 +157,20 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
         }
         NextStep::Decide { .. } | NextStep::Keep { open: Some(_), .. } => why_again(),
         NextStep::Return { mode, beneath, measured } => {
-            let attached = first.attached.unwrap_or_default();
+            let attached = first.attached.unwrap_or_default().mode;
             let without = match *beneath && *mode != DeliveryMode::default() {
                 true => format!(", which its queues have without {attached},"),
                 false => String::new(),
             };
-            let as_measured = as_measured(measured);
+            let (as_measured, placed) = (as_measured(measured), placement_ends(*beneath, first.attached));
             format!(
-                "use {mode}{without} instead of {attached} for {name} {pid}: {attached} was not better, {as_measured}"
+                "use {mode}{without} instead of {attached} for {name} {pid}: {attached} was not better, \
+                 {as_measured}{placed}"
             )
         }
         NextStep::Attach { mode, measured, steered } => {
-            let instead = first.attached.map(|old| format!(" instead of {old}")).unwrap_or_default();
-            let reconnect = match *steered && !first.steered {
+            let instead = first.attached.map(|old| format!(" instead of {}", old.mode)).unwrap_or_default();
+            let reconnect = match *steered && !first.attached.is_some_and(|attached| attached.steers) {
                 true => format!("; {RECONNECT_TO_ATTACHED}"),
                 false => String::new(),
             };
@@ -184,7 +185,7 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
         NextStep::Check => match pays(first) {
             Some((text, _)) => format!("{name} {pid}: {text}"),
             None => {
-                let end = match first.launched {
+                let end = match first.attached.is_some_and(|attached| attached.launched) {
                     true => "it ends with the command that `quell run` started".to_owned(),
                     false => format!("`quell detach {pid}` undoes it"),
                 };

@@ -12,6 +12,11 @@ use quell_host::findings::FixText;
 use quell_host::servers::{OpenQuestion, OwnLoad};
 use quell_linux::Pid;
 
+fn attached(mode: &str) -> Option<AttachedMode> {
+    let mode = mode.parse().unwrap_or_else(|why| panic!("{why}"));
+    Some(AttachedMode { mode, ..AttachedMode::default() })
+}
+
 /// Line breaks depend on the length of a number.
 fn pid_7481() -> Pid {
     Pid::new(7_481).unwrap()
@@ -29,11 +34,6 @@ fn server(name: &str, next: NextStep) -> HostServer {
         netns: None,
         waits: ServerWait::Epoll,
         attached: None,
-        launched: false,
-        steered: false,
-        pinned: false,
-        accepts_stalls: false,
-        followed: false,
         can_pin: true,
         present: Some(DeliveryMode::default()),
         queue_per_epoll: None,
@@ -148,7 +148,7 @@ fn a_server_has_one_line_and_its_next_command_below_it_on_a_narrow_terminal() {
 #[test]
 fn a_narrow_terminal_has_the_place_problems_and_mode_of_a_server_below_it() {
     let place = Some(ProgramPlace::Unit("memcached-of-the-shop.service".to_owned()));
-    let (netns, attached) = (Some("frontend".to_owned()), "suspend200".parse().ok());
+    let (netns, attached) = (Some("frontend".to_owned()), attached("suspend200"));
     let of = |name: &str| server(name, NextStep::AwaitExperiment { pid: pid_7481() });
     let servers = [HostServer { place, netns, attached, ..of("memcached-of-us") }, of("nginx")];
     let at = |columns| table(&servers, Terminal::of_columns(columns), Fixes::ByDoctor);
@@ -263,7 +263,7 @@ fn every_next_command_is_valid() {
         NextStep::Check,
     ] {
         let server = HostServer { address: Some(([10, 0, 0, 1], 80).into()), ..server("nginx", next) };
-        let attached = matches!(server.next, NextStep::Return { .. }).then(quell_mode::DeliveryMode::default);
+        let attached = matches!(server.next, NextStep::Return { .. }).then(AttachedMode::default);
         let command = command(&HostServer { attached, ..server }, Fixes::ByDoctor).unwrap_or_default();
         let words = shell_words::split(&command).unwrap_or_else(|why| panic!("{command}: {why}"));
         let parsed = crate::cli::command().try_get_matches_from(words);
@@ -337,7 +337,7 @@ fn a_result_without_an_answer_and_one_against_the_attached_mode_have_one_next_co
     let mode = |word: &str| word.parse().unwrap_or_else(|why| panic!("{why}"));
     let (advice, command) = ("measure longer".to_owned(), "quell bench --pid 7 --budget 4m".to_owned());
     let of = |next| {
-        let server = HostServer { attached: Some(mode("suspend20")), ..server("nginx", next) };
+        let server = HostServer { attached: attached("suspend20"), ..server("nginx", next) };
         conclusion(&[server], true, Fixes::Above, &Examined::Host)
     };
     let open = of(NextStep::Decide { measured: measured(None), advice, command });
@@ -360,15 +360,15 @@ fn a_result_without_an_answer_and_one_against_the_attached_mode_have_one_next_co
 
 #[test]
 fn a_mode_that_costs_cpu_time_is_measured_beside_one_that_polls_less_with_a_judge_before_others_are_checked() {
-    let attached = |pays| {
-        let mode = "suspend20".parse().unwrap_or_else(|why| panic!("{why}"));
-        let payoff = Some(ModePayoff { pays, ..ModePayoff::of(mode, &[], None, None) });
+    let of = |pays| {
+        let attached = attached("suspend20");
+        let payoff = attached.map(|it| ModePayoff { pays, ..ModePayoff::of(it.mode, &[], None, None) });
         let address = Some(([10, 0, 0, 1], 80).into());
-        HostServer { attached: Some(mode), payoff, address, ..server("nginx", NextStep::Check) }
+        HostServer { attached, payoff, address, ..server("nginx", NextStep::Check) }
     };
     let instead = "suspend200".parse().unwrap_or_else(|why| panic!("{why}"));
     let costs = DoesItPay::CostsCpuTime { instead, break_even_packets_per_s: Some(25_000) };
-    let text = conclusion(&[attached(DoesItPay::MeasureToKnow), attached(costs)], true, Fixes::Above, &Examined::Host);
+    let text = conclusion(&[of(DoesItPay::MeasureToKnow), of(costs)], true, Fixes::Above, &Examined::Host);
     let command = "--modes base,suspend200 --latency \"ssh CLIENT quell load 10.0.0.1:80 ";
     assert!(text.contains(command) && !text.contains("quell detach"), "{text}");
 }
@@ -380,14 +380,14 @@ fn an_attached_mode_is_replaced_by_one_command_with_the_same_placement() {
         steered: true,
         measured: measured(None),
     };
-    let attached = Some(DeliveryMode::default());
-    let server = HostServer { attached, steered: true, pinned: true, ..server("nginx", next) };
+    let attached = Some(AttachedMode { steers: true, pins: true, ..AttachedMode::default() });
+    let server = HostServer { attached, ..server("nginx", next) };
     let text = conclusion(std::slice::from_ref(&server), true, Fixes::Above, &Examined::Host);
     let command = format!("quell attach suspend200 {} --steer --pin --follow --take-over --yes", server.pid);
     assert!(text.contains("use suspend200 instead of base") && text.ends_with(&format!("\n  {command}\n")), "{text}");
     let parsed = crate::cli::command().try_get_matches_from(command.split(' '));
     assert!(parsed.is_ok(), "{command}: {parsed:?}");
-    let unplaced = HostServer { steered: false, pinned: false, ..server };
+    let unplaced = HostServer { attached: Some(AttachedMode::default()), ..server };
     assert_eq!(super::command(&unplaced, Fixes::Above), Some(command), "it was measured with steering");
     let next = NextStep::Attach { mode: DeliveryMode::default(), steered: false, measured: measured(None) };
     let plain = HostServer { next, ..unplaced };
@@ -432,9 +432,9 @@ fn a_mode_that_quell_reverted_has_a_line_with_the_cause() {
 
 #[test]
 fn a_launched_program_is_not_to_be_detached() {
-    let attached = Some(DeliveryMode::default());
     let of = |launched| {
-        let server = HostServer { attached, launched, ..server("redis", NextStep::Check) };
+        let attached = Some(AttachedMode { launched, ..AttachedMode::default() });
+        let server = HostServer { attached, ..server("redis", NextStep::Check) };
         conclusion(&[server], true, Fixes::Above, &Examined::Host).replace("\n  ", " ")
     };
     assert!(of(false).contains("quell detach"), "{}", of(false));

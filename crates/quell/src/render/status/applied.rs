@@ -15,7 +15,7 @@ use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::owners::{QueueSharers, covered_values};
 use quell_host::attach::payoff::{DoesItPay, ModePayoff};
 use quell_host::attach::stall::STALLS_MAX;
-use quell_host::findings::{mixes_queues, why_few_packets, workers_can_be_pinned};
+use quell_host::findings::{Unreached, mixes_queues, workers_can_be_pinned};
 use quell_host::servers::{EarlierAnswers, JudgedMode, MeasuredStep, measured_step};
 use quell_host::snapshot::Snapshot;
 use quell_linux::Pid;
@@ -81,9 +81,9 @@ pub(crate) struct AppliedReport {
     /// Whether an epoll of the programs has connections of several queues.
     #[serde(skip)]
     pub(super) mixes: bool,
-    /// Why few packets of its programs are counted, if it is known.
+    /// Why its mode reaches few packets of its programs, if it does.
     #[serde(skip)]
-    pub(super) why_few_packets: Option<String>,
+    pub(super) unreached: Option<Unreached>,
     /// Number of accepted stalls, if they are frequent.
     #[serde(skip)]
     pub(super) stalls: u64,
@@ -160,7 +160,7 @@ impl AppliedReport {
             is_followed: history.is_followed(),
             load_command: None,
             mixes: false,
-            why_few_packets: None,
+            unreached: None,
             stalls: 0,
             packets_per_s: None,
             measured: None,
@@ -212,7 +212,7 @@ impl AppliedReport {
             .judged_by(self.load_command.clone())
             .sharing(self.sharing.clone())
             .mixing(self.mixes)
-            .with_few_packets(self.why_few_packets.clone())
+            .unreached(self.unreached.clone())
             .stalled(self.stalls)
             .answered_by(self.measured.clone())
     }
@@ -228,7 +228,7 @@ impl AppliedReport {
         let pids = self.observed_pids().collect();
         self.load_command = client_load::judge_in(now, &pids);
         self.mixes = mixes_queues(now, &pids);
-        self.why_few_packets = why_few_packets(now, &pids);
+        self.unreached = Unreached::of(now, &pids);
         self.attached = self.attached.map(|attached| attached.where_pinning(workers_can_be_pinned(now, &pids)));
         self.measured = self.attached.and_then(|attached| {
             let (packets_per_s, payoff) = (self.packets_per_s, self.worst_payoff());
