@@ -44,7 +44,15 @@ pub struct WatchEvents {
     pub must_end: bool,
     pub effects: Vec<EffectChange>,
     /// Whether the mode pays, if this has changed.
-    pub payoff: Option<ModePayoff>,
+    pub concluded: Option<Concluded>,
+}
+
+/// Whether a mode pays.
+#[derive(Debug)]
+pub struct Concluded {
+    pub payoff: ModePayoff,
+    /// Snapshot of its programs from which this follows; absent if none could be taken.
+    pub seen: Option<Snapshot>,
 }
 
 impl AttachmentWatch {
@@ -89,9 +97,9 @@ impl AttachmentWatch {
         let has_searched = self.log.as_mut().is_some_and(|log| log.add(&look, &programs));
         let cause = self.log.as_ref().and_then(|log| Some(log.cause()?.map(ToOwned::to_owned)));
         let must_end = self.log.as_ref().is_some_and(StallLog::must_end) && !attachment.accepts_stalls();
-        let (effects, payoff) = self.effects.look(attachment, queues, (&programs, snapshot), &sampler)?;
+        let (effects, concluded) = self.effects.look(attachment, queues, (&programs, snapshot), &sampler)?;
         self.sampler = Some(sampler);
-        Ok(WatchEvents { stalled: look.freed, cause, has_searched, must_end, effects, payoff })
+        Ok(WatchEvents { stalled: look.freed, cause, has_searched, must_end, effects, concluded })
     }
 
     pub fn record_revert(&mut self) -> Option<StallRecord> {
@@ -158,7 +166,7 @@ impl EffectWatch {
         queues: Vec<QueueStep>,
         (programs, snapshot): (&BTreeSet<Pid>, Option<&Snapshot>),
         sampler: &Sampler,
-    ) -> Result<(Vec<EffectChange>, Option<ModePayoff>), SamplerError> {
+    ) -> Result<(Vec<EffectChange>, Option<Concluded>), SamplerError> {
         let request = attachment.request();
         let of = |steps: &[QueueStep]| steps.iter().map(|step| step.napi).collect::<Vec<_>>();
         let counting = match &mut self.counting {
@@ -223,10 +231,13 @@ impl EffectWatch {
         };
         let payoff = snapshot.filter(|_| !judged.is_empty()).map(payoff_in).filter(|payoff| self.is_news(payoff));
         // Connections may have come since the snapshot.
-        let payoff = payoff.map(|payoff| observe_programs(programs).map_or(payoff, |now| payoff_in(&now)));
-        let payoff = payoff.filter(|payoff| self.is_news(payoff));
-        payoff.iter().for_each(|payoff| self.record(payoff));
-        Ok((changes, payoff))
+        let concluded = payoff.map(|payoff| match observe_programs(programs) {
+            Ok(now) => Concluded { payoff: payoff_in(&now), seen: Some(now) },
+            Err(_) => Concluded { payoff, seen: None },
+        });
+        let concluded = concluded.filter(|concluded| self.is_news(&concluded.payoff));
+        concluded.iter().for_each(|concluded| self.record(&concluded.payoff));
+        Ok((changes, concluded))
     }
 
     /// Whether this answer has to be reported: it is clear, and differs from the last one.

@@ -290,6 +290,18 @@ mod tests {
     }
 
     #[test]
+    fn a_conclusion_with_connections_that_no_mode_reaches_says_to_fix_this_first() {
+        let facts = r#"{"command": ["memcached"], "load": null, "latency": null, "problems": [
+            {"id": "connections-without-napi", "observed": "19 of 32 receive without a queue", "modes": ["suspend200"]}]}"#;
+        let subject = SubjectFacts::Command(serde_json::from_str(facts).expect("facts"));
+        let (mode, because) = (DeliveryMode::default(), WhyKeep::NothingToGain { margin: 0.05, busy: None });
+        let kept = Conclusion::Keep { mode, because, open: Vec::new(), budget_ms: None, without_clients: false };
+        let text = of(&kept, &subject, |_| String::new(), &[]).text;
+        assert!(text.starts_with("keep base") && text.contains("; 19 of 32 receive without a queue, where"), "{text}");
+        assert!(text.ends_with("then measure again") && subject.serious_finding(mode).is_none(), "{text}");
+    }
+
+    #[test]
     fn an_attached_mode_that_was_worse_is_undone_for_the_programs_that_have_it() {
         let kept = || {
             let (mode, because) = (DeliveryMode::default(), WhyKeep::NothingToGain { margin: 0.05, busy: None });

@@ -75,6 +75,18 @@ impl Stage {
         end(self.start(options, command))
     }
 
+    /// Interrupts quell after a rehearsal and a block of three slices. Returns its stdout and stderr.
+    fn interrupt_after_a_block(&self, quell: Child) -> (String, String) {
+        wait_until(|| match std::fs::read_to_string(self.runs()).unwrap_or_default().lines().count() {
+            5.. => Ok(()),
+            runs => Err(format!("the judge ran {runs} times")),
+        });
+        quell.pidfd().signal(Signal::INT).unwrap();
+        let (code, stdout, stderr) = end(quell);
+        assert_eq!(code, Some(130), "{stdout}\n{stderr}");
+        (stdout, stderr)
+    }
+
     fn result(&self) -> serde_json::Value {
         serde_json::from_slice(&std::fs::read(self.file()).unwrap()).unwrap()
     }
@@ -112,14 +124,7 @@ fn end(mut quell: Child) -> (Option<i32>, String, String) {
 fn modes_that_need_the_preload_library_are_measured_and_the_command_is_stopped() {
     let Some(stage) = Stage::enter("bc-modes") else { return };
     let quell = stage.start(&["--modes=base,sockpoll50", "--budget=600s"], MEMCACHED);
-    // After a rehearsal and a block of three slices.
-    wait_until(|| match std::fs::read_to_string(stage.runs()).unwrap_or_default().lines().count() {
-        5.. => Ok(()),
-        runs => Err(format!("the judge ran {runs} times")),
-    });
-    quell.pidfd().signal(Signal::INT).unwrap();
-    let (code, stdout, stderr) = end(quell);
-    assert_eq!(code, Some(130), "{stdout}\n{stderr}");
+    let (stdout, _) = stage.interrupt_after_a_block(quell);
     let result = stage.result();
     assert_eq!(result["subject"]["kind"], "command");
     let record = &result["experiments"][0]["record"];
@@ -132,17 +137,15 @@ fn modes_that_need_the_preload_library_are_measured_and_the_command_is_stopped()
 }
 
 #[test]
-fn connections_that_no_queue_delivers_are_named_beside_the_comparison_and_in_its_conclusion() {
+fn connections_that_no_queue_delivers_are_named_beside_the_comparison() {
     let Some(stage) = Stage::enter("bc-queueless") else { return };
     Ethtool::open_in(&stage.lab.server).unwrap().set_features(stage.lab.server_index, &[("rx-gro", false)]).unwrap();
-    let (code, stdout, stderr) = stage.run(&["--modes=base,suspend200", "--budget=4s"], MEMCACHED);
-    assert_eq!(code, Some(0), "{stdout}\n{stderr}");
+    let quell = stage.start(&["--modes=base,suspend200", "--budget=600s"], MEMCACHED);
+    let (stdout, stderr) = stage.interrupt_after_a_block(quell);
     let problems = &stage.result()["subject"]["problems"];
-    assert_eq!(problems[0]["id"], "connections-without-napi", "{problems}");
+    assert_eq!(problems[0]["id"], "connections-without-napi", "{problems}\n{stdout}\n{stderr}");
     assert_eq!(problems[0]["modes"], serde_json::json!(["suspend200"]));
     assert!(stdout.contains("warning under suspend200: connections-without-napi"), "{stdout}");
-    let conclusion = stdout.split("conclusion: ").nth(1).unwrap_or_default();
-    assert!(conclusion.contains("fix this first"), "{stdout}");
 }
 
 #[test]

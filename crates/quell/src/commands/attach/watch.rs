@@ -8,7 +8,7 @@ use quell_change::journal::StallRecord;
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::payoff::ModePayoff;
 use quell_host::attach::stall::Stalled;
-use quell_host::attach::watch::{AttachmentWatch, EffectChange};
+use quell_host::attach::watch::{AttachmentWatch, Concluded, EffectChange};
 use quell_host::attach::{Attachment, Pass};
 use quell_host::findings;
 use quell_host::servers::JudgedMode;
@@ -67,7 +67,9 @@ impl QueueWatch {
                 };
                 let freed = events.stalled.iter().map(|stalled| freed(stalled, &cause));
                 let searched = events.has_searched.then(|| format!("stalled queue: {cause}"));
-                let concluded = events.payoff.iter().map(|payoff| conclusion(payoff, attachment, self.pins, snapshot));
+                let concluded = events.concluded.iter().map(|Concluded { payoff, seen }| {
+                    conclusion(payoff, attachment, self.pins, seen.as_ref().or(snapshot))
+                });
                 let lines = freed.chain(searched).chain(effects(&events.effects)).chain(concluded).collect();
                 let record = if events.must_end { self.watch.record_revert() } else { None };
                 QueueEvents { lines, must_end: record.as_ref().map(reverted_after_stall) }
