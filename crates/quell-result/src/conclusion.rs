@@ -75,10 +75,9 @@ pub enum Conclusion {
 }
 
 impl Conclusion {
-    /// Modes that cost something and save nothing. Empty if latencies or CPU times were withheld.
+    /// Modes that cost something and save nothing, or so much that nothing repays it.
     pub(crate) fn only_costs(&self) -> &[WorseMode] {
         match self {
-            Self::MeasureLonger { because: WhyLonger::OtherPrograms { .. }, .. } => &[],
             Self::MeasureLonger { worse, .. } | Self::NotDecidable { worse, .. } => worse,
             Self::Keep { because: WhyKeep::OthersAreWorse { modes, latency_withheld: false }, .. } => modes,
             _ => &[],
@@ -106,7 +105,7 @@ impl Conclusion {
     /// Whether a search recommends a mode that costs much of what its goal does not count.
     #[must_use]
     pub fn holds_for_its_goal_only(&self) -> bool {
-        let costs_much = |costs: &[QuantityChange]| costs.iter().any(|change| change.low > COST_MAX);
+        let costs_much = |costs: &[QuantityChange]| costs.iter().any(QuantityChange::is_much);
         self.is_of_search() && matches!(self, Self::Use { costs, .. } if costs_much(costs))
     }
 
@@ -192,6 +191,13 @@ pub struct QuantityChange {
     pub loads: Vec<OfferedLoad>,
     /// Whether these are all loads that the conclusion is about.
     pub is_everywhere: bool,
+}
+
+impl QuantityChange {
+    /// Whether a mode with this cost is not recommended, whatever it saves.
+    fn is_much(&self) -> bool {
+        self.low > COST_MAX || self.high < 1.0 / COST_MAX
+    }
 }
 
 /// A quantity that looks worse under a mode, or was not compared, at one load.
@@ -360,13 +366,19 @@ impl ExperimentResult {
             let open = if latency_withheld { Vec::new() } else { open_gains(names().zip(&standings)) };
             keep(WhyKeep::OthersAreWorse { modes: worse(), latency_withheld }, open)
         };
+        // What is withheld may repay other costs.
+        let withheld = |latency_helps| {
+            let mut worse = worse();
+            worse.retain(|one| one.costs.iter().any(QuantityChange::is_much));
+            let because = WhyLonger::OtherPrograms { latency_helps };
+            Some(Conclusion::MeasureLonger { because, worse, open: Vec::new(), budget_ms: None })
+        };
         // Less CPU time is no reason for a mode whose latencies are unknown, although they were asked for.
         if latency_withheld {
             if all_are_worse {
                 return others_are_worse();
             }
-            let because = WhyLonger::OtherPrograms { latency_helps: false };
-            return Some(Conclusion::MeasureLonger { because, worse: worse(), open: Vec::new(), budget_ms: None });
+            return withheld(false);
         }
         let pays = best.is_some_and(|(_, standing)| standing.worth() >= Worth::SomeLoads);
         if let Some((index, standing)) = best_of(true, Worth::SomeLoads).filter(|_| !pays) {
@@ -411,7 +423,7 @@ impl ExperimentResult {
             // The cause of noise and of disturbed blocks, which more time does not remove.
             if self.experiments.iter().any(LoadExperiment::has_other_programs) {
                 let latency_helps = without_clients && !self.experiments.iter().any(LoadExperiment::has_no_idle_cpu);
-                return Some(WhyLonger::OtherPrograms { latency_helps }.without_figures());
+                return withheld(latency_helps);
             }
             let because = if is_unsteady { Some(WhyLonger::Unsteady) } else { self.too_little(&analyses) };
             return longer(because.unwrap_or(WhyLonger::TooWide));

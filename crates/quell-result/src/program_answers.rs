@@ -72,9 +72,9 @@ impl ResultDocument {
         }
     }
 
-    /// The answer for the measured programs at each load. Empty for other subjects. `name` is that of the result. `advice` is the sentence and the command with which it ends: the answer of a result
-    /// that decides nothing, and what another one leaves open. Absent without either. `costs` are those of the mode that it
-    /// recommends, in words.
+    /// The answer for the measured programs at each load. `name` is that of the result. `advice` is the sentence and the
+    /// command with which it ends: the answer of a result that decides nothing, and what another one leaves open. Absent
+    /// without either. `costs` are those of the mode that it recommends, in words.
     #[must_use]
     pub fn answers_for_programs(
         &self,

@@ -160,6 +160,8 @@ pub struct Watched {
     pub server_napi: Vec<Pid>,
     /// Threads of Quell that poll these queues under the present mode.
     pub pollers: Vec<Pid>,
+    /// Processes of Quell that supervise the server on these CPUs, whose time counts as idle.
+    pub supervisors: Vec<Pid>,
     /// Threads of the generator.
     pub generator: Vec<Pid>,
     /// NAPI threads of the client's queues.
@@ -181,6 +183,7 @@ pub struct CounterReading {
     server_run_ns: Option<u64>,
     napi_run_ns: Option<u64>,
     poller_run_ns: Option<u64>,
+    supervisor_run_ns: Option<u64>,
     server_wait_ns: Option<u64>,
     client_run_ns: Option<u64>,
     server_sleeps: Option<u64>,
@@ -222,6 +225,7 @@ impl Watched {
             napi_run_ns: napi.filter(|_| self.has_napi_threads()).map(|napi| napi.run_ns),
             server_wait_ns: server.zip(napi).map(|(server, napi)| server.plus(napi).wait_ns),
             poller_run_ns: run_ns(proc, &self.pollers),
+            supervisor_run_ns: run_ns(proc, &self.supervisors),
             client_run_ns: run_ns(proc, &self.generator).zip(run_ns(proc, &self.client_napi)).map(|(a, b)| a + b),
             server_sleeps: sum(&self.server, |pid| sleeps(&proc.process(pid))),
             irqs: interrupts.as_ref().and_then(|interrupts| self.irqs(interrupts)),
@@ -288,7 +292,9 @@ impl Watched {
         let mut server_cpus = cpu_use(&self.server_cpus, server_lab_ns);
         if let Some(used) = &mut server_cpus {
             let softirqs_ns = increase(from.ksoftirqd_run_ns, to.ksoftirqd_run_ns).unwrap_or(0);
-            used.tasks_ns = used.tasks_ns.saturating_sub(softirqs_ns);
+            let supervisors_ns = increase(from.supervisor_run_ns, to.supervisor_run_ns).unwrap_or(0);
+            used.idle_ns += supervisors_ns;
+            used.tasks_ns = used.tasks_ns.saturating_sub(softirqs_ns + supervisors_ns);
         }
         let samples: Option<QueueSamples> = from
             .polls
@@ -445,6 +451,7 @@ mod tests {
             server: vec![this],
             server_napi: vec![],
             pollers: Vec::new(),
+            supervisors: Vec::new(),
             generator: vec![Pid::of_this_thread()],
             client_napi: vec![],
             server_cpus: CpuList::default(),

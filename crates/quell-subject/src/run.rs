@@ -414,6 +414,7 @@ impl<'a> LabServer<'a> {
             server: self.server.processes()?,
             server_napi: lab.server.napi_threads.clone(),
             pollers: Vec::new(),
+            supervisors: Vec::new(),
             generator: traffic.running.generator().tids(),
             client_napi: lab.client.napi_threads.clone(),
             server_cpus: lab.plan.cpus.server_cpus().into_iter().collect(),

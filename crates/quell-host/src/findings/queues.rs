@@ -1,6 +1,6 @@
 //! Rules about single queues over time: stalled queues, dropped packets, and replaced NAPI instances.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quell_linux::visible::counted;
 use quell_linux::{NapiId, Pid};
@@ -185,7 +185,8 @@ static DROPS: Rule = Rule {
     source: "net/ipv4/tcp_timer.c; veth's ring holds 255 packets and drops further ones as tx_dropped of the peer \
              (measured); net/core/dev.c, __netif_receive_skb_core",
     explanation: "Packets that a full queue lost are rx_missed_errors, overruns in the driver's queue statistics, and \
-                  on veth the peer's tx_dropped. They are serious if the device has a suspended or deferred queue, \
+                  on veth the peer's tx_dropped, which counts those while the link was down, too: an interval in which \
+                  the queues were created again is left out. They are serious if the device has a suspended or deferred queue, \
                   because its ring fills while it is not polled; otherwise a warning. Other packets in rx_dropped are \
                   a note: most are frames that no protocol wanted, and no queue setting changes them. If the queue \
                   counters cannot be read, the cause is unknown: a warning. Fix: a larger ring or a shorter \
@@ -201,8 +202,10 @@ fn drops(query: &SnapshotQuery<'_>) -> Vec<Observation> {
 }
 
 fn of_drops(query: &SnapshotQuery<'_>, device: &Device) -> Option<Observation> {
-    // While its link is down, the kernel drops what is sent to it.
-    let before = query.device_before(device).filter(|before| before.is_up && device.is_up)?;
+    // While its link is down, the kernel drops what is sent to it. Queues that come up again are others.
+    let napis = |device: &Device| device.napis.known_elements().map(|napi| napi.id).collect::<BTreeSet<_>>();
+    let was_up = |before: &&Device| before.is_up && device.is_up && napis(before) == napis(device);
+    let before = query.device_before(device).filter(was_up)?;
     let interval = time_text(query.interval_ns()?);
     let by_queue = device.rx_queue_dropped.known().zip(before.rx_queue_dropped.known());
     let by_queue = by_queue.and_then(|(now, before)| now.checked_sub(*before));

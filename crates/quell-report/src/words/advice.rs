@@ -134,7 +134,14 @@ fn of(
                 Some(false) => " with its filters",
                 None => "",
             };
-            let text = format!("undo {attached}{placed}, and {}", words::conclusion(conclusion, left_alone));
+            let kept = match &mut shown {
+                Conclusion::MeasureLonger { worse, .. } => {
+                    let its = worse.extract_if(.., |one| is_attached(one, attached)).map(|one| worse_mode(&one));
+                    format!(": {}; the others: ", its.collect::<Vec<_>>().join("; "))
+                }
+                _ => ", and ".to_owned(),
+            };
+            let text = format!("undo {attached}{placed}{kept}{}", words::conclusion(&shown, left_alone));
             return Advice { undoes: true, ..advice(&text, Some(&undo)) };
         }
         if let Conclusion::NotDecidable { mode, .. } = &mut shown {
@@ -238,13 +245,19 @@ fn detach_first(facts: &ProgramsFacts) -> String {
 /// Command that undoes the attached mode, if the conclusion keeps another one and has not left the attached one open. Its
 /// placement is undone with it: whether this helps without the mode was not measured.
 fn undo_of_worse(attached: DeliveryMode, conclusion: &Conclusion, facts: &ProgramsFacts) -> Option<String> {
-    let is_it = |one: &WorseMode| one.mode == PRESENT || one.mode == attached.to_string();
+    let is_worse = |worse: &[WorseMode]| worse.iter().any(|one| is_attached(one, attached));
     let goes = match conclusion {
         Conclusion::Keep { mode, .. } => *mode != attached,
-        Conclusion::NotDecidable { mode, worse, .. } => *mode != attached && worse.iter().any(is_it),
+        Conclusion::NotDecidable { mode, worse, .. } => *mode != attached && is_worse(worse),
+        Conclusion::MeasureLonger { worse, .. } => attached != DeliveryMode::default() && is_worse(worse),
         _ => false,
     };
     goes.then(|| format!("quell detach {}", joined(facts.attached_pids())))
+}
+
+/// Whether it is the mode that was attached during the measurement.
+fn is_attached(one: &WorseMode, attached: DeliveryMode) -> bool {
+    one.mode == PRESENT || one.mode == attached.to_string()
 }
 
 /// A time as an option takes it.
@@ -340,6 +353,19 @@ mod tests {
         assert!(said(&undecided(&["defer20"]), &facts).0.starts_with("keep suspend200: not decidable"));
         let (text, undo) = said(&undecided(&[PRESENT]), &facts);
         assert!(text.starts_with("undo suspend200, and keep base: not") && undo == "quell detach 7 9", "{text}");
+        let p50 = QuantityChange {
+            quantity: Quantity::Metric(TuneMetric::Latency { quantile: 0.5 }),
+            low: 1.7,
+            high: 4.5,
+            loads: Vec::new(),
+            is_everywhere: true,
+        };
+        let worse = vec![WorseMode { mode: PRESENT.to_owned(), costs: vec![p50] }];
+        let because = WhyLonger::OtherPrograms { latency_helps: false };
+        let disturbed = Conclusion::MeasureLonger { because, worse, open: Vec::new(), budget_ms: None };
+        let (text, undo) = said(&disturbed, &facts);
+        assert!(text.starts_with("undo suspend200: present costs p50") && undo == "quell detach 7 9", "{text}");
+        assert!(text.contains("; the others: not decidable while other programs use"), "{text}");
         let unattached = ProgramsFacts { attached: None, ..facts };
         assert!(said(&kept(), &unattached).0.starts_with("keep base"));
     }

@@ -59,6 +59,7 @@ impl MemcachedLab {
             server: self.server.processes().unwrap(),
             server_napi: self.lab.server.napi_threads.clone(),
             pollers: Vec::new(),
+            supervisors: Vec::new(),
             generator: self.generator.tids(),
             client_napi: self.lab.client.napi_threads.clone(),
             server_cpus: [CPUS[0]].into_iter().collect(),

@@ -18,7 +18,7 @@ use quell_mode::{DeliveryMode, ModeKind};
 use quell_result::facts::{OtherProgramFacts, ProblemFacts};
 use quell_sampler::QueueSample;
 
-use super::judge::{JudgeError, JudgeOutcome, Judges};
+use super::judge::{JudgeError, JudgeOutcome, Judges, look_while};
 use super::program::{Observer, observation};
 use super::{ComparisonError, server_side};
 use crate::bench_load::{UntilStopped, schedule};
@@ -378,19 +378,11 @@ fn problems(snapshot: &Snapshot, pids: &BTreeSet<Pid>) -> Option<Vec<Finding>> {
     Some(findings)
 }
 
-/// Runs something, and examines the processes `pids` after some time, because clients can connect for its duration only.
-fn examine_meanwhile<T>(pids: &BTreeSet<Pid>, after: Duration, run: impl FnOnce() -> T) -> (T, Option<Vec<Finding>>) {
+/// Examines the processes `pids` after some time, unless the caller is unparked.
+fn problems_after(pids: &BTreeSet<Pid>, time: Duration) -> Option<Vec<Finding>> {
+    thread::park_timeout(time);
     let scope = SnapshotScope { pids: pids.iter().copied().collect(), ..SnapshotScope::default() };
-    let look = || {
-        thread::park_timeout(after);
-        problems(&take(&scope).ok()?.0, pids)
-    };
-    thread::scope(|threads| {
-        let looking = threads.spawn(look);
-        let done = run();
-        looking.thread().unpark();
-        (done, looking.join().unwrap_or_default())
-    })
+    problems(&take(&scope).ok()?.0, pids)
 }
 
 /// Whether a mode was in effect during a slice on all of these queues. `None` without a queue.
@@ -438,17 +430,17 @@ impl ExperimentSubject for StartedCommand<'_> {
         let pids = running.targets.pids();
         let snapshot = observe()?;
         let napis = napis(&snapshot, &pids);
+        let mut watched = server_side::watched(&snapshot, &pids, &napis);
         // NAPI threads exist only under some modes, whose CPU time would otherwise be another quantity.
-        let watched = Watched { server_napi: Vec::new(), ..server_side::watched(&snapshot, &pids, &napis) };
+        watched.server_napi.clear();
+        // It follows the command under some modes only.
+        watched.supervisors = watched.server.extract_if(.., |pid| *pid == running.launcher).collect();
         self.server_cpus.clone_from(&watched.server_cpus);
         let mode = running.mode;
         let is_unknown = mode.kind() != ModeKind::Base && !self.examined.contains(&mode.to_string());
         let found;
         let observed = match &mut self.client {
             Some(client) => {
-                // The launcher only supervises the command.
-                let server = watched.server.iter().copied().filter(|pid| *pid != running.launcher).collect();
-                let watched = Watched { server, ..watched };
                 found = problems(&snapshot, &pids).filter(|_| is_unknown);
                 let observed = client.observe(watched, napis, slice_ms, self.stopped)?;
                 observed.map(|(observed, queues)| {
@@ -463,8 +455,12 @@ impl ExperimentSubject for StartedCommand<'_> {
                 let mut instruments = Instruments::new(napis, &watched.server_cpus);
                 let mut run = || server_side::observe(&watched, &mut instruments, &self.judges, slice_ms, self.stopped);
                 let half = Duration::from_millis(u64::from(slice_ms) / 2);
-                let (observed, seen) = if is_unknown { examine_meanwhile(&pids, half, run) } else { (run(), None) };
-                found = seen;
+                // Clients can be connected during the slice only.
+                let (observed, seen) = match is_unknown {
+                    true => look_while(run, |_| problems_after(&pids, half)),
+                    false => (run(), None),
+                };
+                found = seen.flatten();
                 observed?
             }
         };

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use quell_experiment::Goal;
@@ -162,6 +164,22 @@ fn duration_of_load(command: &str) -> Option<Duration> {
         text.trim_matches(['\'', '"']).parse::<f64>().ok()
     };
     Duration::try_from_secs_f64(value(["--warm-up", "--warm-up"])? + value(["--seconds", "-s"])?).ok()
+}
+
+/// Runs judges, and looks at what they connect to in another thread, which is unparked and gets `true` when they have ended.
+/// Absent if it panicked.
+pub(crate) fn look_while<T, L: Send>(
+    run: impl FnOnce() -> T,
+    look: impl FnOnce(&AtomicBool) -> L + Send,
+) -> (T, Option<L>) {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|threads| {
+        let looking = threads.spawn(|| look(&is_over));
+        let done = run();
+        is_over.store(true, Ordering::Relaxed);
+        looking.thread().unpark();
+        (done, looking.join().ok())
+    })
 }
 
 impl JudgeError {

@@ -216,7 +216,7 @@ impl CommandRunner for Runner<'_> {
         if self.possible.insert(mode.to_string()) {
             self.check_possible(mode)?;
         }
-        let run = [self.tools.quell, "run", &mode.to_string()].map(str::to_owned);
+        let run = [self.tools.quell, "run", "--unwatched", &mode.to_string()].map(str::to_owned);
         let words = [&run[..], &self.placement, &["--".to_owned()], self.command].concat();
         let server = HelperCommand::start_with(&self.tools, &words, "server", |spawn: Spawn<'_>| match &self.place {
             Some(place) => spawn.netns(&place.namespace).cpus(place.cpus.clone()),

@@ -12,7 +12,7 @@ use quell_linux::proc::ProcRoot;
 use super::programs::ProgramsSpec;
 use super::{Operator, Unanswered};
 use crate::counters::{CpuUse, Instruments, Watched};
-use crate::experiment::judge::JudgeOutcome;
+use crate::experiment::judge::{JudgeOutcome, look_while};
 use crate::question::SubjectStep;
 
 /// Interval between two looks at the connections of the programs.
@@ -54,7 +54,7 @@ pub(super) fn first_run(
     let (proc, mut none) = (ProcRoot::default(), Instruments::default());
     let before = watched.snapshot(&proc, &mut none);
     let began = Instant::now();
-    let (ran, reached) = look_while(&spec.targets.pids(), before_it, || judges.run(slice_ms, stopped));
+    let (ran, reached) = judge_and_look(&spec.targets.pids(), before_it, || judges.run(slice_ms, stopped));
     let outcome = ran?.ok_or(Unanswered::Interrupted)?;
     match judges.latency.as_ref().map(|judge| (judge.command(), reached)) {
         Some((command, Reached::WithoutQueue)) => return Err(Unanswered::JudgeWithoutQueue(command)),
@@ -73,11 +73,10 @@ pub(super) fn first_run(
 }
 
 /// Runs a judge, and looks at new connections of the programs until it ends. `before` is from before its run.
-fn look_while<T>(programs: &BTreeSet<Pid>, before: &Snapshot, run: impl FnOnce() -> T) -> (T, Reached) {
-    let is_over = AtomicBool::new(false);
+fn judge_and_look<T>(programs: &BTreeSet<Pid>, before: &Snapshot, run: impl FnOnce() -> T) -> (T, Reached) {
     let scope = SnapshotScope { pids: programs.iter().copied().collect(), ..SnapshotScope::default() };
     let known: HashSet<u64> = before.sockets.iter().map(|socket| socket.inode).collect();
-    let look = || {
+    let look = |is_over: &AtomicBool| {
         let mut reached = Reached::Unknown;
         while reached < Reached::Queue && !is_over.load(Ordering::Relaxed) {
             thread::park_timeout(LOOK_EVERY);
@@ -88,13 +87,8 @@ fn look_while<T>(programs: &BTreeSet<Pid>, before: &Snapshot, run: impl FnOnce()
         }
         reached
     };
-    thread::scope(|threads| {
-        let looking = threads.spawn(look);
-        let done = run();
-        is_over.store(true, Ordering::Relaxed);
-        looking.thread().unpark();
-        (done, looking.join().unwrap_or(Reached::Unknown))
-    })
+    let (done, reached) = look_while(run, look);
+    (done, reached.unwrap_or(Reached::Unknown))
 }
 
 /// `known` are the inodes of the sockets from before.

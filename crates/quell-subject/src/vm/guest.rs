@@ -225,6 +225,7 @@ impl GuestLab {
             server: targets.pids().into_iter().collect(),
             server_napi: Vec::new(),
             pollers: Vec::new(),
+            supervisors: Vec::new(),
             generator: running.generator().tids(),
             client_napi: Vec::new(),
             server_cpus: [SERVER_CPU].into_iter().collect(),

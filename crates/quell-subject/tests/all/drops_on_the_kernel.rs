@@ -19,6 +19,7 @@ fn only_packets_that_a_full_queue_lost_are_drops() {
         server: vec![server.pid()],
         server_napi: Vec::new(),
         pollers: Vec::new(),
+        supervisors: Vec::new(),
         generator: Vec::new(),
         client_napi: Vec::new(),
         server_cpus: CpuList::default(),

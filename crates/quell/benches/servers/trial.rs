@@ -169,6 +169,7 @@ fn watched(lab: &ServersLab, server: &Server) -> impl Fn(Pid) -> Watched + Sync 
         server: processes.clone(),
         server_napi: server_napi.clone(),
         pollers: Vec::new(),
+        supervisors: Vec::new(),
         generator: vec![reader],
         client_napi: client_napi.clone(),
         server_cpus: server_cpus.clone(),

@@ -324,7 +324,7 @@ fn unpolled(payoff: &ModePayoff, fix: &str) -> String {
     let ms = plain(ns as f64 / 1e6);
     let wait = match payoff.wait_p99_ns.is_some_and(|waited_ns| waited_ns > ns) {
         // The settings of a queue are those of its newest owner.
-        true => format!("wait longer than its {timer} ({ms} ms)"),
+        true => format!("waited longer than its {timer} ({ms} ms), 1 % of them or more"),
         false => format!("can wait up to {ms} ms ({timer})"),
     };
     let fix = if fix.is_empty() { String::new() } else { format!(": {fix}") };

@@ -91,7 +91,10 @@ fn describe(device: &Device, node: &mut Node) {
     }
     node.add_if(Set, (device.has_xdp.known() == Some(&true)).then(|| "xdp".to_owned()));
     let full = device.rx_queue_dropped.known().copied().unwrap_or(0);
-    node.add_if(Notable, (full > 0).then(|| format!("{} lost by full queues", counted(full, "received packet"))));
+    // A veth's figure is that of its peer, which sends while the link is down, too.
+    let or_down = if device.kind.as_deref() == Some("veth") { " or while the link was down" } else { "" };
+    let lost = |packets| format!("{} lost by full queues{or_down}", counted(packets, "received packet"));
+    node.add_if(Notable, (full > 0).then(|| lost(full)));
     let dropped = device.counters.known().map_or(0, |counters| counters.rx_dropped);
     node.add_if(Notable, (dropped > 0).then(|| format!("rx_dropped {}", count(dropped as usize))));
     for (why, what) in unknown(device) {

@@ -117,6 +117,10 @@ impl StatusReport {
         };
         let missing: BTreeSet<String> =
             others.into_iter().flat_map(AppliedReport::missing).map(ToString::to_string).collect();
+        let left = (!self.left_behind.is_empty()).then(|| {
+            "settings that a killed command left are in force, and nobody watches them: `quell revert` undoes them"
+                .to_owned()
+        });
         let reassert = missing.into_iter().chain(["`quell apply --reassert`".to_owned()]);
         let reassert = reassert.collect::<Vec<_>>().join(", then ");
         let advice = [
@@ -127,6 +131,7 @@ impl StatusReport {
             advice(of_attached, "attachments", &steps(attached)),
             advice(of_launched, "launched programs", &steps(launched)),
             gone,
+            left,
         ];
         let advice: Vec<String> = advice.into_iter().flatten().collect();
         (!advice.is_empty()).then(|| advice.join("\n"))
@@ -445,11 +450,12 @@ mod tests {
             };
             let left_behind = left_of.iter().map(left).collect();
             StatusReport { left_behind, ..StatusReport::new(Vec::new(), Vec::new(), &[], Vec::new(), Vec::new()) }
-                .to_string()
         };
-        assert_eq!(report(&[]), "nothing is applied\n");
+        assert_eq!((report(&[]).to_string().as_str(), report(&[]).advice()), ("nothing is applied\n", None));
+        let left = report(&[Purpose::Attachment { mode: "base".parse().unwrap() }]);
+        assert!(left.advice().is_some_and(|advice| advice.contains("nobody watches them")), "the exit code is 3");
         assert_eq!(
-            report(&[Purpose::Attachment { mode: "base".parse().unwrap() }]),
+            left.to_string(),
             "left by an earlier run: attach base to me\\nm 42 (attach-42): undo with `quell revert attach-42`\n"
         );
     }

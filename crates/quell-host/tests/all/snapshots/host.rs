@@ -12,6 +12,11 @@ pub(super) fn harmless_links() -> Vec<HarmlessEdit> {
         down("the device was never used", vec![("/devices/0/counters/rx-packets", json!(0))]),
         down("nobody else can send to the program", vec![("/sockets/0/local", json!("127.0.0.1:11211"))]),
         down("the program is bound to another device", vec![("/sockets/0/bound-to", json!(3))]),
+        harmless(
+            "packets-dropped",
+            "its queues were created again, so its link was down",
+            vec![("/devices/0/rx-queue-dropped", json!(9)), ("/devices/0/napis/0/id", json!(9_999))],
+        ),
     ]
 }
 

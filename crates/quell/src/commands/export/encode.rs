@@ -247,9 +247,11 @@ fn devices(totals: &Totals) -> [Metric; 3] {
         metric("device_rx_dropped", "Packets dropped on receive, with those that no protocol wanted", |device| {
             device.rx_dropped
         }),
-        metric("device_rx_queue_dropped", "Packets lost because a receive queue was full", |device| {
-            device.rx_queue_dropped
-        }),
+        metric(
+            "device_rx_queue_dropped",
+            "Packets lost because a receive queue was full; on veth, also while the link was down",
+            |device| device.rx_queue_dropped,
+        ),
         metric("device_tx_dropped", "Packets that the device dropped on transmit", |device| device.tx_dropped),
     ]
 }

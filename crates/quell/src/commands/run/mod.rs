@@ -62,6 +62,9 @@ pub(crate) struct RunArgs {
     /// Print the settings and their sources before the command starts.
     #[arg(long)]
     details: bool,
+    /// Do not count polls: of `quell bench`, whose slices would measure this, too.
+    #[arg(long, hide = true)]
+    unwatched: bool,
     /// Do not ask for confirmation on a terminal if other programs are affected.
     #[arg(short, long)]
     yes: bool,
@@ -150,6 +153,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         true => Queues::default(),
         false => Queues::set(&launch.choice, launch.is_followed(), launch.placement.clone(), (args.details, args.yes))?,
     };
+    queues.unwatched = args.unwatched;
     // From here on, signals are forwarded to the command. Until here, they end this process, and the keeper undoes
     // everything.
     let signals = SignalQueue::of(&supervise::FORWARDED).map_err(|error| Failure::new(Exit::KernelRefused, error))?;

@@ -45,6 +45,8 @@ pub(super) struct Queues {
     /// Programs and devices in the last pass.
     seen: Option<Snapshot>,
     details: bool,
+    /// Whether stalls and effects are left to the caller.
+    pub(super) unwatched: bool,
 }
 
 pub(super) fn plan(choice: &LaunchChoice, wanted: &Wanted) -> Result<(AttachPlan, Vec<Finding>), Failure> {
@@ -139,7 +141,10 @@ impl Queues {
     /// device has recreated queues.
     pub(super) fn watch(&mut self) -> bool {
         let Some(attachment) = &mut self.attachment else { return false };
-        let QueueEvents { lines, must_end } = self.watch.look(attachment, self.seen.as_ref());
+        let QueueEvents { lines, must_end } = match self.unwatched {
+            true => QueueEvents::default(),
+            false => self.watch.look(attachment, self.seen.as_ref()),
+        };
         let has_news = attachment.targets().has_started_another() || self.instances.has_changed(attachment);
         let keeper = attachment.restart_keeper(&mut |path| keeper::start(path));
         self.print_all(lines);
@@ -173,8 +178,8 @@ impl Queues {
                     verifier.look(snapshot, &attachment.targets().pids());
                 }
                 let forecast = &mut self.forecast;
-                let warnings =
-                    pass.snapshot.as_ref().map(|seen| forecast.look(attachment, seen, !pass.made.is_empty()));
+                let examined = pass.snapshot.as_ref().filter(|_| !self.unwatched);
+                let warnings = examined.map(|seen| forecast.look(attachment, seen, !pass.made.is_empty()));
                 let missing = self.missing.look(&pass, attachment);
                 self.print_all(warnings.into_iter().flatten());
                 self.print_all(render::pass(&pass, self.details));
