@@ -444,11 +444,9 @@ mod tests {
         assert!(!at_ms(100).covers(&at_ms(170), window), "the last is late");
     }
 
-    #[test]
-    fn without_napi_threads_their_counters_are_absent() {
-        let this = Pid::of_this_process();
-        let watched = Watched {
-            server: vec![this],
+    fn this_process() -> Watched {
+        Watched {
+            server: vec![Pid::of_this_process()],
             server_napi: vec![],
             pollers: Vec::new(),
             supervisors: Vec::new(),
@@ -458,7 +456,32 @@ mod tests {
             client_cpus: CpuList::default(),
             server_devices: vec!["lo".to_owned()],
             irqs: vec![],
+        }
+    }
+
+    #[test]
+    fn the_time_of_supervisors_is_not_that_of_the_server() {
+        let reading = |at_ns, text: &str, supervisor_run_ns| CounterReading {
+            at_ns,
+            cpus: Some(stat(text)),
+            server_run_ns: Some(0),
+            napi_run_ns: Some(0),
+            poller_run_ns: Some(0),
+            supervisor_run_ns: Some(supervisor_run_ns),
+            ..CounterReading::default()
         };
+        let second = 1_000_000_000;
+        let from = reading(0, "cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\n", 0);
+        let to = reading(second, "cpu  0 0 0 60 0 0 0 0 0 0\ncpu0 40 0 0 60 0 0 0 0 0 0\n", second * 3 / 10);
+        let watched = Watched { server_cpus: [0].into_iter().collect(), ..this_process() };
+        let used = watched.between(&from, &to).server_cpus.unwrap();
+        assert!((used.busy_share().unwrap() - 0.1).abs() < 1e-9, "300 of 400 ms are those of the supervisor");
+        assert_eq!(used.tasks_ns, second / 10);
+    }
+
+    #[test]
+    fn without_napi_threads_their_counters_are_absent() {
+        let watched = this_process();
         let proc = ProcRoot::default();
         let mut none = Instruments::default();
         let counted = watched.between(&watched.snapshot(&proc, &mut none), &watched.snapshot(&proc, &mut none));
