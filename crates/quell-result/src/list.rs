@@ -1,5 +1,6 @@
 //! The list of stored results.
 
+use quell_mode::DeliveryMode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -48,10 +49,41 @@ pub enum ListedContent {
         question: String,
         /// Answer in one line.
         answer: String,
+        /// What to do, for scripts. Absent unless programs or a command were measured.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        decision: Option<Box<Decision>>,
     },
     /// The file cannot be read, or is not a document of this version.
     Unreadable {
         /// The reason, in one line.
         reason: String,
     },
+}
+
+/// What a measurement decides: its last line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Decision {
+    pub kind: DecisionKind,
+    /// Mode to use or to keep. Absent for `undo` and `undecided`.
+    pub mode: Option<DeliveryMode>,
+    /// The sentence that `quell bench` and `quell tune` print.
+    pub text: String,
+    /// The command below it. Absent without one.
+    pub command: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum DecisionKind {
+    /// The mode is better than what the programs have.
+    Use,
+    /// The same by the goal of a search; by other quantities the mode is worse by more than a quarter.
+    UseForGoalOnly,
+    /// No other mode is better.
+    Keep,
+    /// The attached mode is worse: the command detaches it.
+    Undo,
+    /// Measure again, as the text says.
+    Undecided,
 }

@@ -8,6 +8,7 @@ use quell_result::ResultDocument;
 use quell_result::conclusion::{Conclusion, Quantity, QuantityChange, WhyKeep, WhyLonger, WorseMode};
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
 use quell_result::facts::{PRESENT, PlacementFacts, ProgramsFacts};
+use quell_result::list::{Decision, DecisionKind};
 use quell_result::tune::TuneFile;
 use quell_tune::TuneGoal;
 
@@ -43,6 +44,42 @@ fn conclusion_of(document: &ResultDocument) -> Option<Conclusion> {
         ResultDocument::Experiment(result) => result.conclusion(),
         ResultDocument::Tune(file) => Some(file.conclusion()),
         _ => None,
+    }
+}
+
+/// What a result decides about the programs, or the command, that it measured. `None` for other subjects.
+#[must_use]
+pub fn decision_of(document: &ResultDocument) -> Option<Decision> {
+    let subject = match document {
+        ResultDocument::Experiment(result) => &result.subject,
+        ResultDocument::Tune(file) => &file.subject,
+        _ => return None,
+    };
+    let attached = match subject {
+        SubjectFacts::Programs(facts) => facts.attached,
+        SubjectFacts::Command(_) => None,
+        _ => return None,
+    };
+    let (conclusion, advice) = (conclusion_of(document)?, advice_of(document)?);
+    let (kind, mode) = decided(&conclusion, attached, advice.undoes);
+    Some(Decision { kind, mode, text: advice.text, command: advice.command })
+}
+
+fn decided(
+    conclusion: &Conclusion,
+    attached: Option<DeliveryMode>,
+    undoes: bool,
+) -> (DecisionKind, Option<DeliveryMode>) {
+    match conclusion {
+        _ if undoes => (DecisionKind::Undo, None),
+        Conclusion::Use { mode, .. } if attached == Some(*mode) => (DecisionKind::Keep, Some(*mode)),
+        Conclusion::Use { .. } if conclusion.unmeasured_delay_ns().is_some() => (DecisionKind::Undecided, None),
+        Conclusion::Use { mode, .. } if conclusion.holds_for_its_goal_only() => {
+            (DecisionKind::UseForGoalOnly, Some(*mode))
+        }
+        Conclusion::Use { mode, .. } => (DecisionKind::Use, Some(*mode)),
+        Conclusion::Keep { mode, .. } => (DecisionKind::Keep, Some(*mode)),
+        Conclusion::MeasureLonger { .. } | Conclusion::NotDecidable { .. } => (DecisionKind::Undecided, None),
     }
 }
 
@@ -286,6 +323,30 @@ mod tests {
             of(&kept, &recorded().subject, |_| "quell bench".to_owned(), &[]).command
         };
         assert_eq!((command(true).as_deref(), command(false)), (Some("quell bench"), None));
+    }
+
+    #[test]
+    fn a_decision_for_scripts_is_that_of_the_last_line_and_of_programs_only() {
+        let mode: DeliveryMode = "suspend200".parse().expect("a mode");
+        let better = |without_clients| Conclusion::Use {
+            mode,
+            instead_of: DeliveryMode::default(),
+            saves: Vec::new(),
+            costs: Vec::new(),
+            undecided: Vec::new(),
+            holds_limits: false,
+            split: None,
+            without_clients,
+        };
+        assert_eq!(decided(&better(false), None, false), (DecisionKind::Use, Some(mode)));
+        assert_eq!(decided(&better(true), None, false), (DecisionKind::Undecided, None), "its latency is not known");
+        assert_eq!(decided(&better(false), Some(mode), false), (DecisionKind::Keep, Some(mode)), "it is attached");
+        assert_eq!(decided(&better(false), Some(mode), true).0, DecisionKind::Undo);
+        let recorded = ResultDocument::Experiment(Box::new(recorded()));
+        assert!(
+            advice_of(&recorded).is_some() && decision_of(&recorded).is_none(),
+            "that of a lab is none of a server"
+        );
     }
 
     #[test]

@@ -24,7 +24,8 @@ use quell_sampler::QueuePoller;
 use quell_tune::{ArmState, TuneEnd, TuneMetric};
 
 pub use advice::{
-    Advice, advice_of, budget, cost_of, costs_of_answer, experiment_advice, placement_options, search_advice,
+    Advice, advice_of, budget, cost_of, costs_of_answer, decision_of, experiment_advice, placement_options,
+    search_advice,
 };
 pub use command::{repeat_experiment, repeat_search};
 pub use conclusion::{NOT_STEERED, conclusion};

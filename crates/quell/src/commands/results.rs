@@ -142,7 +142,9 @@ fn listed(stored: &StoredResult) -> ListedResult {
     let (started_unix_s, content) = match stored.read() {
         Ok(read) => {
             let Summary { started_unix_s, subject, question, answer } = summary(&read);
-            (started_unix_s, ListedContent::Read { document: read.kind().schema.to_owned(), subject, question, answer })
+            let (document, decision) =
+                (read.kind().schema.to_owned(), quell_report::words::decision_of(&read).map(Box::new));
+            (started_unix_s, ListedContent::Read { document, subject, question, answer, decision })
         }
         Err(error) => (None, ListedContent::Unreadable { reason: error.reason() }),
     };
