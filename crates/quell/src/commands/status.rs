@@ -73,7 +73,7 @@ fn observed(pids: Vec<Pid>) -> Result<(IntervalReport, Snapshot), String> {
 ///
 /// # Errors
 /// With [`Exit::VerifyFailed`] if a setting has drifted, a process that was started since lacks the mode although a
-/// follower has had the time to set it, or a mode was reverted.
+/// follower has had the time to set it, a mode was reverted, or a killed command left settings.
 pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
     let mut applied = applied()?.iter().map(describe).collect::<Result<Vec<_>, _>>()?;
     let in_progress = attachments_and_begun_profiles(&journal()).map_err(Failure::refused)?;

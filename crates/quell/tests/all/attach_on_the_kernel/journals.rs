@@ -192,7 +192,7 @@ fn an_attachment_that_was_killed_before_its_first_change_is_listed_and_reverted(
     let purpose = Purpose::Attachment { mode: MODE.parse().unwrap() };
     drop(Journal::in_dir(stage.journals()).begin("attach-1", purpose, &boot_id).unwrap());
     let left = format!("attach {MODE}");
-    let status = stage.says(0, &["status"]);
+    let status = stage.says(3, &["status"]);
     assert!(status.contains(&format!("left by an earlier run: {left}")), "{status}");
     let reverted = stage.says(0, &["revert"]);
     assert!(reverted.contains(&format!("{left}: 0 settings restored")), "{reverted}");

@@ -455,7 +455,7 @@ fn the_next_command_reports_and_reverts_the_changes_of_a_killed_keeper() {
     stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
     kill(&stage.keeper());
     assert!(stage.is_set());
-    let status = stage.says(0, &["status"]);
+    let status = stage.says(3, &["status"]);
     assert!(status.contains("left by an earlier run") && status.contains("quell revert"), "{status}");
     let doctor = stage.quell(&["doctor", &stage.pid()]).output().unwrap();
     let doctor = String::from_utf8(doctor.stdout).unwrap();
@@ -581,7 +581,7 @@ fn detach_of_a_pid_ignores_leftovers_of_another_killed_keeper() {
     stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
     kill(&stage.keeper());
     assert!(stage.says(1, &["detach", "1"]).contains("process 1 is not attached;"));
-    assert!(stage.is_set() && stage.says(0, &["status"]).contains("left by an earlier run"));
+    assert!(stage.is_set() && stage.says(3, &["status"]).contains("left by an earlier run"));
     assert!(stage.says(0, &["detach", &stage.pid()]).contains("restored"));
     stage.assert_back();
 }
