@@ -172,7 +172,7 @@ fn attaching_to_memcached_and_detaching_leaves_no_change() {
     assert!(suspends(&lab));
     server.answers();
     let twice = Attachment::begin(&Journal::in_dir(dir.path()), targets(server.pid()), request("base"), &mut no_keeper);
-    assert!(matches!(twice, Err(AttachError::AlreadyAttached { .. })), "{twice:?}");
+    assert!(matches!(twice, Err(AttachError::BeingAttached { .. })), "{twice:?}");
 
     let reverted = attachment.end().unwrap();
     assert!(reverted.failed.is_empty() && reverted.partial.is_empty(), "{reverted:?}");
