@@ -515,8 +515,8 @@ impl SubjectFacts {
         }
     }
 
-    /// Adds what was seen of a command while it was measured.
-    pub fn add_problems(&mut self, problems: Vec<ProblemFacts>) {
+    /// Records what was seen of a command while it was measured.
+    pub fn set_problems(&mut self, problems: Vec<ProblemFacts>) {
         if let Self::Command(command) = self {
             command.problems = problems;
         }

@@ -186,8 +186,8 @@ static DROPS: Rule = Rule {
              (measured); net/core/dev.c, __netif_receive_skb_core",
     explanation: "Packets that a full queue lost are rx_missed_errors, overruns in the driver's queue statistics, and \
                   on veth the peer's tx_dropped, which counts those while the link was down, too: an interval in which \
-                  the queues were created again is left out. They are serious if the device has a suspended or deferred queue, \
-                  because its ring fills while it is not polled; otherwise a warning. Other packets in rx_dropped are \
+                  the queues were created again is left out. They are serious if the device has a suspended or \
+                  deferred queue, because its ring fills while it is not polled; otherwise a warning. Other packets in rx_dropped are \
                   a note: most are frames that no protocol wanted, and no queue setting changes them. If the queue \
                   counters cannot be read, the cause is unknown: a warning. Fix: a larger ring or a shorter \
                   suspension; on veth, whose ring is fixed at 255 packets, fewer connections per queue.",

@@ -32,11 +32,18 @@ fn advice(text: &str, command: Option<&str>) -> Advice {
 /// What a result advises. `None` without a question about modes.
 #[must_use]
 pub fn advice_of(document: &ResultDocument) -> Option<Advice> {
-    match document {
-        ResultDocument::Experiment(result) => experiment_advice(result),
-        ResultDocument::Tune(file) => Some(search_advice(file)),
-        _ => None,
-    }
+    Some(concluded(document)?.1)
+}
+
+/// The conclusion of a result and what it advises. The analysis of its slices is made once.
+fn concluded(document: &ResultDocument) -> Option<(Conclusion, Advice)> {
+    let conclusion = conclusion_of(document)?;
+    let advice = match document {
+        ResultDocument::Experiment(result) => of_experiment(result, &conclusion),
+        ResultDocument::Tune(file) => of_search(file, &conclusion),
+        _ => return None,
+    };
+    Some((conclusion, advice))
 }
 
 fn conclusion_of(document: &ResultDocument) -> Option<Conclusion> {
@@ -60,7 +67,7 @@ pub fn decision_of(document: &ResultDocument) -> Option<Decision> {
         SubjectFacts::Command(_) => None,
         _ => return None,
     };
-    let (conclusion, advice) = (conclusion_of(document)?, advice_of(document)?);
+    let (conclusion, advice) = concluded(document)?;
     let (kind, mode) = decided(&conclusion, attached, advice.undoes);
     Some(Decision { kind, mode, text: advice.text, command: advice.command })
 }
@@ -116,19 +123,26 @@ pub fn costs_of_answer(document: &ResultDocument) -> Option<String> {
 /// What an experiment advises. `None` if it measures no times, or is empty.
 #[must_use]
 pub fn experiment_advice(result: &ExperimentResult) -> Option<Advice> {
+    Some(of_experiment(result, &result.conclusion()?))
+}
+
+fn of_experiment(result: &ExperimentResult, conclusion: &Conclusion) -> Advice {
     let again =
         |longer_ms: Option<u64>| words::repeat_experiment(result, longer_ms.or_else(|| result.sufficient_budget_ms()));
-    Some(of(&result.conclusion()?, &result.subject, again, &[]))
+    of(conclusion, &result.subject, again, &[])
 }
 
 /// What a search advises.
 #[must_use]
 pub fn search_advice(file: &TuneFile) -> Advice {
+    of_search(file, &file.conclusion())
+}
+
+fn of_search(file: &TuneFile, conclusion: &Conclusion) -> Advice {
     let again = |longer_ms: Option<u64>| words::repeat_search(file, longer_ms.or_else(|| file.sufficient_budget_ms()));
-    let (conclusion, goal) = (file.conclusion(), &file.search.plan.goal);
-    let mut advice = of(&conclusion, &file.subject, again, &file.left_alone);
-    if let Conclusion::Use { costs, .. } = &conclusion {
-        advice.text.push_str(&unlimited(costs, goal));
+    let mut advice = of(conclusion, &file.subject, again, &file.left_alone);
+    if let Conclusion::Use { costs, .. } = conclusion {
+        advice.text.push_str(&unlimited(costs, &file.search.plan.goal));
     }
     advice
 }
@@ -345,7 +359,7 @@ mod tests {
         let recorded = ResultDocument::Experiment(Box::new(recorded()));
         assert!(
             advice_of(&recorded).is_some() && decision_of(&recorded).is_none(),
-            "that of a lab is none of a server"
+            "a lab decides nothing about a server"
         );
     }
 

@@ -438,18 +438,17 @@ impl ExperimentSubject for StartedCommand<'_> {
         self.server_cpus.clone_from(&watched.server_cpus);
         let mode = running.mode;
         let is_unknown = mode.kind() != ModeKind::Base && !self.examined.contains(&mode.to_string());
-        let found;
-        let observed = match &mut self.client {
+        let (observed, found) = match &mut self.client {
             Some(client) => {
-                found = problems(&snapshot, &pids).filter(|_| is_unknown);
                 let observed = client.observe(watched, napis, slice_ms, self.stopped)?;
-                observed.map(|(observed, queues)| {
-                    let verdict = in_effect(&running.mode, slice_ms, &queues, &snapshot, &pids);
-                    let known = self.effects.remove(&running.mode.to_string()).into_iter();
+                let observed = observed.map(|(observed, queues)| {
+                    let verdict = in_effect(&mode, slice_ms, &queues, &snapshot, &pids);
+                    let known = self.effects.remove(&mode.to_string()).into_iter();
                     let worst = known.chain(verdict).reduce(ModeVerdict::worse);
-                    self.effects.extend(worst.map(|worst| (running.mode.to_string(), worst)));
+                    self.effects.extend(worst.map(|worst| (mode.to_string(), worst)));
                     (observed, JudgeOutcome::default())
-                })
+                });
+                (observed, problems(&snapshot, &pids).filter(|_| is_unknown))
             }
             None => {
                 let mut instruments = Instruments::new(napis, &watched.server_cpus);
@@ -460,8 +459,7 @@ impl ExperimentSubject for StartedCommand<'_> {
                     true => look_while(run, |_| problems_after(&pids, half)),
                     false => (run(), None),
                 };
-                found = seen.flatten();
-                observed?
+                (observed?, seen.flatten())
             }
         };
         self.add_problems(mode, found);

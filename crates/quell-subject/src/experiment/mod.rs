@@ -230,7 +230,7 @@ pub fn run_command(
     let mut watch = |experiment: &_, stage: SliceStage<'_>| report_slice(follow, None, experiment, stage);
     let experiment = compare(&mut subject, design, (load, rate_per_s), &mut watch, stopped)?;
     let (other_programs, effects) = (subject.other_programs(), subject.take_effects());
-    result.subject.add_problems(subject.take_problems());
+    result.subject.set_problems(subject.take_problems());
     result.experiments.push(LoadExperiment { other_programs, effects, ..experiment });
     Ok(result)
 }

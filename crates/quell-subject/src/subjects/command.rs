@@ -133,7 +133,7 @@ fn search_on_command(
         result.end = TuneEnd::SubjectFailed { reason };
     }
     let mut file = TuneFile { other_programs: started.other_programs(), ..TuneFile::of(begun, result, Vec::new()) };
-    file.subject.add_problems(started.take_problems());
+    file.subject.set_problems(started.take_problems());
     Ok(file)
 }
 

@@ -62,7 +62,7 @@ pub(crate) struct RunArgs {
     /// Print the settings and their sources before the command starts.
     #[arg(long)]
     details: bool,
-    /// Do not count polls: of `quell bench`, whose slices would measure this, too.
+    /// Do not watch for stalls and effects: `quell bench` passes it, because its slices would measure the watch, too.
     #[arg(long, hide = true)]
     unwatched: bool,
     /// Do not ask for confirmation on a terminal if other programs are affected.
