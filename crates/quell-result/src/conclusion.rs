@@ -500,7 +500,9 @@ impl SubjectFacts {
     /// The mode that the programs have where a result names `mode` as the present one.
     pub(crate) fn present(&self, mode: DeliveryMode) -> DeliveryMode {
         match self {
-            Self::Programs(programs) if mode == DeliveryMode::default() => programs.base_is.unwrap_or(mode),
+            _ if mode != DeliveryMode::default() => mode,
+            Self::Programs(programs) => programs.base_is.unwrap_or(mode),
+            Self::Command(command) => command.base_is.unwrap_or(mode),
             _ => mode,
         }
     }

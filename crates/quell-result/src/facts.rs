@@ -304,10 +304,16 @@ pub struct ProblemFacts {
 }
 
 /// A command that was started for each slice, and what generated the load and measured it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct CommandFacts {
     pub command: Vec<String>,
+    /// Devices in the network namespace of Quell, whose queues the modes set. Absent in a private lab and in older results.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub devices: Option<Vec<String>>,
+    /// As of running programs, see there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base_is: Option<DeliveryMode>,
     /// Command that generated the load. Absent if the judge or live traffic was the load.
     pub load: Option<Vec<String>>,
     /// Judge that printed figures of each slice. Absent if only the server was measured.

@@ -56,7 +56,8 @@ pub fn devices_with_queues<'a>(snapshot: &'a Snapshot, names: &[String]) -> Resu
     names.iter().map(named).collect()
 }
 
-fn own_devices(snapshot: &Snapshot) -> impl Iterator<Item = &Device> {
+/// Devices of the caller's network namespace.
+pub fn own_devices(snapshot: &Snapshot) -> impl Iterator<Item = &Device> {
     let own = snapshot.namespaces.iter().find(|namespace| namespace.is_current).map(|namespace| namespace.inode);
     snapshot.devices.iter().filter(move |device| Some(device.namespace) == own)
 }

@@ -57,7 +57,7 @@ pub fn subject(subject: &SubjectFacts) -> Vec<String> {
         SubjectFacts::Programs(programs) => {
             std::iter::once(of_programs(programs)).chain(programs.base_is.map(base_is)).collect()
         }
-        SubjectFacts::Command(facts) => vec![of_command(facts)],
+        SubjectFacts::Command(facts) => std::iter::once(of_command(facts)).chain(facts.base_is.map(base_is)).collect(),
         SubjectFacts::Veth { lab, server, load, beside } => {
             let name = server.version.as_ref().or(server.command.first());
             let name = name.map_or_else(|| "unknown".into(), |name| visible::name(name));
@@ -161,7 +161,18 @@ fn of_command(facts: &CommandFacts) -> String {
         [] => String::new(),
         options => format!(" with {}", visible::name(&options.join(" "))),
     };
-    format!("{}: started for each slice{placement}; {traffic}", command_line(&facts.command))
+    let queues = queues_of_command(facts).map(|queues| format!("; {queues}")).unwrap_or_default();
+    format!("{}: started for each slice{placement}{queues}; {traffic}", command_line(&facts.command))
+}
+
+/// The queues that modes set for a command: `modes set all queues of this network namespace: eth0`.
+#[must_use]
+pub fn queues_of_command(facts: &CommandFacts) -> Option<String> {
+    let names: Vec<_> = facts.devices.as_ref()?.iter().map(|name| visible::name(name)).collect();
+    Some(match names[..] {
+        [] => "this network namespace has no queues, so modes set epolls only".to_owned(),
+        _ => format!("modes set all queues of this network namespace: {}", names.join(", ")),
+    })
 }
 
 fn traffic(load: Option<&[String]>, latency: Option<&[String]>, beside: Option<&[String]>) -> String {

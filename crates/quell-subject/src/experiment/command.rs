@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use quell_experiment::{ExperimentSubject, SetFailure, SliceObservation};
 use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge};
+use quell_host::attach::launch::own_devices;
 use quell_host::attach::no_poll::no_poll_cause;
 use quell_host::attach::{Selection, TargetError, Targets, observe};
 use quell_host::findings::{Finding, examine};
@@ -200,6 +201,8 @@ pub struct StartedCommand<'a> {
     processes: Option<ProcessTimes>,
     /// CPUs of the command in the most recent slice.
     server_cpus: CpuList,
+    /// NAPI threads from before the first start. `None` before it.
+    napi_threads: Option<BTreeSet<Pid>>,
 }
 
 struct Running {
@@ -227,6 +230,7 @@ impl<'a> StartedCommand<'a> {
             slice_began: Instant::now(),
             processes: ProcessTimes::read(&ProcRoot::default()),
             server_cpus: CpuList::default(),
+            napi_threads: None,
         }
     }
 
@@ -318,6 +322,9 @@ impl<'a> StartedCommand<'a> {
 
     /// Starts the command and waits until it listens.
     fn start(&mut self, mode: &DeliveryMode) -> Result<(), CommandSubjectError> {
+        if self.napi_threads.is_none() {
+            self.napi_threads = Some(napi_threads(&observe()?));
+        }
         let pid = self.runner.start(mode)?;
         let deadline = Instant::now() + LISTENS_WITHIN;
         loop {
@@ -357,6 +364,11 @@ fn listens(snapshot: &Snapshot) -> bool {
         SocketState::Close => socket.local.is_some_and(|local| local.port() != 0),
         _ => false,
     })
+}
+
+fn napi_threads(snapshot: &Snapshot) -> BTreeSet<Pid> {
+    let queues = snapshot.devices.iter().flat_map(|device| device.napis.known_elements());
+    queues.filter_map(|napi| Some(napi.thread.known()?.as_ref()?.tid)).collect()
 }
 
 /// Returns the NAPI instances that delivered packets to the sockets of the processes `pids`.
@@ -429,10 +441,15 @@ impl ExperimentSubject for StartedCommand<'_> {
         running.targets.refresh()?;
         let pids = running.targets.pids();
         let snapshot = observe()?;
-        let napis = napis(&snapshot, &pids);
+        let mut napis = napis(&snapshot, &pids);
+        if napis.is_empty() {
+            // Clients can be connected during the slice only.
+            napis =
+                own_devices(&snapshot).flat_map(|device| device.napis.known_elements()).map(|napi| napi.id).collect();
+        }
         let mut watched = server_side::watched(&snapshot, &pids, &napis);
-        // NAPI threads exist only under some modes, whose CPU time would otherwise be another quantity.
-        watched.server_napi.clear();
+        // Those of a mode exist under it only, where CPU time would otherwise be another quantity.
+        watched.server_napi.retain(|tid| self.napi_threads.as_ref().is_some_and(|before| before.contains(tid)));
         // It follows the command under some modes only.
         watched.supervisors = watched.server.extract_if(.., |pid| *pid == running.launcher).collect();
         self.server_cpus.clone_from(&watched.server_cpus);
@@ -454,7 +471,6 @@ impl ExperimentSubject for StartedCommand<'_> {
                 let mut instruments = Instruments::new(napis, &watched.server_cpus);
                 let mut run = || server_side::observe(&watched, &mut instruments, &self.judges, slice_ms, self.stopped);
                 let half = Duration::from_millis(u64::from(slice_ms) / 2);
-                // Clients can be connected during the slice only.
                 let (observed, seen) = match is_unknown {
                     true => look_while(run, |_| problems_after(&pids, half)),
                     false => (run(), None),

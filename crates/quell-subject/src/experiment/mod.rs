@@ -29,7 +29,7 @@ use xdp::XdpSubjectError;
 use quell_host::attach::plan::{AttachObstacle, AttachPlan};
 use quell_host::attach::poller;
 use quell_host::attach::{Targets, observe_programs};
-use quell_host::snapshot::{Snapshot, TakeError};
+use quell_host::snapshot::{Snapshot, SnapshotNapi, TakeError};
 use quell_host::switching::{SwitchError, SwitchPlan};
 use quell_linux::CpuList;
 use quell_linux::proc::ProcRoot;
@@ -53,14 +53,9 @@ pub struct CommandRequest {
     pub timing: Timing,
     /// Up to where the budget grows, in milliseconds, if slices take so long that it has no time for enough of them.
     pub budget_max_ms: u64,
-    /// Program and arguments.
-    pub command: Vec<String>,
-    /// Command that generates the load. Absent if the judge or reconnecting clients are the load.
-    pub load: Option<Vec<String>>,
     /// Commands that measure each slice.
     pub judges: Judges,
-    /// Options of `quell run` for the placement of connections and workers.
-    pub placement: Vec<String>,
+    pub facts: CommandFacts,
 }
 
 /// The changes that an experiment would make to running programs.
@@ -106,14 +101,18 @@ impl Preview {
     pub fn base_is(&self) -> Option<DeliveryMode> {
         let napis = self.plan.napis();
         let of_queues = self.snapshot.devices.iter().flat_map(|device| device.napis.known_elements());
-        let mut threading =
-            of_queues.filter(|napi| napis.contains(&napi.id)).map(|napi| napi.threading.known().copied());
-        let first = threading.next()??.known()?;
-        let is_common = threading.all(|other| other == Some(first.into()));
-        let kind = [ModeKind::Threaded, ModeKind::ThreadedBusy];
-        let mode = kind.into_iter().map(DeliveryMode::from).find(|mode| mode.napi().threaded == first)?;
-        is_common.then_some(mode)
+        base_is(of_queues.filter(|napi| napis.contains(&napi.id)))
     }
+}
+
+/// Mode of these queues under `base`. `None` without NAPI threads, or if queues differ.
+pub(crate) fn base_is<'a>(queues: impl Iterator<Item = &'a SnapshotNapi>) -> Option<DeliveryMode> {
+    let mut threading = queues.map(|napi| napi.threading.known().copied());
+    let first = threading.next()??.known()?;
+    let is_common = threading.all(|other| other == Some(first.into()));
+    let kind = [ModeKind::Threaded, ModeKind::ThreadedBusy];
+    let mode = kind.into_iter().map(DeliveryMode::from).find(|mode| mode.napi().threaded == first)?;
+    is_common.then_some(mode)
 }
 
 /// Reason why a comparison has no result.
@@ -201,7 +200,8 @@ pub fn run_command(
     outcome.without_latency.iter().for_each(|why| follow(SubjectStep::Note(why)));
     let work = if request.judges.counts_requests(&outcome.figures) { Work::Request } else { Work::Packet };
     let criteria = load.map_or_else(|| figures::criteria_of_judge(&outcome.figures, work), criteria);
-    let mut design = ExperimentDesign { steps: outcome.steps, ..design(&request.modes, criteria, request.timing, 1) };
+    let design = ExperimentDesign { steps: outcome.steps, ..design(&request.modes, criteria, request.timing, 1) };
+    let mut design = with_base_named(design, request.facts.base_is);
     // A published experiment has many parts, so a part on a busy machine rather has too few slices for an interval.
     if generator.is_none() {
         let planned_ms = design.budget_ms;
@@ -216,15 +216,7 @@ pub fn run_command(
         }
         subject.limit_judges(design.budget_ms, design.slice_ms);
     }
-    let facts = CommandFacts {
-        command: request.command.clone(),
-        load: request.load.clone(),
-        latency: words_of(request.judges.latency.as_ref()),
-        beside: words_of(request.judges.beside.as_ref()),
-        client: generator,
-        placement: request.placement.clone(),
-        problems: Vec::new(),
-    };
+    let facts = CommandFacts { client: generator, ..request.facts.clone() };
     let mut result = ExperimentResult::begin(SubjectFacts::Command(facts))?;
     let rate_per_s = load.and_then(|load| load.rate_per_s(f64::NAN));
     let mut watch = |experiment: &_, stage: SliceStage<'_>| report_slice(follow, None, experiment, stage);
@@ -250,6 +242,17 @@ pub(crate) fn design<T: Copy + Default + fmt::Display>(
     let error_rate = design.error_rate / f64::from(parts.max(1));
     let contrasts = ContrastSet::AgainstReference;
     ExperimentDesign { budget_ms, slice_ms, settle_ms, margin, error_rate, contrasts, ..design }
+}
+
+/// Names a reference `base` with what it is on queues with NAPI threads.
+pub(crate) fn with_base_named(
+    mut design: ExperimentDesign<DeliveryMode>,
+    base_is: Option<DeliveryMode>,
+) -> ExperimentDesign<DeliveryMode> {
+    if let Some(mode) = base_is.filter(|_| design.reference.setting == DeliveryMode::default()) {
+        design.reference.name = format!("{} ({mode})", design.reference.name);
+    }
+    design
 }
 
 /// Gives a design time for enough blocks of slices that take `slice_takes_ms` each, up to `budget_max_ms`.

@@ -14,7 +14,7 @@ use quell_mode::DeliveryMode;
 use quell_published::Experiment;
 use quell_result::Document as _;
 use quell_result::experiment::ExperimentResult;
-use quell_result::facts::{CpuLayout, HostFacts};
+use quell_result::facts::{CommandFacts, CpuLayout, HostFacts};
 use quell_result::figures;
 use quell_result::published::{INTERRUPTED, PublishedPart, PublishedRun, part_name};
 
@@ -158,10 +158,15 @@ impl ReplayPart {
         let client = LabClient::new(lab, spec, rate_per_s);
         let namespace = Arc::clone(&lab.server.namespace);
         let place = ServerPlace { namespace, cpus: cpus.server_cpus().into_iter().collect() };
-        let (modes, timing, judges) = (self.modes.clone(), request.timing, Judges::default());
-        let (budget_max_ms, placement) = (timing.budget_ms, Vec::new());
-        let of_command = CommandRequest { modes, timing, budget_max_ms, command, load: None, judges, placement };
-        let mut runner = Runner::new(tools, &of_command.command, None).at(place);
+        let mut runner = Runner::new(tools, &command, None).at(place);
+        let timing = request.timing;
+        let of_command = CommandRequest {
+            modes: self.modes.clone(),
+            timing,
+            budget_max_ms: timing.budget_ms,
+            judges: Judges::default(),
+            facts: CommandFacts { command: command.clone(), ..CommandFacts::default() },
+        };
         let mut result = run_command(&of_command, Some(client), &mut runner, follow, stopped)?;
         result.not_a_measurement = cpus.overcommitted.clone();
         Ok(result)

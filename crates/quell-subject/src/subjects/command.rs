@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use quell_host::attach::launch::own_devices;
 use quell_host::attach::placement::Wanted;
-use quell_host::attach::{Attached, attachments};
-use quell_host::snapshot::Snapshot;
+use quell_host::attach::{Attached, attachments, observe};
+use quell_host::snapshot::{Snapshot, TakeError};
 use quell_linux::netns::Namespace;
 use quell_linux::process::Spawn;
 use quell_linux::signal::Interruption;
@@ -26,7 +27,7 @@ use super::{
 };
 use crate::experiment::command::{CommandFailure, CommandRunner, StartedCommand};
 use crate::experiment::judge::{Judge, Judges};
-use crate::experiment::{CommandRequest, ComparisonError, run_command};
+use crate::experiment::{CommandRequest, ComparisonError, base_is, run_command};
 use crate::question::{Follow, Question, SubjectStep};
 
 /// Time limit for `quell run` to steer the connections of the command once it listens.
@@ -48,17 +49,20 @@ pub struct CommandSpec {
 }
 
 impl CommandSpec {
-    fn facts(&self) -> CommandFacts {
+    fn facts(&self) -> Result<CommandFacts, TakeError> {
         let words = |judge: &Option<Judge>| judge.as_ref().map(|judge| judge.words().to_vec());
-        CommandFacts {
+        let snapshot = observe()?;
+        let with_queues = || own_devices(&snapshot).filter(|device| device.napis.known_elements().next().is_some());
+        Ok(CommandFacts {
             command: self.command.clone(),
+            devices: Some(with_queues().map(|device| device.name.clone()).collect()),
+            base_is: base_is(with_queues().flat_map(|device| device.napis.known_elements())),
             load: self.load.clone(),
             latency: words(&self.judges.latency),
             beside: words(&self.judges.beside),
-            client: None,
             placement: self.placement.options(),
-            problems: Vec::new(),
-        }
+            ..CommandFacts::default()
+        })
     }
 }
 
@@ -80,7 +84,7 @@ pub fn answer(
             metrics::of_started_command().check(plan)?;
         }
     }
-    let facts = spec.facts();
+    let facts = spec.facts()?;
     if !operator.agrees(&Planned { question: &question, subject: PlannedSubject::Command(&facts) }) {
         return Err(Unanswered::Declined);
     }
@@ -95,14 +99,13 @@ pub fn answer(
                 modes: comparison.modes,
                 timing: comparison.timing,
                 budget_max_ms: comparison.budget_max_ms,
-                command: spec.command.clone(),
-                load: spec.load.clone(),
                 judges: spec.judges.clone(),
-                placement: spec.placement.options(),
+                facts,
             };
             Ok(Answer::Compared(Box::new(run_command(&request, None, &mut runner, &mut follow, &stopped)?)))
         }
-        Question::Search(plan) => {
+        Question::Search(mut plan) => {
+            plan.base_is = facts.base_is;
             let begun = ExperimentResult::begin(SubjectFacts::Command(facts)).map_err(ComparisonError::from)?;
             let searched = search_on_command(spec, *plan, begun, &mut runner, &mut follow, &stopped)?;
             Ok(Answer::Searched(Box::new(searched)))

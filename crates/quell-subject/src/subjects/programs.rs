@@ -38,7 +38,7 @@ use crate::experiment::figures;
 use crate::experiment::judge::{JudgeOutcome, Judges};
 use crate::experiment::program::{Programs, Traffic};
 use crate::experiment::{
-    ComparisonError, Preview, check_settable, compare, criteria, design, programs_facts, server_side,
+    ComparisonError, Preview, check_settable, compare, criteria, design, programs_facts, server_side, with_base_named,
     with_enough_blocks,
 };
 use crate::other_programs::Contention;
@@ -279,12 +279,7 @@ impl Measurement<'_> {
         let mut design = ExperimentDesign { steps: steps.clone(), ..design(modes, criteria, comparison.timing, 1) };
         let is_present = |treatment: &&mut Treatment<_>| Some(treatment.setting) == *present;
         design.treatments.iter_mut().filter(is_present).for_each(|row| row.name = PRESENT.to_owned());
-        if let Some(set) =
-            self.base_is(&prepared.preview).filter(|_| design.reference.setting == DeliveryMode::default())
-        {
-            design.reference.name = format!("{} ({set})", design.reference.name);
-        }
-        design
+        with_base_named(design, self.base_is(&prepared.preview))
     }
 
     /// Takes a snapshot, in which the sockets that have or would get a filter are marked, and plans the modes.
