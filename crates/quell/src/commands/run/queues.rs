@@ -219,7 +219,12 @@ impl Queues {
             }
             return;
         }
-        self.say_what_was_restored(&attachment.end_by("`quell run`: the command exited"));
+        // The history of a host is not that of the slices of an experiment.
+        let reverted = match self.unwatched {
+            true => attachment.end(),
+            false => attachment.end_by("`quell run`: the command exited"),
+        };
+        self.say_what_was_restored(&reverted);
     }
 
     /// Undoes the settings because the command was not started.

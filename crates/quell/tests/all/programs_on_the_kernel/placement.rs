@@ -152,17 +152,24 @@ fn after_a_kill_no_filter_remains() {
     stage.assert_no_filter_remains();
 }
 
+/// Gives each queue of the server a NAPI thread.
+fn thread_queues(stage: &Stage) -> Vec<Pid> {
+    let mut netdev = Netdev::open_in(&stage.lab.server).unwrap();
+    let threaded = PartialNapiSettings { threaded: Some(NapiThreading::Enabled), ..PartialNapiSettings::default() };
+    let mut thread = |napi| {
+        netdev.set_napi(napi, &threaded).unwrap();
+        netdev.napi(napi).unwrap().pid.unwrap()
+    };
+    stage.lab.napis.iter().map(|napi| thread(*napi)).collect()
+}
+
 #[test]
 fn workers_are_pinned_for_all_modes_and_unpinned_at_the_end() {
     let Some(stage) = Stage::of_workers("bps-pin") else { return };
     if CpuList::online(quell_linux::kernel::sysfs()).unwrap().len() < 2 {
         return skip(Lacks::Machine, "needs two CPUs");
     }
-    let mut netdev = Netdev::open_in(&stage.lab.server).unwrap();
-    let threaded = PartialNapiSettings { threaded: Some(NapiThreading::Enabled), ..PartialNapiSettings::default() };
-    for (cpu, napi) in (0..).zip(stage.lab.napis.clone()) {
-        netdev.set_napi(napi, &threaded).unwrap();
-        let thread: Pid = netdev.napi(napi).unwrap().pid.unwrap();
+    for (cpu, thread) in (0..).zip(thread_queues(&stage)) {
         sched::set_affinity(thread, &CpuList::from_iter([cpu])).unwrap();
     }
     let before = stage.affinities();
@@ -176,19 +183,25 @@ fn workers_are_pinned_for_all_modes_and_unpinned_at_the_end() {
 }
 
 #[test]
-fn a_command_is_steered_by_its_launcher_in_each_slice() {
+fn a_command_is_steered_in_each_slice_keeps_napi_threads_from_before_and_leaves_no_history() {
     let Some(stage) = Stage::of_workers("bps-command") else { return };
+    thread_queues(&stage);
     let (output, load) = (stage.file(), stage.load_of_workers().replace(":7000", ":7001"));
     let load = format!("--load={load}");
     let fixed = ["bench", "--modes=base,suspend200", "--slice=100", "--settle=100", "--budget=60s", "--yes", "--steer"];
     let output = ["--output", output.to_str().unwrap(), &load];
     let command = ["--", env!("CARGO_BIN_EXE_quell"), "respond", "192.0.2.1:7001", "--workers", "2"];
     let words = [&fixed[..], &output, &command].concat();
-    let (code, stdout, stderr) = end(stage.start_with(&words, |spawn| spawn.netns(&stage.lab.server)));
+    let quell = |words: &[&str]| end(stage.start_with(words, |spawn| spawn.netns(&stage.lab.server)));
+    let (code, stdout, stderr) = quell(&words);
     assert_eq!(code, Some(0), "{stdout}{stderr}");
     assert!(stdout.contains("started for each slice with --steer"), "{stdout}");
+    assert!(stdout.contains("modes set all queues of this network namespace: "), "{stdout}");
+    assert!(stdout.contains(" base (threaded) ") && !stdout.contains("withheld: other programs"), "{stdout}");
     assert_eq!(stage.result()["subject"]["placement"], serde_json::json!(["--steer"]));
-    stage.assert_as_before();
+    let (code, status, stderr) = quell(&["status"]);
+    assert!(code == Some(0) && !status.contains("history:"), "{status}{stderr}");
+    stage.assert_no_filter_remains();
 }
 
 #[test]
