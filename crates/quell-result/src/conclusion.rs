@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 
 use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, SwitchbackAnalysis, WhyUndecided};
 use quell_host::attach::affected_processes::PacketDelay;
-use quell_host::findings::{EPOLL_MIXES_NAPIS, WITHOUT_NAPI_ID};
+use quell_host::findings::WITHOUT_NAPI_ID;
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
 use quell_tune::{TuneEnd, TuneMetric};
@@ -498,7 +498,8 @@ impl WhyLonger {
 
 impl SubjectFacts {
     /// The mode that the programs have where a result names `mode` as the present one.
-    pub(crate) fn present(&self, mode: DeliveryMode) -> DeliveryMode {
+    #[must_use]
+    pub fn present(&self, mode: DeliveryMode) -> DeliveryMode {
         match self {
             _ if mode != DeliveryMode::default() => mode,
             Self::Programs(programs) => programs.base_is.unwrap_or(mode),
@@ -558,7 +559,7 @@ impl SubjectFacts {
         // The filter of the attachment does not steer the other programs.
         let are_attached = placement.is_by_attachment() && programs.attached_in_part.is_empty();
         let stays_mixed = are_attached || steered.iter().any(is_unsorted);
-        let is_mixed = programs.problems.iter().any(|problem| problem.id == EPOLL_MIXES_NAPIS);
+        let is_mixed = programs.problems.iter().any(ProblemFacts::ends_when_steered);
         !steered.is_empty() && steered.iter().all(is_from_before) || stays_mixed && is_mixed
     }
 }

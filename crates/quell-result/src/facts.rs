@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use quell_host::findings::EPOLL_MIXES_NAPIS;
 use quell_host::snapshot::Provenance;
 use quell_linux::Pid;
 use quell_linux::kernel::Kernel;
@@ -301,6 +302,10 @@ pub struct ProblemFacts {
     pub observed: String,
     /// Modes that cause it.
     pub modes: Vec<DeliveryMode>,
+    /// Whether it is an epoll with connections of several queues that `--steer` cannot change, as those that the program
+    /// opened. Absent if not, and in older results.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stays_when_steered: bool,
 }
 
 /// A command that was started for each slice, and what generated the load and measured it.
@@ -330,6 +335,14 @@ pub struct CommandFacts {
     /// The same problems as of running programs, seen during the first slice of each mode.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<ProblemFacts>,
+}
+
+impl ProblemFacts {
+    /// Whether it is an epoll with connections of several queues, which `--steer` can change.
+    #[must_use]
+    pub fn ends_when_steered(&self) -> bool {
+        self.id == EPOLL_MIXES_NAPIS && !self.stays_when_steered
+    }
 }
 
 impl ProgramsFacts {

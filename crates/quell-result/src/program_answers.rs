@@ -74,13 +74,13 @@ impl ResultDocument {
 
     /// The answer for the measured programs at each load. `name` is that of the result. `advice` is the sentence and the
     /// command with which it ends: the answer of a result that decides nothing, and what another one leaves open. Absent
-    /// without either. `costs` are those of the mode that it recommends, in words.
+    /// without either. `reservation` is what speaks against it, in words.
     #[must_use]
     pub fn answers_for_programs(
         &self,
         name: &str,
         advice: Option<(String, String)>,
-        costs: Option<String>,
+        reservation: Option<String>,
     ) -> Option<Vec<EarlierAnswer>> {
         let (subject, started_unix_s) = match self {
             Self::Experiment(result) => (&result.subject, result.started_unix_s),
@@ -112,6 +112,11 @@ impl ResultDocument {
         let open = match &conclusion {
             Conclusion::Keep { .. } => advice.clone().map(|(advice, command)| OpenQuestion { advice, command }),
             _ => None,
+        };
+        // At other loads, a mode that is better at some of them is not the answer.
+        let is_answer = |verdict: &EarlierVerdict| match conclusion {
+            Conclusion::Keep { .. } => true,
+            _ => matches!(verdict, EarlierVerdict::Better(_)),
         };
         let at_load = |(load, packets_per_s): (Option<OfferedLoad>, Option<f64>)| {
             let verdict = match &conclusion {
@@ -145,7 +150,7 @@ impl ResultDocument {
                 packets_per_s: packets_per_s.map(|rate| rate.round() as u64),
                 own_load: programs.own_load(),
                 problem: programs.problems.iter().find(is_relevant).map(|problem| problem.id.clone()),
-                costs: costs.clone().filter(|_| matches!(verdict, EarlierVerdict::Better(_))),
+                reservation: reservation.clone().filter(|_| is_answer(&verdict)),
             };
             let steered = programs.placement.as_ref().is_some_and(PlacementFacts::steers);
             let (open, compared, worse) = (open.clone(), compared.clone(), worse.clone());

@@ -201,6 +201,7 @@ pub(crate) enum Command {
     /// Apply a profile to the host as one transaction: verified, and rolled back on failure.
     Apply(Box<apply::ApplyArgs>),
     /// List applied settings, their age, and later changes by other programs.
+    #[command(after_help = "Exits with 3 after drift, a stall, or a killed command whose settings are left.")]
     Status(status::StatusArgs),
     /// Undo what is applied or attached: everything, or by name.
     Revert(revert::RevertArgs),

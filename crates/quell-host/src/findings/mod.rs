@@ -56,7 +56,7 @@ pub(crate) use sorting::{
 };
 pub use sorting::{
     LackingCpus, QueuePerEpoll, STEERED, are_attached, are_placed, are_steered, compare_with, cpus_lacking_for_pollers,
-    name_mode, one_queue_if_attached, set_instead, will_mix, workers_can_be_pinned,
+    name_mode, one_queue_if_attached, set_instead, stays_when_steered, will_mix, workers_can_be_pinned,
 };
 pub(crate) use starved::starved_program;
 pub use stopped::{StoppedServer, Unreached, check_not_stopped};

@@ -11,7 +11,7 @@ use quell_mode::NapiAttribute;
 
 use super::fix::Fix;
 use super::setting::{Setting, SettingObject};
-use super::sorting::one_queue_per_epoll;
+use super::sorting::{one_queue_per_epoll, opened_connections};
 use super::text::time_text;
 use super::{Finding, Node, Observation, Rule, Severity};
 use crate::attach::affected_processes::PacketDelay;
@@ -86,22 +86,23 @@ pub fn unpolled_queues(now: &Snapshot) -> BTreeMap<Pid, Fix> {
     polling.map(|(epoll, _)| (epoll.process.pid, one_queue_per_epoll(&query, epoll))).collect()
 }
 
-/// The serious finding about an epoll to which several queues delivered data during the observation. It would poll one of
+/// The serious findings about epolls to which several queues delivered data during the observation. They would poll one of
 /// them, so that the mode slows the program.
-#[must_use]
-pub fn observed_to_mix<'f>(findings: &'f [Finding], behavior: &Behavior) -> Option<&'f Finding> {
-    let receives_from_several = |node: &Node| match node {
+pub fn observed_to_mix<'f>(findings: &'f [Finding], behavior: &'f Behavior) -> impl Iterator<Item = &'f Finding> {
+    let receives_from_several = move |node: &Node| match node {
         Node::Epoll { pid, fd } => behavior.received.get(&(*pid, *fd)).is_some_and(|queues| queues.len() > 1),
         _ => false,
     };
-    let mut serious = findings.iter().filter(|one| one.id == EPOLL_MIXES_NAPIS && one.severity == Severity::Serious);
-    serious.find(|finding| finding.nodes.iter().any(receives_from_several))
+    let serious = findings.iter().filter(|one| one.id == EPOLL_MIXES_NAPIS && one.severity == Severity::Serious);
+    serious.filter(move |finding| finding.nodes.iter().any(receives_from_several))
 }
 
-/// Whether an epoll of these programs has connections of several queues.
+/// Whether an epoll of these programs has connections of several queues, which steering can change.
 #[must_use]
 pub fn mixes_queues(now: &Snapshot, programs: &BTreeSet<Pid>) -> bool {
-    mixing(&SnapshotQuery::new(now, None)).any(|(epoll, _)| programs.contains(&epoll.process.pid))
+    let query = SnapshotQuery::new(now, None);
+    let mut mixing = mixing(&query).filter(|(epoll, _)| programs.contains(&epoll.process.pid));
+    mixing.any(|(epoll, _)| opened_connections(&query, epoll).is_none())
 }
 
 pub(crate) const UDP_ON_SEVERAL_QUEUES: &str = "udp-socket-on-several-queues";

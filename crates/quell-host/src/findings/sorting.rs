@@ -371,6 +371,18 @@ pub fn are_steered(findings: &mut [Finding], programs: &BTreeSet<Pid>) {
     }
 }
 
+/// Whether it is about an epoll that will have connections of several queues although the clients of a steered program have
+/// reconnected: the program opened some of them, or has fewer listening sockets than queues.
+#[must_use]
+pub fn stays_when_steered(finding: &Finding) -> bool {
+    let is_sorted = match finding.fix.first() {
+        Some(Fix::Mode { first, .. }) => !first.ends_with(THEN),
+        Some(Fix::Advice(advice)) => advice == STEERED,
+        _ => false,
+    };
+    finding.id == EPOLL_MIXES_NAPIS && !is_sorted
+}
+
 /// What is left of the advice to steer for a program that is steered: a change of its configuration, or to wait.
 fn steered(to_steer: &Fix) -> Fix {
     match to_steer {

@@ -26,9 +26,10 @@ pub struct EarlierMeasurement {
     pub own_load: Option<OwnLoad>,
     /// Rule of a serious finding under the modes on which its answer rests; absent without one.
     pub problem: Option<String>,
-    /// What the chosen mode costs, which the goal of a search does not limit; absent if it costs nothing.
+    /// Why others may decide otherwise: `although it costs p99 ×15.0` of a mode that is better by its goal, `unless p99
+    /// −88 % under suspend200 is worth cpu +55 %` of one that is kept; absent if nothing speaks against the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub costs: Option<String>,
+    pub reservation: Option<String>,
 }
 
 /// Load of a measurement itself.
@@ -135,8 +136,8 @@ mod tests {
     fn an_answer_outlives_its_own_load_unless_there_is_another_one_now() {
         let decides = |(then, own_load), now| {
             let (result, started_unix_s, packets_per_s) = ("bench-1".to_owned(), 7, Some(then));
-            let (problem, costs) = (None, None);
-            let measured = EarlierMeasurement { result, started_unix_s, packets_per_s, own_load, problem, costs };
+            let (problem, reservation) = (None, None);
+            let measured = EarlierMeasurement { result, started_unix_s, packets_per_s, own_load, problem, reservation };
             measured.decides_at(Some(now))
         };
         for own in [Some(OwnLoad::Judge), Some(OwnLoad::Generator)] {

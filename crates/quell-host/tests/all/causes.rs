@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::snapshots::{self, before, healthy, set, snapshot};
 use quell_host::attach::AttachedMode;
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
-use quell_host::findings::{Finding, Fix, FixText, are_attached, are_placed, are_steered, examine, name_mode};
+use quell_host::findings::{
+    Finding, Fix, FixText, are_attached, are_placed, are_steered, examine, name_mode, stays_when_steered,
+};
 use quell_host::steer::{Baseline, pins};
 use quell_linux::{NapiId, Pid};
 use serde_json::{Value, json};
@@ -358,7 +360,7 @@ fn connections_that_the_program_opened_are_said_to_stay_mixed() {
     are_steered(&mut findings, &BTreeSet::from([Pid::from_kernel(4_242).unwrap()]));
     let finding = findings.iter().find(|finding| finding.id == "epoll-mixes-napis").unwrap();
     let texts: Vec<String> = finding.fix.iter().map(ToString::to_string).collect();
-    assert!(is_said(&texts), "reconnecting clients do not change it: {texts:?}");
+    assert!(is_said(&texts) && stays_when_steered(finding), "reconnecting clients do not change it: {texts:?}");
 }
 
 #[test]

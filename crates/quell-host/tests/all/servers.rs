@@ -51,7 +51,7 @@ pub(crate) fn answer(better: Option<&str>) -> EarlierAnswer {
         packets_per_s: Some(100_000),
         own_load: None,
         problem: None,
-        costs: None,
+        reservation: None,
     };
     let mode = |word: &str| word.parse().unwrap();
     let verdict =

@@ -13,7 +13,7 @@ use quell_result::tune::TuneFile;
 use quell_tune::TuneGoal;
 
 use super::changes;
-use super::conclusion::worse_mode;
+use super::conclusion::{trade_off, worse_mode};
 use crate::words;
 
 /// A sentence without a full stop, and the command that follows it.
@@ -106,18 +106,24 @@ pub fn cost_of(document: &ResultDocument, mode: &DeliveryMode) -> Option<String>
     Some(worse_mode(&costs))
 }
 
-/// What the mode costs that the result recommends: `p99 ×15.0, cpu ×3.06`. `None` if it recommends none, or it costs nothing.
+/// What speaks against the answer of a result; see [`quell_host::servers::EarlierMeasurement::reservation`].
 #[must_use]
-pub fn costs_of_answer(document: &ResultDocument) -> Option<String> {
-    let Conclusion::Use { mode, costs, without_clients, .. } = conclusion_of(document)? else { return None };
+pub fn reservation_of(document: &ResultDocument) -> Option<String> {
+    let (mode, costs, without_clients) = match conclusion_of(document)? {
+        Conclusion::Use { mode, costs, without_clients, .. } => (mode, costs, without_clients),
+        Conclusion::Keep { because: WhyKeep::TradeOff { mode, saves, costs }, .. } => {
+            return Some(trade_off(&mode, &saves, &costs));
+        }
+        _ => return None,
+    };
     let judged = |subject: &SubjectFacts| matches!(subject, SubjectFacts::Programs(facts) if facts.latency.is_some());
     let is_unjudged = matches!(document, ResultDocument::Tune(file) if !judged(&file.subject));
     if !costs.is_empty() {
-        return Some(changes(&costs, ""));
+        return Some(format!("although it costs {}", changes(&costs, "")));
     }
     let delay = PacketDelay::of_mode(&mode).filter(|_| without_clients && is_unjudged)?;
     let timer = time_text(delay.gro_flush_timeout_ns);
-    Some(format!("latency, which was not measured: its timer can delay packets by up to {timer}"))
+    Some(format!("although it costs latency, which was not measured: its timer can delay packets by up to {timer}"))
 }
 
 /// What an experiment advises. `None` if it measures no times, or is empty.
@@ -176,7 +182,7 @@ fn of(
 ) -> Advice {
     let mut shown = conclusion.clone();
     if let SubjectFacts::Programs(facts) = subject
-        && let Some(attached) = facts.attached
+        && let Some(attached) = facts.attached.map(|attached| subject.present(attached))
     {
         if let Some(undo) = undo_of_worse(attached, conclusion, facts) {
             let placement = facts.placement.as_ref().filter(|placement| placement.is_by_attachment());
@@ -192,7 +198,13 @@ fn of(
                 }
                 _ => ", and ".to_owned(),
             };
-            let text = format!("undo {attached}{placed}{kept}{}", words::conclusion(&shown, left_alone));
+            let first = match conclusion {
+                Conclusion::Keep { open, budget_ms: Some(ms), .. } if !open.is_empty() => {
+                    format!(" first (`{}`)", again(Some(*ms)))
+                }
+                _ => String::new(),
+            };
+            let text = format!("undo {attached}{placed}{kept}{}{first}", words::conclusion(&shown, left_alone));
             return Advice { undoes: true, ..advice(&text, Some(&undo)) };
         }
         if let Conclusion::NotDecidable { mode, .. } = &mut shown {
@@ -321,6 +333,7 @@ pub fn budget(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quell_result::conclusion::{EstimatedGain, OpenGain};
     use quell_tune::TuneMetric;
 
     fn recorded() -> ExperimentResult {
@@ -391,10 +404,11 @@ mod tests {
 
     #[test]
     fn an_attached_mode_that_was_worse_is_undone_for_the_programs_that_have_it() {
-        let kept = || {
-            let (mode, because) = (DeliveryMode::default(), WhyKeep::NothingToGain { margin: 0.05, busy: None });
-            Conclusion::Keep { mode, because, open: Vec::new(), budget_ms: None, without_clients: false }
+        let keep = |mode, open, budget_ms| {
+            let because = WhyKeep::NothingToGain { margin: 0.05, busy: None };
+            Conclusion::Keep { mode, because, open, budget_ms, without_clients: false }
         };
+        let kept = || keep(DeliveryMode::default(), Vec::new(), None);
         let undecided = |worse: &[&str]| {
             let of_mode = |mode: &&str| WorseMode { mode: (*mode).to_owned(), costs: Vec::new() };
             Conclusion::NotDecidable {
@@ -425,7 +439,15 @@ mod tests {
         let (text, undo) = said(&kept(), &ProgramsFacts { placement, ..facts.clone() });
         assert!(text.starts_with("undo suspend200 with its filters, and keep base"), "{text}");
         assert_eq!(undo, "quell detach 7 9");
+        let best = Some(EstimatedGain { mode: "suspend200".to_owned(), ratio: 0.2, load: None });
+        let open = vec![OpenGain { quantity: Quantity::Metric(TuneMetric::Latency { quantile: 0.99 }), best }];
+        let (text, undo) = said(&keep(DeliveryMode::default(), open, Some(60_000)), &facts);
+        assert!(text.ends_with("measure longer first (`quell bench`)") && undo == "quell detach 7 9", "{text}");
         assert!(said(&undecided(&["defer20"]), &facts).0.starts_with("keep suspend200: not decidable"));
+        let threaded: DeliveryMode = "threaded".parse().expect("a mode");
+        let base = ProgramsFacts { attached: Some(DeliveryMode::default()), base_is: Some(threaded), ..facts.clone() };
+        let same = said(&keep(threaded, Vec::new(), None), &base).0;
+        assert!(same.starts_with("keep threaded"), "base leaves the NAPI threads: {same}");
         let (text, undo) = said(&undecided(&[PRESENT]), &facts);
         assert!(text.starts_with("undo suspend200, and keep base: not") && undo == "quell detach 7 9", "{text}");
         let p50 = QuantityChange {

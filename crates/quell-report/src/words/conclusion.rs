@@ -5,7 +5,7 @@ use quell_experiment::Criterion;
 use quell_host::findings::time_text;
 use quell_linux::visible::{self, agree, counted};
 use quell_result::conclusion::{
-    Conclusion, EstimatedGain, LoadRange, LoadSplit, OpenGain, Quantity, WhyKeep, WhyLonger, WorseMode,
+    Conclusion, EstimatedGain, LoadRange, LoadSplit, OpenGain, Quantity, QuantityChange, WhyKeep, WhyLonger, WorseMode,
 };
 use quell_result::figures;
 use quell_tune::{TuneEnd, TuneMetric};
@@ -46,6 +46,7 @@ pub fn conclusion(conclusion: &Conclusion, left_alone: &[String]) -> String {
             }
             let better = listed(": ", changes(saves, everywhere));
             let no_cost = match costs.is_empty() && undecided.is_empty() {
+                true if conclusion.is_of_search() && !without_clients => "; nothing in the goal got worse",
                 true if !without_clients => "; no cost was measured",
                 _ => unmeasured,
             };
@@ -82,6 +83,12 @@ fn known(worse: &[WorseMode], open: &[OpenGain]) -> String {
     let open: Vec<OpenGain> = open.iter().filter(|gain| gain.best.is_some()).cloned().collect();
     let known = worse.iter().take(NAMED).map(worse_mode).chain(open_gains(&open));
     known.map(|known| format!("; {known}")).collect()
+}
+
+/// `unless p99 −88 % under suspend200 is worth cpu +55 %`.
+pub(super) fn trade_off(mode: &str, saves: &[QuantityChange], costs: &[QuantityChange]) -> String {
+    let (saved, cost) = (changes(saves, ALL_LOADS), changes(costs, ALL_LOADS));
+    format!("unless {saved} under {} is worth {cost}", visible::name(mode))
 }
 
 fn why_not_decidable(because: &WhyLonger, left_alone: &[String]) -> String {
@@ -207,10 +214,7 @@ fn why_keep(because: &WhyKeep, is_decided: bool) -> String {
             visible::name(mode),
             changes(saves, ALL_LOADS)
         ),
-        WhyKeep::TradeOff { mode, saves, costs } => {
-            let (saved, cost) = (changes(saves, ALL_LOADS), changes(costs, ALL_LOADS));
-            format!(", unless {saved} under {} is worth {cost}", visible::name(mode))
-        }
+        WhyKeep::TradeOff { mode, saves, costs } => format!(", {}", trade_off(mode, saves, costs)),
         WhyKeep::NotBeaten { failed: 0, left: 0 } if is_decided => ", because no other mode is better".to_owned(),
         WhyKeep::NotBeaten { failed: 0, left } if is_decided => format!(
             ", because the search found no better mode; {} that it did not exclude {} not tried, or not compared on fresh \

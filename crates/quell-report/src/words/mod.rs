@@ -24,7 +24,7 @@ use quell_sampler::QueuePoller;
 use quell_tune::{ArmState, TuneEnd, TuneMetric};
 
 pub use advice::{
-    Advice, advice_of, budget, cost_of, costs_of_answer, decision_of, experiment_advice, placement_options,
+    Advice, advice_of, budget, cost_of, decision_of, experiment_advice, placement_options, reservation_of,
     search_advice,
 };
 pub use command::{repeat_experiment, repeat_search};

@@ -263,6 +263,7 @@ mod tests {
             id: "epoll-mixes-napis".to_owned(),
             observed: observed.to_owned(),
             modes: vec!["suspend20".parse().unwrap_or_else(|_| unreachable!())],
+            stays_when_steered: false,
         };
         let said = problems(&[problem("nginx (812): 3 on 7"), problem("nginx (813): 4 on 7")]);
         assert_eq!(said, ["serious under suspend20: epoll-mixes-napis: nginx (812): 3 on 7; nginx (813): 4 on 7"]);

@@ -152,7 +152,7 @@ fn a_mode_that_causes_a_serious_finding_is_not_recommended_and_the_next_one_is()
     let concluded = |modes: &[(&str, f64, f64)]| {
         let mut result = experiment(modes, 0.01);
         let observed = "nginx (812): sockets by NAPI: 16 on 1, 16 on 2".to_owned();
-        let problem = ProblemFacts { id: "epoll-mixes-napis".to_owned(), observed, modes: vec![mode("suspend200")] };
+        let problem = ProblemFacts { observed, ..mixed("suspend200") };
         result.subject = SubjectFacts::Programs(Box::new(ProgramsFacts { problems: vec![problem], ..programs() }));
         result.conclusion().unwrap()
     };
@@ -189,11 +189,7 @@ fn the_answer_for_a_program_is_that_of_each_load_with_its_packet_rate_and_proble
     };
     let programs = ProgramsFacts {
         placement: Some(steered(&["--steer"])),
-        problems: vec![ProblemFacts {
-            id: "nested-epoll".to_owned(),
-            observed: String::new(),
-            modes: vec![mode("fullbusy")],
-        }],
+        problems: vec![ProblemFacts { id: "nested-epoll".to_owned(), ..mixed("fullbusy") }],
         ..programs()
     };
     let mut result = experiment(&[("threaded", 10.0, 1.0)], 0.01);
@@ -552,6 +548,11 @@ fn the_present_mode_of_queues_with_napi_threads_is_not_called_base() {
     assert!(matches!(result.conclusion(), Some(Conclusion::Keep { mode: kept, .. }) if kept == mode("threaded")));
 }
 
+fn mixed(under: &str) -> ProblemFacts {
+    let (id, observed) = ("epoll-mixes-napis".to_owned(), String::new());
+    ProblemFacts { id, observed, modes: vec![mode(under)], stays_when_steered: false }
+}
+
 #[test]
 fn connections_that_were_not_steered_have_no_answer() {
     let mut result = experiment(&[("suspend20", 5.0, 0.5)], 0.001);
@@ -567,9 +568,10 @@ fn connections_that_were_not_steered_have_no_answer() {
     assert_eq!(concluded(&[(Some(0), 8)], &[]), not_steered);
     assert!(used(&concluded(&[(Some(0), 8), (Some(4), 0)], &[])).is_some(), "clients of one port have reconnected");
     assert!(used(&concluded(&[], &[])).is_some(), "the attachment steers");
-    let id = "epoll-mixes-napis".to_owned();
-    let mixed = [ProblemFacts { id, observed: String::new(), modes: vec![mode("fullbusy")] }];
+    let mixed = [mixed("fullbusy")];
+    let by_program = [ProblemFacts { stays_when_steered: true, ..mixed[0].clone() }];
     assert_eq!(concluded(&[(Some(4), 8)], &mixed), not_steered, "only the judge has reconnected");
+    assert!(used(&concluded(&[(Some(4), 8)], &by_program)).is_some(), "the program opened them");
     assert_eq!(concluded(&[], &mixed), not_steered, "clients are older than the attachment");
     assert!(used(&concluded(&[(Some(4), 0)], &mixed)).is_some(), "another port is mixed, which cannot be steered");
     let SubjectFacts::Programs(facts) = &mut result.subject else { unreachable!() };

@@ -12,7 +12,7 @@ use quell_host::attach::placement::{Groups, Wanted, decide, mark_attached_filter
 use quell_host::attach::plan::AttachObstacle;
 use quell_host::attach::{AttachPlan, Targets, observe_programs};
 use quell_host::behavior;
-use quell_host::findings::{EPOLL_MIXES_NAPIS, Finding, are_steered, check_not_stopped};
+use quell_host::findings::{Finding, are_steered, check_not_stopped};
 use quell_host::snapshot::Snapshot;
 use quell_host::steer::{SteerRequest, can_pin};
 use quell_host::switching::{BegunSwitching, SwitchError, SwitchPlan, refuse_queues_of_others};
@@ -195,7 +195,7 @@ impl Measurement<'_> {
         let printed = first.map(|first| first.outcome).unwrap_or_default();
         // These connections are not those of the slices, which are steered.
         let is_old = self.spec.placement.steer.is_some() && !self.attached.steers;
-        problems.retain(|problem| !(is_old && problem.id == EPOLL_MIXES_NAPIS));
+        problems.retain(|problem| !(is_old && problem.ends_when_steered()));
         let prepared =
             Prepared { has_load: load.has_load, modes, present, preview, groups, problems, is_idle, printed };
         if self.fit_to_judges(&mut question, &prepared, judges_took_ms, load.clients.as_ref()).is_err() {
@@ -305,7 +305,7 @@ impl Measurement<'_> {
     }
 
     fn helpful_placement(&self, prepared: &Prepared) -> Vec<String> {
-        let is_mixed = prepared.problems.iter().any(|problem| problem.id == EPOLL_MIXES_NAPIS);
+        let is_mixed = prepared.problems.iter().any(ProblemFacts::ends_when_steered);
         let is_steered = self.spec.placement.steer.is_some() || self.attached.steers;
         let groups = || decide(&prepared.preview.snapshot, &self.spec.targets.pids(), &SteerRequest::default());
         let helps = is_mixed && !is_steered && groups().is_ok_and(|groups| !groups.steerings.is_empty());

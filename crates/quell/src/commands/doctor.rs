@@ -35,6 +35,7 @@ use super::snapshot_scope::{ScopeArgs, not_taken};
 use crate::exit::{Exit, Failure};
 use crate::journals::{boot_id, journal};
 use crate::output;
+use crate::render::conclusion::LastLine;
 use crate::render::doctor as render;
 use crate::render::progress::Progress;
 use crate::render::servers::{self as servers_render, Examined, Fixes};
@@ -83,6 +84,8 @@ pub(super) struct DoctorReport<'a> {
     servers: &'a [HostServer],
     /// Programs that listen for clients of this host only.
     local_servers: &'a [LocalServer],
+    /// What to do first, about the most urgent of these servers.
+    conclusion: LastLine,
 }
 
 /// What `quell doctor --list` and `--explain` print.
@@ -128,7 +131,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
         }
     };
     if args.json {
-        output::json(&diagnosis.document())?;
+        output::json(&diagnosis.document(Fixes::Above, &args.examined()))?;
     } else {
         let text = render::report(&diagnosis.report, terminal)
             + "\n"
@@ -147,7 +150,7 @@ pub(crate) fn overview(json: bool) -> Result<(), Failure> {
     let scope = SnapshotScope { whole_host: true, configured_files: true, ..SnapshotScope::default() };
     let diagnosis = Diagnosis::of_this_host(scope, OVERVIEW_S, false)?;
     if json {
-        return output::json(&diagnosis.document());
+        return output::json(&diagnosis.document(Fixes::ByDoctor, &Examined::Host));
     }
     let text = diagnosis.servers_and_conclusion(terminal, Fixes::ByDoctor, &Examined::Host)
         + &render::overview(&diagnosis.report, terminal);
@@ -243,8 +246,20 @@ impl Diagnosis {
         }
     }
 
-    fn document(&self) -> DoctorReport<'_> {
-        DoctorReport { findings: &self.report, servers: &self.servers, local_servers: &self.local_servers }
+    fn document(&self, fixes: Fixes, examined: &Examined) -> DoctorReport<'_> {
+        DoctorReport {
+            findings: &self.report,
+            servers: &self.servers,
+            local_servers: &self.local_servers,
+            conclusion: self.conclusion(fixes, examined),
+        }
+    }
+
+    fn conclusion(&self, fixes: Fixes, examined: &Examined) -> LastLine {
+        match &self.unfinished {
+            Some(first) => servers_render::undo_first(first),
+            None => servers_render::conclusion(&self.servers, is_root(), fixes, examined),
+        }
     }
 
     fn servers_and_conclusion(&self, terminal: Terminal, fixes: Fixes, examined: &Examined) -> String {
@@ -265,10 +280,7 @@ impl Diagnosis {
             + &servers_render::reverted(&self.reverted, terminal)
             + &hidden
             + &elsewhere
-            + &match &self.unfinished {
-                Some(first) => servers_render::undo_first(first),
-                None => servers_render::conclusion(&self.servers, is_root(), fixes, examined),
-            }
+            + &self.conclusion(fixes, examined).to_string()
     }
 }
 

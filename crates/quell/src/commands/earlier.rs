@@ -35,7 +35,7 @@ pub(super) fn earlier_answers() -> EarlierAnswers {
         // The attachment of that time may have ended since.
         let advice = words::advice_of(&document).filter(|advice| !advice.undoes);
         let advice = advice.and_then(|advice| Some((advice.text, advice.command?)));
-        let of_result = document.answers_for_programs(&result.id, advice, words::costs_of_answer(&document));
+        let of_result = document.answers_for_programs(&result.id, advice, words::reservation_of(&document));
         for process in processes {
             answers.entry(process).or_default().extend(of_result.iter().flatten().cloned());
         }

@@ -12,11 +12,11 @@ use super::program_arguments::ProgramArguments;
 
 /// `as measured at 200,000 packets/s on 2026-11-25 (bench-20261125-180405)`.
 pub(crate) fn as_measured(measured: &EarlierMeasurement) -> String {
-    let EarlierMeasurement { result, problem, costs, .. } = measured;
+    let EarlierMeasurement { result, problem, reservation, .. } = measured;
     let although = problem.as_ref().map(|id| format!(", although with the serious finding {}", visible::name(id)));
-    let worse = costs.as_ref().map(|costs| format!(", although it costs {}", visible::name(costs)));
-    let although = although.unwrap_or_default() + &worse.unwrap_or_default();
-    format!("as measured{} ({}){although}", when(measured), visible::name(result))
+    let reservation = reservation.as_ref().map(|reservation| format!(", {}", visible::name(reservation)));
+    let reservations = although.unwrap_or_default() + &reservation.unwrap_or_default();
+    format!("as measured{} ({}){reservations}", when(measured), visible::name(result))
 }
 
 /// ` at 200,000 packets/s on 2026-11-25`.
@@ -110,7 +110,7 @@ mod tests {
             packets_per_s: Some(20_000),
             own_load: None,
             problem: None,
-            costs: None,
+            reservation: None,
         };
         MeasuredStep { next: next(measured), was_compared, can_pin: true }
     }

@@ -21,7 +21,7 @@ pub(crate) struct ProgramArguments {
     judge: Option<String>,
     /// Other attachments that use their queues.
     pub(super) sharing: Option<QueueSharers>,
-    /// Whether one of their epolls has connections of several queues.
+    /// Whether one of their epolls has connections of several queues, which steering can change.
     pub(super) mixes: bool,
     /// What a stored measurement says about the attached mode.
     pub(super) measured: Option<MeasuredStep>,

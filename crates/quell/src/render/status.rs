@@ -45,13 +45,14 @@ impl StatusReport {
     pub(crate) const SCHEMA: &str = "quell-status/1";
 
     pub(crate) fn new(
-        applied: Vec<AppliedReport>,
+        mut applied: Vec<AppliedReport>,
         unusable: Vec<String>,
         left: &[(PathBuf, History)],
         stalls: Vec<StallRecord>,
         mut ends: Vec<EndRecord>,
     ) -> Self {
         ends.reverse();
+        applied.iter_mut().for_each(|one| one.conclusion = one.conclude());
         let (waiting, left_behind): (Vec<_>, Vec<_>) = left.iter().partition(|(_, left)| left.only_waits());
         let left_behind = left_behind.into_iter().map(|(path, left)| LeftBehind::of(path, left));
         Self {
@@ -310,6 +311,7 @@ mod tests {
             measured: None,
             sharing: None,
             effects: Vec::new(),
+            conclusion: None,
         }
     }
 

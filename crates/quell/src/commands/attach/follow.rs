@@ -17,6 +17,7 @@ use quell_host::attach::wait::{Ends, Woken};
 use quell_host::attach::{AttachError, Attachment};
 use quell_host::attach::{Pass, describe_step};
 use quell_linux::clock;
+use quell_linux::pidfd::Signal;
 use quell_linux::service_manager;
 use quell_linux::signal::{Interruption, InterruptionSignal};
 use quell_linux::visible::counted;
@@ -83,7 +84,9 @@ enum Over {
 
 /// The signal that ends this command. Its sender is unknown.
 fn stopped_by(interruption: &Interruption) -> String {
-    format!("stopped by {}", interruption.flag().get().map_or("a signal", InterruptionSignal::name))
+    let signal = interruption.flag().get().map_or("a signal", InterruptionSignal::name);
+    let asked = if interruption.flag().has(Signal::TERM) { ", as by `quell detach`" } else { "" };
+    format!("stopped by {signal}{asked}")
 }
 
 fn keep_up(

@@ -167,11 +167,12 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let is_best = step.is_some_and(|step| matches!(step.next, NextStep::Keep { .. }));
     let would_stall = report.findings.iter().any(Finding::predicts_stall);
     report.own_work = OwnWork::of_queues(&seen).filter(|_| !is_best && !would_stall);
-    let mixed = behavior
-        .filter(|_| !is_best)
-        .and_then(|behavior| findings::observed_to_mix(&report.findings, &behavior).cloned());
-    // New connections that are steered do not mix.
-    (report.unsorted, report.slowed) = if is_steered { (mixed.is_some(), None) } else { (false, mixed) };
+    if let Some(behavior) = behavior.filter(|_| !is_best) {
+        let stays = |finding: &&Finding| !is_steered || findings::stays_when_steered(finding);
+        let mixed = findings::observed_to_mix(&report.findings, &behavior);
+        let (staying, ending): (Vec<_>, Vec<_>) = mixed.partition(stays);
+        (report.unsorted, report.slowed) = (!ending.is_empty(), staying.first().copied().cloned());
+    }
     if args.dry_run {
         if args.json {
             output::json(&report)?;
@@ -241,27 +242,30 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     if is_over() {
         return Err(reverted_meanwhile(&targets, left.as_ref()));
     }
+    let judged = report.payoff.as_ref().map(|payoff| JudgedMode {
+        payoff: Some(payoff),
+        packets_per_s: payoff.packets_per_s,
+        ..JudgedMode::planned(attached)
+    });
+    let programs = ProgramArguments::of_selection(targets.selection())
+        .attached(Some(attached))
+        .answered_by(judged.and_then(|judged| measured(&snapshot, &targets.pids(), &answers, &judged)))
+        .judged_by(client_load::judge_in(&snapshot, &targets.pids()))
+        .mixing(findings::mixes_queues(&snapshot, &targets.pids()))
+        .unreached(findings::Unreached::of(&snapshot, &targets.pids()))
+        .predicted(report.findings.iter().find(|finding| finding.predicts_stall()).map(|finding| finding.id))
+        .sharing(queue_sharers(&targets, &queues.iter().map(|step| step.napi).collect()));
+    let has_older = groups.steerings.iter().any(Steering::leaves_established);
+    let conclude = |_: &_| render::conclusion(report.payoff.as_ref(), &programs, has_older);
+    report.conclusion = report.effect.as_ref().map(conclude);
     let printed = if args.json {
         output::json(&report)
     } else {
-        let judged = report.payoff.as_ref().map(|payoff| JudgedMode {
-            payoff: Some(payoff),
-            packets_per_s: payoff.packets_per_s,
-            ..JudgedMode::planned(attached)
-        });
-        let programs = ProgramArguments::of_selection(targets.selection())
-            .attached(Some(attached))
-            .answered_by(judged.and_then(|judged| measured(&snapshot, &targets.pids(), &answers, &judged)))
-            .judged_by(client_load::judge_in(&snapshot, &targets.pids()))
-            .mixing(findings::mixes_queues(&snapshot, &targets.pids()))
-            .unreached(findings::Unreached::of(&snapshot, &targets.pids()))
-            .predicted(report.findings.iter().find(|finding| finding.predicts_stall()).map(|finding| finding.id))
-            .sharing(queue_sharers(&targets, &queues.iter().map(|step| step.napi).collect()));
         let may_be_pinned = !args.follow
             && placed.not_pinned.iter().any(|one| one.why.may_change())
             && findings::workers_can_be_pinned(&snapshot, &targets.pids());
         let to_pin = may_be_pinned.then(|| args.command_instead(mode));
-        show_what_was_set(&report, &groups, &placed, &programs, to_pin)
+        show_what_was_set(&report, &groups, &placed, to_pin)
     };
     // A closed pipe must not undo the mode.
     if let Some(attachment) = kept {
@@ -327,7 +331,6 @@ fn show_what_was_set(
     report: &render::Report<'_>,
     groups: &Groups,
     placed: &PlacementResult,
-    programs: &ProgramArguments,
     to_pin: Option<String>,
 ) -> Result<(), Failure> {
     output::prose(&render::rings_left_alone(&report.rings_left_alone))?;
@@ -335,9 +338,7 @@ fn show_what_was_set(
     if let Some(command) = to_pin {
         output::prose(&format!("to pin workers as soon as that is possible: `{command}`\n"))?;
     }
-    let Some(effect) = &report.effect else { return Ok(()) };
-    let has_older = groups.steerings.iter().any(Steering::leaves_established);
-    let conclusion = render::conclusion(report.payoff.as_ref(), programs, has_older);
+    let (Some(effect), Some(conclusion)) = (&report.effect, &report.conclusion) else { return Ok(()) };
     output::prose(&format!("{effect}{conclusion}"))
 }
 

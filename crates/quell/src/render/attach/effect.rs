@@ -14,7 +14,7 @@ use quell_sampler::SamplerError;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::render::conclusion;
+use crate::render::conclusion::LastLine;
 use crate::render::payoff::{self, RECONNECT_TO_ATTACHED};
 use crate::render::program_arguments::ProgramArguments;
 
@@ -83,16 +83,17 @@ impl Effect {
 
 /// What to do now with programs some of whose connections are older than a new filter if `has_older`. Without a payoff, the
 /// queues could not be watched.
-pub(crate) fn conclusion(payoff: Option<&ModePayoff>, programs: &ProgramArguments, has_older: bool) -> String {
+pub(crate) fn conclusion(payoff: Option<&ModePayoff>, programs: &ProgramArguments, has_older: bool) -> LastLine {
     let Some(payoff) = payoff else {
-        return conclusion::line("whether the mode is in effect is unknown; look again", Some(&programs.top()));
+        let unknown = "whether the mode is in effect is unknown; look again";
+        return LastLine::new(unknown, Some(&programs.top()));
     };
     let (text, command) = payoff::advice(payoff, programs);
     let reconnect = match has_older && programs.mixes && !payoff.pays.is_no() {
         true => format!("{RECONNECT_TO_ATTACHED}; "),
         false => String::new(),
     };
-    conclusion::line(&format!("{reconnect}{text}"), command.as_deref())
+    LastLine { text: format!("{reconnect}{text}"), command }
 }
 
 pub(crate) fn verdict_in_words(verdict: &ModeVerdict) -> (&'static str, &str) {
@@ -127,9 +128,9 @@ mod tests {
         let pid = Pid::new(812).unwrap_or_else(|| unreachable!());
         let attached = |steers| AttachedMode { mode, steers, ..AttachedMode::default() };
         let programs = |steers| ProgramArguments::of_pids(&[pid]).attached(Some(attached(steers)));
-        let sorted = conclusion(Some(&base), &programs(true), true);
+        let sorted = conclusion(Some(&base), &programs(true), true).to_string();
         assert!(!sorted.contains("steered"), "its connections have their queues already: {sorted}");
-        let said = |steers| conclusion(Some(&base), &programs(steers).mixing(true), steers);
+        let said = |steers| conclusion(Some(&base), &programs(steers).mixing(true), steers).to_string();
         assert!(said(true).contains("only new connections are steered") && !said(true).contains("pays"));
         assert!(said(true).ends_with("\n  quell bench --pid 812\n"), "{}", said(true));
         assert!(!said(false).contains("steered"));

@@ -28,6 +28,7 @@ use super::payoff::{own_work, whole_cpus};
 use super::show_names::ranges;
 use super::status::to_programs;
 use crate::output::on_one_line;
+use crate::render::conclusion::LastLine;
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -53,7 +54,7 @@ pub(crate) struct Report<'a> {
     pub(crate) plan: &'a AttachPlan,
     pub(crate) findings: Vec<Finding>,
     /// The finding about an epoll that receives from several queues, and would poll one of them. Absent without one, if a
-    /// measurement found the mode best, and if connections are steered.
+    /// measurement found the mode best, and if steered connections end it.
     #[serde(skip)]
     pub(crate) slowed: Option<Finding>,
     /// Whether an epoll receives from several queues, so that the mode slows it until the clients reconnect and are steered.
@@ -67,6 +68,9 @@ pub(crate) struct Report<'a> {
     /// Whether the mode pays. Absent if this was not checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) payoff: Option<ModePayoff>,
+    /// The last line: stored measurements decide before the payoff. Absent before the mode is set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) conclusion: Option<LastLine>,
 }
 
 impl<'a> Report<'a> {
@@ -96,6 +100,7 @@ impl<'a> Report<'a> {
             will_mix: None,
             effect: None,
             payoff: None,
+            conclusion: None,
         }
     }
 
@@ -444,6 +449,7 @@ mod tests {
             will_mix: None,
             effect: None,
             payoff: None,
+            conclusion: None,
         }
     }
 

@@ -21,7 +21,7 @@ pub(super) fn arguments(server: &HostServer) -> ProgramArguments {
         .attached(attached(server))
         .judged_by(client_load::judge(&server.name, server.address))
         .sharing(server.sharing.clone())
-        .mixing(server.queue_per_epoll.is_some())
+        .mixing(!matches!(server.queue_per_epoll, None | Some(QueuePerEpoll::Impossible { .. })))
 }
 
 /// Whether its attached mode pays, and the command that follows.

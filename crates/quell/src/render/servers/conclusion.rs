@@ -16,13 +16,13 @@ use super::command::{arguments, command, pays};
 use super::{Examined, Fixes, NAMED, again, change_for, limited, settings_changed, to_change};
 use crate::journals::name_of;
 use crate::output::on_one_line;
-use crate::render::conclusion;
+use crate::render::conclusion::LastLine;
 use crate::render::measured::{as_measured, placement_ends};
 use crate::render::payoff::{self, RECONNECT_TO_ATTACHED};
 
 /// The conclusion while changes are left that no process undoes.
 #[must_use]
-pub(crate) fn undo_first(left: &Unfinished) -> String {
+pub(crate) fn undo_first(left: &Unfinished) -> LastLine {
     let Unfinished { path, purpose, waited } = left;
     let why = match waited {
         true => "was undone except for queues that were gone, and queues have its settings",
@@ -30,7 +30,7 @@ pub(crate) fn undo_first(left: &Unfinished) -> String {
     };
     let purpose = on_one_line(&purpose.to_string());
     let undo = format!("quell revert {}", on_one_line(&name_of(path)));
-    conclusion::line(&format!("{purpose} {why}: undo it first"), Some(&undo))
+    LastLine::new(&format!("{purpose} {why}: undo it first"), Some(&undo))
 }
 
 /// The server about which the conclusion is.
@@ -84,14 +84,14 @@ pub(super) fn why_again(server: &HostServer) -> Option<String> {
 /// What to do first on this host: fix, else measure, else attach. `is_root` is whether commands that change settings
 /// can be run.
 #[must_use]
-pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, examined: &Examined) -> String {
+pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, examined: &Examined) -> LastLine {
     let first = most_urgent(servers);
     if first.is_none() && !is_root {
-        return conclusion::line("no server is visible to this user; run this as root", None);
+        return LastLine::new("no server is visible to this user; run this as root", None);
     }
     let Some(first) = first else {
         let (text, command) = no_server(examined);
-        return conclusion::line(&text, command);
+        return LastLine::new(&text, command);
     };
     let (name, pid) = (visible::name(&first.name), first.pid);
     let alike = also(servers, first);
@@ -198,9 +198,11 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
                 format!("; one queue per epoll may decide otherwise: {change}{then}")
             });
             let other = other.unwrap_or_default();
-            let delayed = delayed(first).map(|delayed| format!("; {delayed}")).unwrap_or_default();
             let measured = as_measured(measured);
-            format!("keep the settings of {name} {pid}: no compared mode was better, {measured}{other}{delayed}")
+            match delayed(first) {
+                Some(delayed) => format!("set no mode for {name} {pid}: none was better, {measured}{other}; {delayed}"),
+                None => format!("keep the settings of {name} {pid}: no compared mode was better, {measured}{other}"),
+            }
         }
         NextStep::AwaitExperiment { pid: by } => {
             format!("an experiment (PID {by}) compares modes on {name} {pid}: wait for its end")
@@ -235,7 +237,7 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
         )
     };
     let root = if !changes_nothing(&first.next) && !is_root { " (as root)" } else { "" };
-    conclusion::line(&format!("{text}{root}{alike}"), command(first, fixes).as_deref())
+    LastLine { text: format!("{text}{root}{alike}"), command: command(first, fixes) }
 }
 
 /// That nothing prevents a benefit, unless further connections will.

@@ -17,6 +17,10 @@ fn attached(mode: &str) -> Option<AttachedMode> {
     Some(AttachedMode { mode, ..AttachedMode::default() })
 }
 
+fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, examined: &Examined) -> String {
+    super::conclusion(servers, is_root, fixes, examined).to_string()
+}
+
 /// Line breaks depend on the length of a number.
 fn pid_7481() -> Pid {
     Pid::new(7_481).unwrap()
@@ -169,7 +173,7 @@ fn measured(problem: Option<&str>) -> EarlierMeasurement {
         packets_per_s: Some(200_000),
         own_load: None,
         problem: problem.map(str::to_owned),
-        costs: None,
+        reservation: None,
     }
 }
 
@@ -181,9 +185,10 @@ fn an_earlier_answer_has_its_load_day_and_result_and_its_serious_finding() {
     let judged = EarlierMeasurement { own_load: Some(OwnLoad::Judge), ..measured(None) };
     let judged = of(NextStep::Keep { measured: judged, open: None });
     assert!(judged.contains("as measured with the judge at 200,000 packets/s on 2026-11-25"), "{judged}");
-    let traded = EarlierMeasurement { costs: Some("p99 ×15.0".to_owned()), ..measured(None) };
+    let reservation = Some("unless p99 −88 % under suspend200 is worth cpu +55 %".to_owned());
+    let traded = EarlierMeasurement { reservation, ..measured(None) };
     let traded = of(NextStep::Keep { measured: traded, open: None });
-    assert!(traded.contains("180405), although it costs p99 ×15.0"), "{traded}");
+    assert!(traded.contains("180405), unless p99 −88 % under suspend200 is worth"), "{traded}");
     let ill = of(NextStep::Keep { measured: measured(Some("nested-epoll")), open: None });
     assert!(ill.contains("serious finding nested-epoll") && ill.contains("quell results show bench-"), "{ill}");
     let again = |packets_per_s| of(NextStep::MeasureAgain { steered: false, measured: measured(None), packets_per_s });
@@ -218,7 +223,9 @@ fn the_command_that_brings_a_missing_queue_back_is_the_next_one_without_doctor()
 fn what_no_process_undoes_is_undone_first() {
     let left = |waited| {
         let purpose = Purpose::Attachment { mode: "suspend200".parse().unwrap() };
-        undo_first(&Unfinished { path: "/run/attach-42.journal".into(), purpose, waited }).replace("\n  ", " ")
+        undo_first(&Unfinished { path: "/run/attach-42.journal".into(), purpose, waited })
+            .to_string()
+            .replace("\n  ", " ")
     };
     assert_eq!(
         left(false),
@@ -493,15 +500,17 @@ fn a_program_without_epoll_has_a_row_a_reason_and_the_modes_that_can_work() {
     assert!(row.contains("measure modes without epoll (poll or select): quell bench --pid"), "{row}");
     for (waits, reason) in [
         (ServerWait::Poll, " waits in poll or select, so modes in which epolls poll do not apply"),
-        (ServerWait::Receive, "sockpoll50 polls there; its measurement starts the program"),
+        (
+            ServerWait::Receive,
+            "sockpoll50 polls there, unless a UDP socket receives from several queues; its measurement",
+        ),
         (ServerWait::IoUring, " waits in io_uring, so"),
         (ServerWait::Unknown, " has no epoll with connections, so"),
     ] {
         let text = concluded(of(waits));
         assert!(text.contains(reason) && text.trim_end().ends_with(&command), "{text}");
     }
-    let epoll = server("nginx", NextStep::Measure { steered: false });
-    let others = [of(ServerWait::Poll), epoll];
+    let others = [of(ServerWait::Poll), server("nginx", NextStep::Measure { steered: false })];
     let both = conclusion(&others, true, Fixes::Above, &Examined::Host);
     assert!(both.contains("for nginx") && !both.contains("dnsd"), "an epoll server comes first: {both}");
 }
@@ -530,8 +539,7 @@ fn what_was_measured_with_several_queues_in_an_epoll_is_the_answer_with_the_chan
 fn several_queues_in_an_epoll_leave_a_measurement_of_the_modes_that_can_work() {
     let of = |next, by| HostServer { queue_per_epoll: Some(by), modes: without_epolls(), ..server("web", next) };
     let reason = "the program has one epoll".to_owned();
-    let measure = of(NextStep::Measure { steered: false }, QueuePerEpoll::Impossible { reason });
-    let go = concluded(measure);
+    let go = concluded(of(NextStep::Measure { steered: false }, QueuePerEpoll::Impossible { reason }));
     assert!(go.contains(": the program has one epoll, or measure modes in which epolls do not poll; "), "{go}");
     assert!(go.trim_end().ends_with(" --modes base,defer20"), "{go}");
     let change = "add `reuseport`".to_owned();
@@ -566,10 +574,8 @@ fn an_idle_server_has_the_next_step_and_what_is_known_without_requests() {
     assert!(known.contains("known without requests") && known.contains(": add `reuseport`; send requests"), "{known}");
     assert!(known.ends_with(": ssh CLIENT quell load 10.0.0.1:80 --seconds 10\n"), "{known}");
     let on_all = HostServer { address: Some(([0, 0, 0, 0], 80).into()), ..of("nginx", None) };
-    assert_eq!(
-        (command(&on_all, Fixes::Above), client_load::judge(&on_all.name, on_all.address)),
-        (load(&on_all, "--seconds 10"), None)
-    );
+    assert_eq!(command(&on_all, Fixes::Above), load(&on_all, "--seconds 10"));
+    assert_eq!(client_load::judge(&on_all.name, on_all.address), None);
     assert!(concluded(on_all).contains("quell load ADDRESS:80 "));
     let unknown = concluded(of("server", None));
     assert!(!unknown.contains("known without") && unknown.trim_end().ends_with("then run this again"), "{unknown}");
@@ -590,11 +596,8 @@ fn a_server_with_few_connections_has_what_more_of_them_will_prevent() {
 #[test]
 fn programs_without_epoll_and_without_packets_share_a_line() {
     let one = |name: &str, waits| HostServer { waits, queues: 0, ..server(name, NextStep::AwaitClients) };
-    let text = table(
-        &[one("dnsmasq", ServerWait::Poll), one("evil\n\u{1b}[2J", ServerWait::Receive)],
-        Terminal::PIPE,
-        Fixes::ByDoctor,
-    );
+    let both = [one("dnsmasq", ServerWait::Poll), one("evil\n\u{1b}[2J", ServerWait::Receive)];
+    let text = table(&both, Terminal::PIPE, Fixes::ByDoctor);
     assert!(text.starts_with("no epoll, and no packet") && text.contains("dnsmasq"), "{text}");
     assert!(!text.contains('\u{1b}') && !text.trim_end().contains("evil\n"), "{text}");
 }

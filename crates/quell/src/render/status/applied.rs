@@ -31,6 +31,7 @@ use super::set::{SetReport, what_is_set};
 use super::{settings, span, to_programs, unix_s};
 use crate::journals::name_of;
 use crate::output::on_one_line;
+use crate::render::conclusion::LastLine;
 use crate::render::payoff;
 use crate::render::program_arguments::ProgramArguments;
 use crate::render::{client_load, measured, plan_tree};
@@ -78,7 +79,7 @@ pub(crate) struct AppliedReport {
     /// Command that measures what clients of the programs see.
     #[serde(skip)]
     pub(super) load_command: Option<String>,
-    /// Whether an epoll of the programs has connections of several queues.
+    /// Whether an epoll of the programs has connections of several queues, which steering can change.
     #[serde(skip)]
     pub(super) mixes: bool,
     /// Why its mode reaches few packets of its programs, if it does.
@@ -97,6 +98,8 @@ pub(crate) struct AppliedReport {
     pub(super) sharing: Option<QueueSharers>,
     /// Verdicts on its programs that are running. Empty for profiles.
     pub(super) effects: Vec<ProgramEffect>,
+    /// What to do about the program for which it pays least: stored measurements decide first. Null without a mode.
+    pub(super) conclusion: Option<LastLine>,
 }
 
 /// State, which determines when the changes end.
@@ -166,6 +169,7 @@ impl AppliedReport {
             measured: None,
             sharing: None,
             effects: Vec::new(),
+            conclusion: None,
         }
     }
 
@@ -288,7 +292,12 @@ impl AppliedReport {
     }
 
     /// Whether the mode pays for the program for which it pays least, and the command that follows.
-    fn conclusion(&self) -> Option<(String, Option<String>)> {
+    pub(super) fn conclude(&self) -> Option<LastLine> {
+        let (text, command) = self.decide()?;
+        Some(LastLine { text, command })
+    }
+
+    fn decide(&self) -> Option<(String, Option<String>)> {
         if !self.being_set.is_empty() {
             return Some((
                 "the follower sets the new processes; to look again".to_owned(),
@@ -406,7 +415,7 @@ impl fmt::Display for AppliedReport {
         for TargetProgram { name, pid, .. } in &self.being_set {
             writeln!(f, "  {} {pid}: started just now, not looked at by the follower yet", on_one_line(name))?;
         }
-        if let Some((text, command)) = self.conclusion() {
+        if let Some(LastLine { text, command }) = self.conclude() {
             let command = command.map_or_else(String::new, |command| format!(":\n    {command}"));
             writeln!(f, "  {text}{command}")?;
         }

@@ -63,5 +63,5 @@ fn a_detach_of_a_followed_mode_is_in_the_history_and_leaves_the_value_of_another
         "{text}"
     );
     let by = history(&stage)[0]["by"].as_str().unwrap().to_owned();
-    assert_eq!(by, "`quell attach --follow`: stopped by SIGTERM");
+    assert_eq!(by, "`quell attach --follow`: stopped by SIGTERM, as by `quell detach`");
 }

@@ -123,6 +123,26 @@ fn an_attached_server_has_one_queue_per_worker_and_no_filter_remains() {
 }
 
 #[test]
+fn a_mode_that_polls_is_refused_for_a_proxy_whose_own_connections_no_filter_sorts() {
+    let (Some(lab), program) = (ServersLab::raise(QUEUES), Program::HaproxyProxy) else { return };
+    if let Some(why) = program.missing() {
+        return skip(Lacks::Server("haproxy"), &why);
+    }
+    let server = lab.serve(program, QUEUES, Launch::Plain).unwrap();
+    let client = lab.start_client(program.client(), server.address, UNDER_LOAD);
+    lab.wait_until_connected(&server);
+    let pid = server.pid().to_string();
+    wait_until(|| {
+        let planned = lab.quell(&["attach", MODE, &pid, "--steer", "--dry-run"]);
+        let why = format!("{}{}", planned.stdout, planned.stderr);
+        let is_refused = why.contains("which cannot be steered") && why.contains("--accept-stalls attaches anyway");
+        if is_refused { Ok(()) } else { Err(why) }
+    });
+    client.end().unwrap();
+    server.stop();
+}
+
+#[test]
 fn one_command_steers_an_attached_server_and_replaces_the_mode_of_a_followed_one() {
     let Some((lab, server)) = serve_nginx() else { return };
     let pid = server.pid().to_string();
