@@ -95,8 +95,8 @@ fn the_pid_of_a_parent_means_its_children_in_every_command() {
             (&nginx.master.pid().get().into(), 3)
         );
         assert_eq!((&servers[0]["queues"], &servers[0]["present"]), (&2.into(), &"base".into()));
-        let conclusion = report["conclusion"]["text"].as_str().unwrap();
-        assert!(conclusion.contains(&format!(" {pid} (epoll-mixes-napis): add `reuseport`")), "{conclusion}");
+        let next = report["conclusion"]["command"].as_str().unwrap();
+        assert!(next.starts_with(&format!("quell bench --pid {pid} --steer")), "{next}");
         // bench and tune have no positional programs.
         if selected.len() > 1 {
             let tuned = nginx.says(0, &[&["tune", "--dry-run", "--goal", "least cpu"], selected].concat());

@@ -66,15 +66,15 @@ fn the_reasons_to_measure_again_are_below_the_table_unless_the_conclusion_has_th
         let (advice, command) = (advice.to_owned(), command.to_owned());
         NextStep::Decide { measured: measured(None), advice, command }
     };
-    let other =
-        HostServer { pid: Pid::new(7_482).unwrap(), ..server("redis-server", decide("quell bench --pid 7482")) };
+    let pid = Pid::new(7_482).unwrap();
+    let other = HostServer { pid, ..server("redis", decide("quell bench --pid 7482")) };
     let servers = [server("memcached", decide("quell bench --pid 7481")), other];
     for columns in [60, 100, 140] {
         let table = table(&servers, Terminal::of_columns(columns), Fixes::ByDoctor);
         assert!(table.lines().all(|line| display_width(line) <= columns), "{table}");
         let text = table.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(text.contains("undecided: quell bench --pid 7481"), "{table}");
-        assert!(text.ends_with(&format!("redis-server 7482: {advice}, {}", as_measured(&measured(None)))), "{table}");
+        assert!(text.ends_with(&format!("redis 7482: {advice}, {}", as_measured(&measured(None)))), "{table}");
         assert_eq!(text.matches(advice).count(), 1, "{table}");
     }
     let open = OpenQuestion { advice: advice.to_owned(), command: "quell bench --pid 7481".to_owned() };
@@ -124,11 +124,8 @@ fn a_server_whose_packets_wait_for_an_attached_one_is_not_said_to_be_without_pro
 fn servers_that_are_not_listed_share_a_line_with_the_reason() {
     let local = |name: &str| LocalServer { pid: Pid::new(12).unwrap(), name: name.to_owned(), loopback: true };
     assert_eq!(not_listed(&[], Terminal::PIPE), "");
-    assert_eq!(
-        not_listed(&[local("redis-server")], Terminal::PIPE),
-        "1 server is not listed: it listens on loopback or Unix sockets only, and its data passes no queue:\n  \
-         redis-server 12\n"
-    );
+    let one = "1 server is not listed: it listens on loopback or Unix sockets only, and its data passes no queue:\n  ";
+    assert_eq!(not_listed(&[local("redis-server")], Terminal::PIPE), format!("{one}redis-server 12\n"));
     let many = not_listed(&["a"; 8].map(local), Terminal::PIPE);
     assert!(
         many.starts_with("8 servers are not listed: they listen") && many.ends_with(", a 12 and 2 more\n"),
@@ -180,16 +177,15 @@ fn measured(problem: Option<&str>) -> EarlierMeasurement {
 #[test]
 fn an_earlier_answer_has_its_load_day_and_result_and_its_serious_finding() {
     let of = |next| conclusion(&[server("nginx", next)], true, Fixes::Above, &Examined::Host).replace("\n  ", " ");
-    let kept = of(NextStep::Keep { measured: measured(None), open: None });
-    assert!(kept.contains("as measured at 200,000 packets/s on 2026-11-25 (bench-20261125-180405)"), "{kept}");
-    let judged = EarlierMeasurement { own_load: Some(OwnLoad::Judge), ..measured(None) };
-    let judged = of(NextStep::Keep { measured: judged, open: None });
+    let kept = |measured| of(NextStep::Keep { measured, open: None });
+    let live = kept(measured(None));
+    assert!(live.contains("as measured at 200,000 packets/s on 2026-11-25 (bench-20261125-180405)"), "{live}");
+    let judged = kept(EarlierMeasurement { own_load: Some(OwnLoad::Judge), ..measured(None) });
     assert!(judged.contains("as measured with the judge at 200,000 packets/s on 2026-11-25"), "{judged}");
     let reservation = Some("unless p99 −88 % under suspend200 is worth cpu +55 %".to_owned());
-    let traded = EarlierMeasurement { reservation, ..measured(None) };
-    let traded = of(NextStep::Keep { measured: traded, open: None });
+    let traded = kept(EarlierMeasurement { reservation, ..measured(None) });
     assert!(traded.contains("180405), unless p99 −88 % under suspend200 is worth"), "{traded}");
-    let ill = of(NextStep::Keep { measured: measured(Some("nested-epoll")), open: None });
+    let ill = kept(measured(Some("nested-epoll")));
     assert!(ill.contains("serious finding nested-epoll") && ill.contains("quell results show bench-"), "{ill}");
     let again = |packets_per_s| of(NextStep::MeasureAgain { steered: false, measured: measured(None), packets_per_s });
     let (slow, idle) = (again(2_000), again(0));
