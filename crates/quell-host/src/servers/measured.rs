@@ -78,15 +78,16 @@ pub fn measured_step(
     (next != NextStep::Check).then_some(MeasuredStep { next, was_compared, can_pin })
 }
 
-/// How epolls of a program can get the connections of one queue each, absent if they have or are steered, and whether only
-/// steering does it.
+/// How epolls of a program can get the connections of one queue each, absent if they have or are steered as far as that helps,
+/// and whether only steering does it.
 pub(super) fn sorting(
     query: &SnapshotQuery<'_>,
     processes: &[&Process],
     receiving: &[&EpollContext<'_>],
     is_steered: bool,
 ) -> (Option<QueuePerEpoll>, bool) {
-    let mixing = QueuePerEpoll::of_epolls(query, receiving).filter(|_| !is_steered);
+    let stays = |by: &QueuePerEpoll| !is_steered || matches!(by, QueuePerEpoll::Impossible { .. });
+    let mixing = QueuePerEpoll::of_epolls(query, receiving).filter(stays);
     let can_steer = !is_steered
         && match &mixing {
             Some(by) => *by == QueuePerEpoll::Steered,

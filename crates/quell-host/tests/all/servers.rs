@@ -308,6 +308,9 @@ fn what_a_measurement_of_mixed_epolls_decided_is_the_answer_with_the_change_that
     assert!(matches!(open.next, NextStep::Decide { .. }), "{open:?}");
     let go = only(&one_epoll(), &measured());
     assert!(matches!(go.next, NextStep::Keep { .. }), "{go:?}");
+    let answers = vec![EarlierAnswer { steered: true, ..with_problem(None, "epoll-mixes-napis") }];
+    let facts = Facts { attached: vec![(4242, attached("base", true))], measured: answers, ..Facts::default() };
+    assert!(matches!(only(&one_epoll(), &facts).next, NextStep::Keep { .. }), "no filter sorts what it mixes");
     let again = only(&one_epoll(), &Facts { packets_per_s: Some(2_000), ..measured() });
     assert!(matches!(again.next, NextStep::MeasureAgain { steered: false, .. }), "{again:?}");
     assert_eq!(again.modes, without_epolls());
