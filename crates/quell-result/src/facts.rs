@@ -302,8 +302,8 @@ pub struct ProblemFacts {
     pub observed: String,
     /// Modes that cause it.
     pub modes: Vec<DeliveryMode>,
-    /// Whether it is an epoll with connections of several queues that `--steer` cannot change, as those that the program
-    /// opened. Absent if not, and in older results.
+    /// Whether it is an epoll with connections of several queues that `--steer` alone cannot change, as those that the
+    /// program opened. Absent if not, and in older results.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stays_when_steered: bool,
 }
@@ -316,7 +316,7 @@ pub struct CommandFacts {
     /// Devices in the network namespace of Quell, whose queues the modes set. Absent in a private lab and in older results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub devices: Option<Vec<String>>,
-    /// As of running programs, see there.
+    /// Mode that these queues have under `base`; see [`ProgramsFacts::base_is`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_is: Option<DeliveryMode>,
     /// Command that generated the load. Absent if the judge or live traffic was the load.

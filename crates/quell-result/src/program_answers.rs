@@ -113,10 +113,14 @@ impl ResultDocument {
             Conclusion::Keep { .. } => advice.clone().map(|(advice, command)| OpenQuestion { advice, command }),
             _ => None,
         };
+        let for_goal = match &conclusion {
+            Conclusion::Use { mode, .. } if conclusion.holds_for_its_goal_only() => Some(*mode),
+            _ => None,
+        };
         // At other loads, a mode that is better at some of them is not the answer.
         let is_answer = |verdict: &EarlierVerdict| match conclusion {
             Conclusion::Keep { .. } => true,
-            _ => matches!(verdict, EarlierVerdict::Better(_)),
+            _ => for_goal.is_some() || matches!(verdict, EarlierVerdict::Better(_)),
         };
         let at_load = |(load, packets_per_s): (Option<OfferedLoad>, Option<f64>)| {
             let verdict = match &conclusion {
@@ -154,7 +158,7 @@ impl ResultDocument {
             };
             let steered = programs.placement.as_ref().is_some_and(PlacementFacts::steers);
             let (open, compared, worse) = (open.clone(), compared.clone(), worse.clone());
-            Some(EarlierAnswer { measured, verdict, open, reference, compared, worse, steered })
+            Some(EarlierAnswer { measured, verdict, open, reference, compared, worse, steered, for_goal })
         };
         Some(loads.into_iter().filter_map(at_load).collect())
     }

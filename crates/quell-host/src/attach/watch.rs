@@ -240,10 +240,11 @@ impl EffectWatch {
         Ok((changes, concluded))
     }
 
-    /// Whether this answer has to be reported: it is clear, and differs from the last one.
+    /// Whether this answer has to be reported: it is clear, and differs from the last one. Near the break-even, answers
+    /// alternate, so that only a first one is news.
     fn is_news(&self, payoff: &ModePayoff) -> bool {
-        let is_open = payoff.pays.is_unclear() || matches!(payoff.pays, DoesItPay::NearBreakEven);
-        !is_open && self.pays != Some(discriminant(&payoff.pays))
+        let alternates = matches!(payoff.pays, DoesItPay::NearBreakEven) && self.pays.is_some();
+        !payoff.pays.is_unclear() && !alternates && self.pays != Some(discriminant(&payoff.pays))
     }
 
     fn record(&mut self, payoff: &ModePayoff) {
@@ -294,7 +295,11 @@ mod tests {
         assert!(!watch.is_news(&payoff(costs("defer500"))));
         assert!(!watch.is_news(&payoff(DoesItPay::CannotTell)));
         assert!(!watch.is_news(&payoff(costs("defer200"))));
-        assert!(AttachmentWatch::after(None).effects.is_news(&payoff(unpolled())));
+        assert!(!watch.is_news(&payoff(DoesItPay::NearBreakEven)));
+        let mut unreported = AttachmentWatch::after(None).effects;
+        assert!(unreported.is_news(&payoff(unpolled())) && unreported.is_news(&payoff(DoesItPay::NearBreakEven)));
+        unreported.record(&payoff(DoesItPay::NearBreakEven));
+        assert!(!unreported.is_news(&payoff(DoesItPay::NearBreakEven)));
     }
 
     #[test]

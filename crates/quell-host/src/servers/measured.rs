@@ -65,6 +65,7 @@ pub fn measured_step(
     let (mixing, can_steer) = sorting(&query, &processes, &receiving, attached.steers);
     let present = ServerSetting::of(&query, &queues, &receiving);
     let setting = MeasuredSetting {
+        attached: Some(attached.mode),
         below: (!judged.is_planned || judged.below.is_some()).then(|| judged.below.into()),
         present,
         is_steered: attached.steers,
@@ -99,6 +100,7 @@ pub(super) fn sorting(
 /// What decides whether an answer holds for a program, besides its load.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MeasuredSetting<'a> {
+    pub(super) attached: Option<DeliveryMode>,
     /// Setting without its attachment; absent if it is not attached.
     pub(super) below: Option<ServerSetting>,
     pub(super) present: ServerSetting,
@@ -115,6 +117,9 @@ impl MeasuredSetting<'_> {
             let is_set = self.below.is_none() && answer.mode().is_some_and(|mode| self.present.mode() == Some(mode));
             is_set || below.is_one_of(&[answer.reference]) || below.is_one_of(&answer.compared)
         });
+        if let Some(chosen) = self.attached.and_then(|mode| chosen_for_goal(mode, &current, load)) {
+            return Answered::By(chosen);
+        }
         match (current.is_empty(), old.first()) {
             (true, Some(EarlierAnswer { measured, reference, .. })) => {
                 Answered::Missing(Box::new(NextStep::SettingsChanged {
@@ -127,6 +132,16 @@ impl MeasuredSetting<'_> {
             _ => by_answers(current.into_iter(), load, self.mixing, self.can_steer),
         }
     }
+}
+
+/// The newest answer at this load that compared the mode, if the goal of its search chose it.
+fn chosen_for_goal<'a>(
+    mode: DeliveryMode,
+    answers: &[&'a EarlierAnswer],
+    load: Option<u64>,
+) -> Option<&'a EarlierAnswer> {
+    let knows = |answer: &&EarlierAnswer| answer.compared.contains(&mode) && answer.measured.decides_at(load);
+    answers.iter().copied().find(knows).filter(|newest| newest.for_goal == Some(mode))
 }
 
 /// Setting of all queues and epolls of a server.

@@ -116,15 +116,15 @@ pub(super) fn of_attached(
             DoesItPay::NotInEffect { on_unset_epolls: false } | DoesItPay::LeavesQueuesUnpolled { .. }
         )
     };
-    let Answered::By(EarlierAnswer { measured, verdict, open, compared, worse, reference, steered }) = answered else {
-        return NextStep::Check;
-    };
+    let Answered::By(answer) = answered else { return NextStep::Check };
+    let EarlierAnswer { measured, verdict, open, compared, worse, reference, steered, for_goal } = answer;
     // Only `quell run` could give a launched program another mode.
     if attached.launched || payoff.is_some_and(is_ill) {
         return NextStep::Check;
     }
     let (mode, measured, open) = (attached.mode, measured.clone(), open.clone());
     let next = match verdict {
+        _ if *for_goal == Some(mode) => NextStep::Keep { measured, open },
         EarlierVerdict::Better(better) if *better == mode => NextStep::Keep { measured, open },
         // A mode that was not compared may be better still; before it is attached, the answer is worth knowing.
         EarlierVerdict::Better(_) if !compared.contains(&mode) && payoff.is_some() => NextStep::Check,

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use quell_host::attach::AttachedMode;
+use quell_host::attach::own_work::OwnWork;
 use quell_host::attach::payoff::{DoesItPay, ModePayoff};
 use quell_host::servers::{
     EarlierAnswer, EarlierAnswers, EarlierVerdict, JudgedMode, NextStep, OpenQuestion, OwnLoad, measured_step,
 };
-use quell_mode::NapiAttribute;
+use quell_mode::{DeliveryMode, NapiAttribute};
 use serde_json::{Value, json};
 
 use crate::owned_settings::of_program;
@@ -81,6 +82,26 @@ fn lost_settings_are_set_again_unless_a_measurement_found_the_mode_worse() {
     let near = ModePayoff { pays: DoesItPay::NearBreakEven, ..in_force.clone() };
     let near = step(EarlierAnswer { verdict: verdict(), ..answer(None) }, &near);
     assert!(matches!(near, Some(NextStep::Decide { .. })), "as a little above break-even: {near:?}");
+}
+
+#[test]
+fn an_attached_mode_that_the_goal_of_a_search_chose_is_kept_although_it_costs_otherwise() {
+    let now = snapshot(&plain());
+    let mode: DeliveryMode = "suspend200".parse().unwrap();
+    let costs = ModePayoff::of(mode, &[], None, None);
+    let costs = ModePayoff { pays: DoesItPay::NothingToGain(OwnWork { cpu_ns_per_packet: 1 }), ..costs };
+    let step = |answers: Vec<EarlierAnswer>| {
+        let measured = BTreeMap::from([((pid(4242), now.processes[0].name.clone()), answers)]);
+        let attached = AttachedMode { mode, ..AttachedMode::default() };
+        let judged = JudgedMode { packets_per_s: Some(90_000), payoff: Some(&costs), ..JudgedMode::planned(attached) };
+        measured_step(&now, &BTreeSet::from([pid(4242)]), &measured, &judged).map(|step| step.next)
+    };
+    let (advice, command) = ("if nothing but this goal counts".to_owned(), "quell attach".to_owned());
+    let verdict = EarlierVerdict::Undecided { advice, command, unsteered: false };
+    let for_goal = || EarlierAnswer { verdict: verdict.clone(), for_goal: Some(mode), ..answer(None) };
+    let unaware = EarlierAnswer { compared: vec![DeliveryMode::default()], ..answer(None) };
+    assert!(matches!(step(vec![unaware, for_goal()]), Some(NextStep::Keep { open: None, .. })));
+    assert!(matches!(step(vec![answer(None), for_goal()]), Some(NextStep::Return { .. })), "a newer one knows it");
 }
 
 #[test]

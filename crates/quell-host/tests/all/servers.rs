@@ -64,6 +64,7 @@ pub(crate) fn answer(better: Option<&str>) -> EarlierAnswer {
         // With the settings of `plain` and `healthy`.
         compared: ["base", "suspend20", "suspend200"].map(mode).to_vec(),
         worse: Vec::new(),
+        for_goal: None,
         steered: false,
     }
 }

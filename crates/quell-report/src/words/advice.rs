@@ -109,7 +109,9 @@ pub fn cost_of(document: &ResultDocument, mode: &DeliveryMode) -> Option<String>
 /// What speaks against the answer of a result; see [`quell_host::servers::EarlierMeasurement::reservation`].
 #[must_use]
 pub fn reservation_of(document: &ResultDocument) -> Option<String> {
-    let (mode, costs, without_clients) = match conclusion_of(document)? {
+    let conclusion = conclusion_of(document)?;
+    let although = if conclusion.holds_for_its_goal_only() { "for its goal alone: it" } else { "although it" };
+    let (mode, costs, without_clients) = match conclusion {
         Conclusion::Use { mode, costs, without_clients, .. } => (mode, costs, without_clients),
         Conclusion::Keep { because: WhyKeep::TradeOff { mode, saves, costs }, .. } => {
             return Some(trade_off(&mode, &saves, &costs));
@@ -119,11 +121,11 @@ pub fn reservation_of(document: &ResultDocument) -> Option<String> {
     let judged = |subject: &SubjectFacts| matches!(subject, SubjectFacts::Programs(facts) if facts.latency.is_some());
     let is_unjudged = matches!(document, ResultDocument::Tune(file) if !judged(&file.subject));
     if !costs.is_empty() {
-        return Some(format!("although it costs {}", changes(&costs, "")));
+        return Some(format!("{although} costs {}", changes(&costs, "")));
     }
     let delay = PacketDelay::of_mode(&mode).filter(|_| without_clients && is_unjudged)?;
     let timer = time_text(delay.gro_flush_timeout_ns);
-    Some(format!("although it costs latency, which was not measured: its timer can delay packets by up to {timer}"))
+    Some(format!("{although} costs latency, which was not measured: its timer can delay packets by up to {timer}"))
 }
 
 /// What an experiment advises. `None` if it measures no times, or is empty.

@@ -13,7 +13,7 @@ use quell_host::attach::AttachError;
 use quell_host::attach::Targets;
 use quell_host::attach::measured::MeasuredAttachments;
 use quell_host::attach::placement::{Groups, Placement, PlacementResult, Wanted, decide, mark_attached_filters};
-use quell_host::snapshot::{Files, Snapshot, SnapshotSocket, SocketState};
+use quell_host::snapshot::{Files, Protocol, Snapshot, SnapshotSocket, SocketState};
 use quell_host::steer::{Alignment, NothingSteered, Steering, alignment, mark_steered};
 use quell_host::switching::{BegunSwitching, SwitchError};
 use quell_linux::Pid;
@@ -25,9 +25,7 @@ use crate::experiment::judge::Judges;
 use crate::experiment::server_side::sleep;
 
 /// Time limit for new connections to arrive through the filters, and for workers to wait in epoll.
-const PLACED_WITHIN: Duration = Duration::from_secs(2);
-/// The same if a judge has to be started first, which takes long on a busy host.
-const JUDGED_WITHIN: Duration = Duration::from_secs(10);
+const PLACED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Time limit for connections from before the filters to be opened again, if others came through the filters.
 const SORTED_WITHIN: Duration = Duration::from_secs(10);
@@ -114,8 +112,7 @@ pub(super) fn place(
     let mut placement = Placement::new(wanted);
     placement.steer(groups, &mut *begun, &mut observer).map_err(failed)?;
     reconnect()?;
-    let within = if judges.is_empty() { PLACED_WITHIN } else { JUDGED_WITHIN };
-    let (is_over, within) = (AtomicBool::new(false), within.max(Duration::from_millis(slice_ms.into())));
+    let (is_over, within) = (AtomicBool::new(false), PLACED_WITHIN.max(Duration::from_millis(slice_ms.into())));
     thread::scope(|scope| {
         let judging = (!judges.is_empty())
             .then(|| scope.spawn(|| judges.run(slice_ms, &|| is_over.load(Ordering::Relaxed)).map(drop)));
@@ -127,9 +124,10 @@ pub(super) fn place(
     })
 }
 
-/// Adds what was observed after the placement.
-pub(super) fn add_result(facts: &mut PlacementFacts, placed: &PlacementResult) {
-    for (steered, verification) in facts.steered.iter_mut().zip(&placed.verifications) {
+/// Adds what was observed after the placement. The datagrams of all clients of a UDP group pass its filter.
+pub(super) fn add_result(facts: &mut PlacementFacts, groups: &Groups, placed: &PlacementResult) {
+    let steered = facts.steered.iter_mut().zip(&groups.steerings).zip(&placed.verifications);
+    for ((steered, _), verification) in steered.filter(|((_, by), _)| by.group.key.protocol == Protocol::Tcp) {
         let connections = verification.workers.iter().flat_map(|worker| worker.connections.values());
         steered.new_connections = Some(connections.sum());
     }

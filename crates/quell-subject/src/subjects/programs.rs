@@ -357,7 +357,7 @@ impl Measurement<'_> {
             let restart = || Ok((self.restart_load)()?);
             let placed =
                 placed::place(wanted, &prepared.groups, &mut begun, (&judges, slice_ms), &restart, self.stopped)?;
-            placed::add_result(facts, &placed);
+            placed::add_result(facts, &prepared.groups, &placed);
             let snapshot = || {
                 let mut snapshot = observe_programs(&targets.pids())?;
                 mark_attached_filters(&mut snapshot, self.tools.journal);

@@ -1,5 +1,6 @@
 //! Programs as arguments of the commands that are advised about them.
 
+use quell_host::attach::mode_command::placement_options;
 use quell_host::attach::owners::QueueSharers;
 use quell_host::attach::{AttachedMode, ModeCommand, Selection};
 use quell_host::findings::Unreached;
@@ -95,7 +96,8 @@ impl ProgramArguments {
             None => format!("quell bench{}{placement}{judge} -- COMMAND", list(modes)),
             Some(attached) => {
                 let first = if modes.is_empty() { &[DeliveryMode::default()] } else { modes };
-                format!("quell bench{}{placement}{judge} -- COMMAND", list(&[first, &[attached.mode]].concat()))
+                let placed = placement_options(attached.steers, attached.pins);
+                format!("quell bench{}{placed}{judge} -- COMMAND", list(&[first, &[attached.mode]].concat()))
             }
         }
     }
