@@ -19,7 +19,7 @@ use super::payoff;
 use super::terminal::Terminal;
 use crate::output::on_one_line;
 use command::command;
-use conclusion::{most_urgent, why_again};
+use conclusion::{delaying, most_urgent, why_again};
 use quell_cli::table::{lines, new_table, set_gap};
 use textwrap::core::display_width;
 
@@ -275,10 +275,15 @@ fn next(server: &HostServer, fixes: Fixes) -> String {
         NextStep::Attach { mode, measured, .. } => format!("attach {mode}, {}", as_measured(measured)),
         NextStep::Return { mode, measured, .. } => format!("return to {mode}, {}", as_measured(measured)),
         NextStep::Keep { open: Some(_), .. } => "keep for now".to_owned(),
-        NextStep::Keep { measured, open: None } => {
-            let other = to_change(server).map(|_| "; one queue per epoll may change that");
-            format!("keep, {}{}", as_measured(measured), other.unwrap_or_default())
-        }
+        NextStep::Keep { measured, open: None } => match delaying(server) {
+            Some((ModeInForce { mode, program }, _)) => {
+                format!("delayed by {mode} of {} {}", visible::name(&program.name), program.pid)
+            }
+            None => {
+                let other = to_change(server).map(|_| "; one queue per epoll may change that");
+                format!("keep, {}{}", as_measured(measured), other.unwrap_or_default())
+            }
+        },
         NextStep::Check => server.payoff.as_ref().map_or_else(
             || "check".to_owned(),
             |payoff| match payoff::in_force(payoff, server.sharing.as_ref()) {

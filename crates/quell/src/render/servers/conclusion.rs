@@ -256,11 +256,15 @@ fn nothing_prevents(server: &HostServer) -> String {
     }
 }
 
-/// That the mode of another program delays the packets of this one, which has none.
+/// The mode of another program that delays the packets of this one, which has none.
+pub(super) fn delaying(server: &HostServer) -> Option<(&ModeInForce, PacketDelay)> {
+    let by = server.sharing.as_ref().filter(|_| server.attached.is_none())?.in_force.as_ref()?;
+    Some((by, PacketDelay::of_mode(&by.mode)?))
+}
+
 fn delayed(server: &HostServer) -> Option<String> {
-    let sharing = server.sharing.as_ref().filter(|_| server.attached.is_none())?;
-    let ModeInForce { mode, program } = sharing.in_force.as_ref()?;
-    let delay = PacketDelay::of_mode(mode)?;
+    let (ModeInForce { mode, program }, delay) = delaying(server)?;
+    let sharing = server.sharing.as_ref()?;
     let (name, pid) = (visible::name(&program.name), program.pid);
     let end = match sharing.launched {
         true => format!("it ends with {name}"),

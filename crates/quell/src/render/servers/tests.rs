@@ -108,29 +108,29 @@ fn a_server_that_suspension_would_stall_is_measured_without_it() {
 #[test]
 fn a_server_whose_packets_wait_for_an_attached_one_is_not_said_to_be_without_problem() {
     let program = TargetProgram { pid: Pid::new(900).unwrap(), start_time_ticks: 1, name: "memcached".to_owned() };
-    let (programs, mode) = (vec![program.pid], "suspend200".parse().unwrap());
-    let in_force = Some(ModeInForce { mode, program });
+    let programs = vec![program.pid];
+    let in_force = Some(ModeInForce { mode: "suspend200".parse().unwrap(), program });
     let sharing = Some(QueueSharers { programs, same_mode: true, launched: false, in_force });
     let of = |next| HostServer { sharing: sharing.clone(), ..server("web", next) };
     let delays = "suspend200 of memcached 900, on the same queues, delays packets of web 7481, up to 200 µs";
     let measure = concluded(of(NextStep::Measure { steered: false }));
     assert!(measure.contains(delays) && measure.trim_end().ends_with("quell bench --pid 7481,900"), "{measure}");
-    assert!(concluded(of(NextStep::Keep { measured: measured(None), open: None })).contains(delays));
-    let restart = HostServer { must_restart: true, ..of(NextStep::Measure { steered: false }) };
-    assert!(concluded(restart).contains("cannot poll its queue before a restart"));
+    let kept = of(NextStep::Keep { measured: measured(None), open: None });
+    let row = table(std::slice::from_ref(&kept), Terminal::PIPE, Fixes::ByDoctor);
+    assert!(row.ends_with("delayed by suspend200 of memcached 900\n") && concluded(kept).contains(delays), "{row}");
+    let measure = of(NextStep::Measure { steered: false });
+    assert!(concluded(HostServer { must_restart: true, ..measure }).contains("cannot poll its queue before a restart"));
 }
 
 #[test]
 fn servers_that_are_not_listed_share_a_line_with_the_reason() {
     let local = |name: &str| LocalServer { pid: Pid::new(12).unwrap(), name: name.to_owned(), loopback: true };
     assert_eq!(not_listed(&[], Terminal::PIPE), "");
-    let one = "1 server is not listed: it listens on loopback or Unix sockets only, and its data passes no queue:\n  ";
-    assert_eq!(not_listed(&[local("redis-server")], Terminal::PIPE), format!("{one}redis-server 12\n"));
+    let one = not_listed(&[local("redis")], Terminal::PIPE);
+    assert!(one.starts_with("1 server is not listed: it listens") && one.ends_with(":\n  redis 12\n"), "{one}");
     let many = not_listed(&["a"; 8].map(local), Terminal::PIPE);
-    assert!(
-        many.starts_with("8 servers are not listed: they listen") && many.ends_with(", a 12 and 2 more\n"),
-        "{many}"
-    );
+    assert!(many.starts_with("8 servers are not listed: they listen"), "{many}");
+    assert!(many.ends_with(", a 12 and 2 more\n"), "{many}");
 }
 
 #[test]
