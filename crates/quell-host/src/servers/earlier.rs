@@ -54,7 +54,11 @@ impl EarlierMeasurement {
     /// ended. A small one can be that of the advised judge, beside which the live part is unknown.
     #[must_use]
     pub fn decides_at(&self, packets_per_s: Option<u64>) -> bool {
-        let outlives = |(then, now): (u64, u64)| now <= then && (now < NO_LOAD || then <= ADVISED_JUDGE_MAX);
+        // A judge can have doubled the load.
+        let factor_max = LOAD_FACTOR_MAX * if self.own_load == Some(OwnLoad::Judge) { 2 } else { 1 };
+        let outlives = |(then, now): (u64, u64)| {
+            now <= then && (now < NO_LOAD || then <= ADVISED_JUDGE_MAX.max(now.saturating_mul(factor_max)))
+        };
         let has_ended = self.own_load.is_some() && self.packets_per_s.zip(packets_per_s).is_some_and(outlives);
         has_ended || self.is_near(packets_per_s)
     }
@@ -149,5 +153,7 @@ mod tests {
             assert!(!decides((2_720, own), 6_000), "a higher load");
         }
         assert!(!decides((2_720, None), 620));
+        assert!(decides((8_038, Some(OwnLoad::Judge)), 4_000), "the judge sent as much as the live load");
+        assert!(!decides((8_038, Some(OwnLoad::Generator)), 4_000));
     }
 }
