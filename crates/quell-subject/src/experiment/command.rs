@@ -447,8 +447,8 @@ impl ExperimentSubject for StartedCommand<'_> {
         let pids = running.targets.pids();
         let snapshot = observe()?;
         let mut napis = napis(&snapshot, &pids);
-        if napis.is_empty() {
-            // Clients can be connected during the slice only.
+        if napis.is_empty() && !self.judges.is_empty() {
+            // They are connected during the slice only.
             napis =
                 own_devices(&snapshot).flat_map(|device| device.napis.known_elements()).map(|napi| napi.id).collect();
         }
