@@ -313,7 +313,7 @@ pub struct ProblemFacts {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct CommandFacts {
     pub command: Vec<String>,
-    /// Devices in the network namespace of Quell, whose queues the modes set. Absent in a private lab and in older results.
+    /// Devices in Quell's network namespace, whose queues the modes set. Absent in a private lab and in older results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub devices: Option<Vec<String>>,
     /// Mode that these queues have under `base`; see [`ProgramsFacts::base_is`].

@@ -86,8 +86,8 @@ pub fn unpolled_queues(now: &Snapshot) -> BTreeMap<Pid, Fix> {
     polling.map(|(epoll, _)| (epoll.process.pid, one_queue_per_epoll(&query, epoll))).collect()
 }
 
-/// The serious findings about epolls to which several queues delivered data during the observation. They would poll one of
-/// them, so that the mode slows the program.
+/// The serious findings about epolls to which several queues delivered data during the observation. They would poll one
+/// of them, so that the mode slows the program.
 pub fn observed_to_mix<'f>(findings: &'f [Finding], behavior: &'f Behavior) -> impl Iterator<Item = &'f Finding> {
     let receives_from_several = move |node: &Node| match node {
         Node::Epoll { pid, fd } => behavior.received.get(&(*pid, *fd)).is_some_and(|queues| queues.len() > 1),

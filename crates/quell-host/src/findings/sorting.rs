@@ -371,8 +371,8 @@ pub fn are_steered(findings: &mut [Finding], programs: &BTreeSet<Pid>) {
     }
 }
 
-/// Whether it is about an epoll that will have connections of several queues although the clients of a steered program have
-/// reconnected: the program opened some of them, or has fewer listening sockets than queues.
+/// Whether it is about an epoll that will have connections of several queues although the clients of a steered program
+/// have reconnected: the program opened some of them, or has fewer listening sockets than queues.
 #[must_use]
 pub fn stays_when_steered(finding: &Finding) -> bool {
     let is_sorted = match finding.fix.first() {

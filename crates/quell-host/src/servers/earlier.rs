@@ -79,7 +79,7 @@ pub struct EarlierAnswer {
     pub worse: Vec<DeliveryMode>,
     /// Whether connections were steered to the queues of their workers.
     pub steered: bool,
-    /// Mode that the goal of a search chose, and that costs so much otherwise that the search decides nothing for others.
+    /// Mode that the goal of a search chose, and that costs so much otherwise that it is no answer for others.
     pub for_goal: Option<DeliveryMode>,
 }
 

@@ -79,8 +79,8 @@ pub fn measured_step(
     (next != NextStep::Check).then_some(MeasuredStep { next, was_compared, can_pin })
 }
 
-/// How epolls of a program can get the connections of one queue each, absent if they have or are steered as far as that helps,
-/// and whether only steering does it.
+/// How epolls of a program can get the connections of one queue each, and whether only steering does it. Absent if they
+/// have, or are steered as far as that helps.
 pub(super) fn sorting(
     query: &SnapshotQuery<'_>,
     processes: &[&Process],

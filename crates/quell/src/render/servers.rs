@@ -224,8 +224,8 @@ fn limited(server: &HostServer) -> Option<String> {
         }
         (ServerWait::Epoll, _) => format!(" receives from {queues} in an epoll, which polls one, {others}"),
         (ServerWait::Receive, _) => format!(
-            " waits in a {call}, {others} (sockpoll50 polls there, unless a UDP socket receives from several queues; its measurement \
-             starts the program: `quell bench --modes base,sockpoll50 -- COMMAND`)"
+            " waits in a {call}, {others} (sockpoll50 polls there, unless a UDP socket receives from several queues; its \
+             measurement starts the program: `quell bench --modes base,sockpoll50 -- COMMAND`)"
         ),
         (ServerWait::Unknown, _) => format!(" has no epoll with connections, {others}"),
         _ => format!(" waits in {call}, {others}"),

@@ -198,8 +198,8 @@ fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> 
     match subject {
         PlannedSubject::Command(facts) => format!(
             "starts `{}` for each slice, under {modes}, for at most {budget_s} s; its connections are closed after each slice\n\
-             {}a slice lasts {settle_ms} ms to settle and {slice_ms} ms to measure, and the time that the commands take to \
-             start and end\n{}",
+             {}a slice lasts {settle_ms} ms to settle and {slice_ms} ms to measure, and the time that the commands take \
+             to start and end\n{}",
             visible::name(&shell_words::join(&facts.command)),
             words::queues_of_command(facts).map(|queues| queues + "\n").unwrap_or_default(),
             commands([&facts.load, &facts.latency, &facts.beside]),
