@@ -352,10 +352,9 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     // A measurement of a program on the same queues was made without their attachments, too.
     let below = pids.iter().chain(sharers).find_map(|pid| known.below.get(pid)).copied();
     let setting = MeasuredSetting {
-        attached: attached.map(|attached| attached.mode),
+        attached,
         below: (attached.is_some() || sharing.is_some()).then(|| below.into()),
         present: ServerSetting::of(query, &queues, &receiving),
-        is_steered,
         can_steer,
         mixing: mixing.as_ref(),
     };

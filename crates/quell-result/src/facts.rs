@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use quell_host::findings::EPOLL_MIXES_NAPIS;
+use quell_host::findings::{EPOLL_MIXES_NAPIS, Finding, stays_when_steered};
 use quell_host::snapshot::Provenance;
 use quell_linux::Pid;
 use quell_linux::kernel::Kernel;
@@ -338,6 +338,12 @@ pub struct CommandFacts {
 }
 
 impl ProblemFacts {
+    #[must_use]
+    pub fn new(finding: &Finding, observed: String, mode: DeliveryMode) -> Self {
+        let stays_when_steered = stays_when_steered(finding);
+        Self { id: finding.id.to_owned(), observed, modes: vec![mode], stays_when_steered }
+    }
+
     /// Whether it is an epoll with connections of several queues, which `--steer` can change.
     #[must_use]
     pub fn ends_when_steered(&self) -> bool {

@@ -65,10 +65,9 @@ pub fn measured_step(
     let (mixing, can_steer) = sorting(&query, &processes, &receiving, attached.steers);
     let present = ServerSetting::of(&query, &queues, &receiving);
     let setting = MeasuredSetting {
-        attached: Some(attached.mode),
+        attached: Some(attached),
         below: (!judged.is_planned || judged.below.is_some()).then(|| judged.below.into()),
         present,
-        is_steered: attached.steers,
         can_steer,
         mixing: mixing.as_ref(),
     };
@@ -100,11 +99,10 @@ pub(super) fn sorting(
 /// What decides whether an answer holds for a program, besides its load.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MeasuredSetting<'a> {
-    pub(super) attached: Option<DeliveryMode>,
+    pub(super) attached: Option<AttachedMode>,
     /// Setting without its attachment; absent if it is not attached.
     pub(super) below: Option<ServerSetting>,
     pub(super) present: ServerSetting,
-    pub(super) is_steered: bool,
     pub(super) can_steer: bool,
     pub(super) mixing: Option<&'a QueuePerEpoll>,
 }
@@ -112,12 +110,13 @@ pub(super) struct MeasuredSetting<'a> {
 impl MeasuredSetting<'_> {
     pub(super) fn answered<'a>(&self, answers: &'a [EarlierAnswer], load: Option<u64>) -> Answered<'a> {
         let below = self.below.unwrap_or(self.present);
-        let answers = answers.iter().filter(|answer| !(self.is_steered && answer.is_unsteered()));
+        let is_steered = self.attached.is_some_and(|attached| attached.steers);
+        let answers = answers.iter().filter(|answer| !(is_steered && answer.is_unsteered()));
         let (current, old): (Vec<_>, Vec<_>) = answers.partition(|answer| {
             let is_set = self.below.is_none() && answer.mode().is_some_and(|mode| self.present.mode() == Some(mode));
             is_set || below.is_one_of(&[answer.reference]) || below.is_one_of(&answer.compared)
         });
-        if let Some(chosen) = self.attached.and_then(|mode| chosen_for_goal(mode, &current, load)) {
+        if let Some(chosen) = self.attached.and_then(|attached| chosen_for_goal(attached.mode, &current, load)) {
             return Answered::By(chosen);
         }
         match (current.is_empty(), old.first()) {

@@ -10,7 +10,7 @@ use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge};
 use quell_host::attach::launch::own_devices;
 use quell_host::attach::no_poll::no_poll_cause;
 use quell_host::attach::{Selection, TargetError, Targets, observe};
-use quell_host::findings::{Finding, examine, stays_when_steered};
+use quell_host::findings::{Finding, examine};
 use quell_host::snapshot::{Snapshot, SnapshotScope, SocketState, TakeError, napis_of_files, take};
 use quell_linux::proc::ProcRoot;
 use quell_linux::{CpuList, NapiId, Pid};
@@ -264,15 +264,10 @@ impl<'a> StartedCommand<'a> {
         let Some(findings) = findings else { return };
         self.examined.insert(mode.to_string());
         for finding in findings {
-            let stays_when_steered = stays_when_steered(&finding);
-            let Finding { id, observed, .. } = finding;
-            match self.problems.iter_mut().find(|known| known.id == id) {
+            match self.problems.iter_mut().find(|known| known.id == finding.id) {
                 Some(known) if known.modes.contains(&mode) => {}
                 Some(known) => known.modes.push(mode),
-                None => {
-                    let (id, modes) = (id.to_owned(), vec![mode]);
-                    self.problems.push(ProblemFacts { id, observed, modes, stays_when_steered });
-                }
+                None => self.problems.push(ProblemFacts::new(&finding, finding.observed.clone(), mode)),
             }
         }
     }

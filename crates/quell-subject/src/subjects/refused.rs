@@ -1,7 +1,7 @@
 //! Kinds of mode that running programs cannot have, and problems of those that they can have.
 
 use quell_host::attach::Targets;
-use quell_host::findings::{Finding, LackingCpus, stays_when_steered};
+use quell_host::findings::{Finding, LackingCpus};
 use quell_host::switching::SwitchPlan;
 use quell_linux::visible::counted;
 use quell_linux::{CpuList, kernel};
@@ -114,17 +114,12 @@ pub(super) fn under_arms(serious: Vec<(DeliveryMode, Finding)>, arms: &[Delivery
 pub(super) fn by_problem(serious: Vec<(DeliveryMode, Finding)>) -> Vec<ProblemFacts> {
     let mut problems: Vec<ProblemFacts> = Vec::new();
     for (mode, finding) in serious {
-        let stays_when_steered = stays_when_steered(&finding);
-        let Finding { id, observed, nodes, .. } = finding;
-        let object = nodes.first().map(|node| format!("{node}: ")).unwrap_or_default();
-        let observed = format!("{object}{observed}");
-        match problems.iter_mut().find(|known| known.id == id && known.observed == observed) {
+        let object = finding.nodes.first().map(|node| format!("{node}: ")).unwrap_or_default();
+        let observed = format!("{object}{}", finding.observed);
+        match problems.iter_mut().find(|known| known.id == finding.id && known.observed == observed) {
             Some(known) if known.modes.contains(&mode) => {}
             Some(known) => known.modes.push(mode),
-            None => {
-                let (id, modes) = (id.to_owned(), vec![mode]);
-                problems.push(ProblemFacts { id, observed, modes, stays_when_steered });
-            }
+            None => problems.push(ProblemFacts::new(&finding, observed, mode)),
         }
     }
     problems

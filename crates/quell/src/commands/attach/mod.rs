@@ -256,8 +256,8 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         .predicted(report.findings.iter().find(|finding| finding.predicts_stall()).map(|finding| finding.id))
         .sharing(queue_sharers(&targets, &queues.iter().map(|step| step.napi).collect()));
     let has_older = groups.steerings.iter().any(Steering::leaves_established);
-    let conclude = |_: &_| render::conclusion(report.payoff.as_ref(), &programs, has_older);
-    report.conclusion = report.effect.as_ref().map(conclude);
+    let conclude = || render::conclusion(report.payoff.as_ref(), &programs, has_older);
+    report.conclusion = report.effect.is_some().then(conclude);
     let printed = if args.json {
         output::json(&report)
     } else {
