@@ -3,7 +3,9 @@
 
 use std::cmp::Reverse;
 
-use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, SwitchbackAnalysis, WhyUndecided};
+use quell_experiment::{
+    ContrastResult, ContrastVerdict, Criterion, SliceObservation, SwitchbackAnalysis, WhyUndecided,
+};
 use quell_host::attach::affected_processes::PacketDelay;
 use quell_host::findings::WITHOUT_NAPI_ID;
 use quell_load::OfferedLoad;
@@ -16,7 +18,7 @@ use crate::figures;
 pub use crate::standing::COST_MAX;
 use crate::standing::{AtLoad, Standing, Worth, open_gains};
 
-mod search;
+pub(crate) mod search;
 
 /// What to do after reading a result.
 #[derive(Debug, Clone, PartialEq)]
@@ -138,7 +140,22 @@ pub enum WhyKeep {
     /// The best of the others saves something, and causes a serious finding, which `quell attach` says, too.
     SeriousFinding { mode: String, saves: Vec<QuantityChange>, finding: String },
     /// The best of the others is better by some quantities and much worse by others.
-    TradeOff { mode: String, saves: Vec<QuantityChange>, costs: Vec<QuantityChange> },
+    TradeOff {
+        mode: String,
+        saves: Vec<QuantityChange>,
+        costs: Vec<QuantityChange>,
+        /// What may get worse, too.
+        undecided: Vec<UndecidedCost>,
+    },
+    /// The best of the others was measured with filters and pins, without which the server was better in this.
+    PlacementCosts {
+        /// Options for them.
+        options: String,
+        mode: DeliveryMode,
+        /// What changed beside the settings from before, without filters and pins.
+        saves: Vec<QuantityChange>,
+        costs: Vec<QuantityChange>,
+    },
     /// A search found no better mode among those that it measured.
     NotBeaten {
         /// Number of modes that could not be set or measured.
@@ -314,6 +331,11 @@ impl ExperimentResult {
     /// What follows for the reader. Absent for counts in a guest, which measure no times, and without an experiment.
     #[must_use]
     pub fn conclusion(&self) -> Option<Conclusion> {
+        Some(self.beside_unplaced(self.of_modes()?))
+    }
+
+    /// What the modes show, all with the same filters and pins.
+    fn of_modes(&self) -> Option<Conclusion> {
         let first = self.experiments.first()?;
         if matches!(self.subject, SubjectFacts::Guest(_)) {
             return None;
@@ -391,7 +413,8 @@ impl ExperimentResult {
             return match standing.worth() {
                 Worth::Nothing | Worth::TradeOff => {
                     let (saves, costs) = (standing.saves(|_| true), standing.costs(|_| true));
-                    let because = WhyKeep::TradeOff { mode: treatment.setting.to_string(), saves, costs };
+                    let (mode, undecided) = (treatment.setting.to_string(), standing.undecided(|_| true));
+                    let because = WhyKeep::TradeOff { mode, saves, costs, undecided };
                     keep(because, open_gains(names().zip(&standings)))
                 }
                 Worth::SomeLoads | Worth::Everybody => {
@@ -518,6 +541,39 @@ impl SubjectFacts {
         }
     }
 
+    /// Options of filters and pins, and slices without them. Absent if all slices were the same in this.
+    pub(crate) fn unplaced(&self) -> Option<(&[String], &[SliceObservation])> {
+        let (options, slices) = match self {
+            Self::Programs(programs) => {
+                let placement = programs.placement.as_ref()?;
+                (&placement.options, &placement.unplaced)
+            }
+            Self::Command(command) => (&command.placement, &command.unplaced),
+            _ => return None,
+        };
+        (!slices.is_empty()).then_some((options, slices))
+    }
+
+    /// Options of filters and pins that all slices had, so that what these change is unknown. Absent without them.
+    #[must_use]
+    pub fn unmeasured_placement(&self) -> Option<String> {
+        let options = match self {
+            Self::Programs(programs) => &programs.placement.as_ref().filter(|it| !it.is_by_attachment())?.options,
+            Self::Command(command) => &command.placement,
+            _ => return None,
+        };
+        (!options.is_empty() && self.unplaced().is_none()).then(|| options.join(" "))
+    }
+
+    /// Adds slices without filters and pins.
+    pub fn add_unplaced(&mut self, slices: Vec<SliceObservation>) {
+        match self {
+            Self::Programs(programs) => programs.placement.iter_mut().for_each(|it| it.unplaced.extend(slices.clone())),
+            Self::Command(command) => command.unplaced.extend(slices),
+            _ => {}
+        }
+    }
+
     /// Records what was seen of a command while it was measured.
     pub fn set_problems(&mut self, problems: Vec<ProblemFacts>) {
         if let Self::Command(command) = self {
@@ -554,7 +610,9 @@ impl SubjectFacts {
         let Self::Programs(programs) = self else { return false };
         let Some(placement) = &programs.placement else { return false };
         let steered = &placement.steered;
-        let is_from_before = |steered: &SteeredFacts| steered.new_connections == Some(0);
+        // Those of judges alone are opened for each slice.
+        let is_from_before =
+            |steered: &SteeredFacts| steered.new_connections == Some(0) && steered.connections_before > 0;
         let is_unsorted = |steered: &SteeredFacts| steered.unsorted.is_some_and(|count| count > 0);
         // The filter of the attachment does not steer the other programs.
         let are_attached = placement.is_by_attachment() && programs.attached_in_part.is_empty();

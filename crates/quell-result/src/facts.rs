@@ -1,7 +1,9 @@
 //! Facts that documents record about the measured machine and the subject: programs, command, lab, model, guest.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
+use quell_experiment::SliceObservation;
 use quell_host::findings::{EPOLL_MIXES_NAPIS, Finding, stays_when_steered};
 use quell_host::snapshot::Provenance;
 use quell_linux::Pid;
@@ -200,7 +202,7 @@ pub struct ProgramsFacts {
 }
 
 /// Steered connections and pinned workers, which are the same under all modes.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PlacementFacts {
     /// Options of `quell bench`, `attach` and `run` for it: `--steer`, `--pin`.
@@ -212,6 +214,10 @@ pub struct PlacementFacts {
     /// Workers that were not pinned, with the reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_pinned: Vec<String>,
+    /// Slices under the settings from before without filters and pins, half of them before the first slice with them, half
+    /// after the last one. Empty without a judge, and in older results.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unplaced: Vec<SliceObservation>,
 }
 
 /// A group of listening sockets whose connections were steered.
@@ -313,6 +319,9 @@ pub struct ProblemFacts {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct CommandFacts {
     pub command: Vec<String>,
+    /// Working directory in which it was started. Absent in a private lab and in older results.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<PathBuf>,
     /// Devices in Quell's network namespace, whose queues the modes set. Absent in a private lab and in older results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub devices: Option<Vec<String>>,
@@ -332,9 +341,27 @@ pub struct CommandFacts {
     /// Options of `quell run` that steered its connections and pinned its workers. Empty without `--steer` and `--pin`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub placement: Vec<String>,
+    /// Slices under `base` without these options, half of them before the others and half after them. Empty without a judge,
+    /// and in older results.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unplaced: Vec<SliceObservation>,
     /// The same problems as of running programs, seen during the first slice of each mode.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<ProblemFacts>,
+}
+
+impl CommandFacts {
+    /// Whether a process with these arguments in this directory runs the command. Another command such as `ip netns exec`,
+    /// an interpreter, or the title of an nginx master can be before the arguments of either.
+    #[must_use]
+    pub fn is_run_as(&self, arguments: &[String], directory: &Path) -> bool {
+        let (line, command) = (arguments.join(" "), self.command.join(" "));
+        let line = line.trim_end();
+        let is_same = line == command
+            || line.ends_with(&format!(" {command}"))
+            || !line.is_empty() && command.ends_with(&format!(" {line}"));
+        is_same && self.directory.as_deref() == Some(directory)
+    }
 }
 
 impl ProblemFacts {

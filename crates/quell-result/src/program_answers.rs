@@ -10,7 +10,7 @@ use quell_mode::DeliveryMode;
 use crate::ResultDocument;
 use crate::conclusion::{Conclusion, LoadRange, WhyLonger, is_below};
 use crate::experiment::{ExperimentResult, LoadExperiment, SubjectFacts, median};
-use crate::facts::{PlacementFacts, ProblemFacts, ProcessFacts, ProgramsFacts};
+use crate::facts::{CommandFacts, PlacementFacts, ProblemFacts, ProcessFacts};
 use crate::figures;
 use crate::tune::TuneFile;
 
@@ -34,12 +34,25 @@ impl TuneFile {
     }
 }
 
-impl ProgramsFacts {
+impl SubjectFacts {
     fn own_load(&self) -> Option<OwnLoad> {
-        match (self.latency.is_some() || self.beside.is_some(), self.load.is_some() || self.clients.is_some()) {
+        let (judged, loaded) = match self {
+            Self::Programs(of) => (of.latency.is_some() || of.beside.is_some(), of.load.is_some() || of.clients.is_some()),
+            Self::Command(of) => (of.latency.is_some() || of.beside.is_some(), of.load.is_some()),
+            _ => return None,
+        };
+        match (judged, loaded) {
             (_, true) => Some(OwnLoad::Generator),
             (true, false) => Some(OwnLoad::Judge),
             (false, false) => None,
+        }
+    }
+
+    fn steers(&self) -> bool {
+        match self {
+            Self::Programs(programs) => programs.placement.as_ref().is_some_and(PlacementFacts::steers),
+            Self::Command(command) => command.placement.iter().any(|option| option.starts_with("--steer")),
+            _ => false,
         }
     }
 }
@@ -55,26 +68,38 @@ impl LoadRange {
 }
 
 impl ResultDocument {
-    /// Processes that were measured on this kernel, with their names.
-    #[must_use]
-    pub fn measured_processes(&self) -> Vec<NamedProcess> {
+    /// What was measured on this kernel.
+    fn subject_here(&self) -> Option<&SubjectFacts> {
         let (host, subject) = match self {
             Self::Experiment(result) => (&result.host, &result.subject),
             Self::Tune(file) => (&file.host, &file.subject),
-            _ => return Vec::new(),
+            _ => return None,
         };
+        (host.kernel_release == Kernel::running().release).then_some(subject)
+    }
+
+    /// Processes that were measured on this kernel, with their names.
+    #[must_use]
+    pub fn measured_processes(&self) -> Vec<NamedProcess> {
         let process = |process: &ProcessFacts| Some((Pid::from_kernel(process.pid)?, process.name.clone()));
-        match subject {
-            SubjectFacts::Programs(programs) if host.kernel_release == Kernel::running().release => {
-                programs.processes.iter().filter_map(process).collect()
-            }
+        match self.subject_here() {
+            Some(SubjectFacts::Programs(programs)) => programs.processes.iter().filter_map(process).collect(),
             _ => Vec::new(),
         }
     }
 
-    /// The answer for the measured programs at each load. `name` is that of the result. `advice` is the sentence and the
-    /// command with which it ends: the answer of a result that decides nothing, and what another one leaves open. Absent
-    /// without either. `reservation` is what speaks against it, in words.
+    /// Command that was measured on this kernel. Its processes have ended; others may run it.
+    #[must_use]
+    pub fn measured_command(&self) -> Option<&CommandFacts> {
+        match self.subject_here()? {
+            SubjectFacts::Command(command) => Some(command),
+            _ => None,
+        }
+    }
+
+    /// The answer for the measured programs, or those that run the measured command, at each load. `name` is that of the
+    /// result. `advice` is the sentence and the command with which it ends: the answer of a result that decides nothing, and
+    /// what another one leaves open. Absent without either. `reservation` is what speaks against it, in words.
     #[must_use]
     pub fn answers_for_programs(
         &self,
@@ -87,7 +112,9 @@ impl ResultDocument {
             Self::Tune(file) => (&file.subject, file.started_unix_s),
             _ => return None,
         };
-        let SubjectFacts::Programs(programs) = subject else { return None };
+        if !matches!(subject, SubjectFacts::Programs(_) | SubjectFacts::Command(_)) {
+            return None;
+        }
         let (conclusion, present, compared, worse, loads) = match self {
             Self::Experiment(result) => {
                 let design = &result.experiments.first()?.record.design;
@@ -108,7 +135,7 @@ impl ResultDocument {
             _ => return None,
         };
         let (compared, worse): (Vec<DeliveryMode>, Vec<DeliveryMode>) = (compared, worse);
-        let reference = self.reference_of_answer(subject, programs)?;
+        let reference = self.reference_of_answer(subject)?;
         let open = match &conclusion {
             Conclusion::Keep { .. } => advice.clone().map(|(advice, command)| OpenQuestion { advice, command }),
             _ => None,
@@ -152,26 +179,25 @@ impl ResultDocument {
                 result: name.to_owned(),
                 started_unix_s,
                 packets_per_s: packets_per_s.map(|rate| rate.round() as u64),
-                own_load: programs.own_load(),
-                problem: programs.problems.iter().find(is_relevant).map(|problem| problem.id.clone()),
+                own_load: subject.own_load(),
+                problem: subject.problems().iter().find(is_relevant).map(|problem| problem.id.clone()),
                 reservation: reservation.clone().filter(|_| is_answer(&verdict)),
             };
-            let steered = programs.placement.as_ref().is_some_and(PlacementFacts::steers);
-            let (open, compared, worse) = (open.clone(), compared.clone(), worse.clone());
+            let (steered, open, compared, worse) = (subject.steers(), open.clone(), compared.clone(), worse.clone());
             Some(EarlierAnswer { measured, verdict, open, reference, compared, worse, steered, for_goal })
         };
         Some(loads.into_iter().filter_map(at_load).collect())
     }
 
     /// The reference of the result, without attachments.
-    fn reference_of_answer(&self, subject: &SubjectFacts, programs: &ProgramsFacts) -> Option<DeliveryMode> {
+    fn reference_of_answer(&self, subject: &SubjectFacts) -> Option<DeliveryMode> {
         let reference = match self {
             Self::Experiment(result) => result.experiments.first()?.record.design.reference.setting,
             Self::Tune(file) => file.search.plan.present,
             _ => return None,
         };
         // `base` is what an attachment was made on.
-        let reference = if programs.attached == Some(reference) { DeliveryMode::default() } else { reference };
-        Some(subject.present(reference))
+        let is_attached = matches!(subject, SubjectFacts::Programs(programs) if programs.attached == Some(reference));
+        Some(subject.present(if is_attached { DeliveryMode::default() } else { reference }))
     }
 }

@@ -46,6 +46,13 @@ impl Question {
             Self::Search(plan) => plan.slice_ms,
         }
     }
+
+    pub(crate) fn settle_ms(&self) -> u32 {
+        match self {
+            Self::Compare(comparison) => comparison.timing.settle_ms,
+            Self::Search(plan) => plan.settle_ms,
+        }
+    }
 }
 
 /// Durations and limits of an experiment.

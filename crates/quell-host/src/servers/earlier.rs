@@ -27,7 +27,8 @@ pub struct EarlierMeasurement {
     /// Rule of a serious finding under the modes on which its answer rests; absent without one.
     pub problem: Option<String>,
     /// Why others may decide otherwise: `although it costs p99 ×15.0` of a mode that is better by its goal, `unless p99
-    /// −88 % under suspend200 is worth cpu +55 %` of one that is kept; absent if nothing speaks against the answer.
+    /// −88 % under suspend200 is worth cpu +55 %` or `for the goal "lowest cpu"` of one that is kept; absent if nothing
+    /// speaks against the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reservation: Option<String>,
 }

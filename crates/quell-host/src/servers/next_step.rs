@@ -118,8 +118,7 @@ pub(super) fn of_attached(
     };
     let Answered::By(answer) = answered else { return NextStep::Check };
     let EarlierAnswer { measured, verdict, open, compared, worse, reference, steered, for_goal } = answer;
-    // Only `quell run` could give a launched program another mode.
-    if attached.launched || payoff.is_some_and(is_ill) {
+    if payoff.is_some_and(is_ill) {
         return NextStep::Check;
     }
     let (mode, measured, open) = (attached.mode, measured.clone(), open.clone());

@@ -119,6 +119,15 @@ impl Snapshot {
         Some(namespace.names.first().cloned().unwrap_or_else(|| format!("net:[{inode}]")))
     }
 
+    /// Name of the network namespace of these programs; absent if it is the one of this command, or has none.
+    #[must_use]
+    pub fn named_netns_of(&self, programs: &BTreeSet<Pid>) -> Option<&str> {
+        let its = self.processes.iter().filter(|process| programs.contains(&process.pid));
+        let inode = its.filter_map(|process| process.namespace.known()).next()?;
+        let namespace = self.namespaces.iter().find(|namespace| namespace.inode == *inode && !namespace.is_current)?;
+        namespace.names.first().map(String::as_str)
+    }
+
     /// The process of another snapshot in this one; `None` if it is gone, also if another has its PID now.
     #[must_use]
     pub fn same_process(&self, process: &Process) -> Option<&Process> {

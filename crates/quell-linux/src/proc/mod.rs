@@ -175,6 +175,15 @@ impl ProcDir {
         fs::read_link(&path).map_err(|source| ProcError::refused(&path, source))
     }
 
+    /// Working directory, as of the process's own mounts.
+    ///
+    /// # Errors
+    /// When the link cannot be read, which needs ptrace access.
+    pub fn working_directory(&self) -> Result<PathBuf, ProcError> {
+        let path = self.0.join("cwd");
+        fs::read_link(&path).map_err(|source| ProcError::refused(&path, source))
+    }
+
     /// Arguments of the process (`/proc/PID/cmdline`), with its name first. Empty for kernel threads.
     pub fn arguments(&self) -> Result<Vec<String>, ProcError> {
         let parse = |bytes: &[u8]| {

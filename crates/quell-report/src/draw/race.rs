@@ -53,7 +53,7 @@ pub(crate) fn chart(arms: &[RacedArm], seconds: f64, more: usize) -> Option<Char
             RIGHT + 8.0,
             y + 4.0,
             arm.end,
-            if arm.end == "in the race" { "h" } else { "t" },
+            if arm.end == "not excluded" { "h" } else { "t" },
         ));
         table.rows.push(vec![shown(name), arm.times.len().to_string(), format!("{last:.1}"), shown(&arm.why)]);
     }

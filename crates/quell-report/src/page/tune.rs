@@ -107,7 +107,7 @@ fn race_chart(search: &TuneResult) -> Option<Chart> {
 
 fn end(state: &ArmState) -> &'static str {
     match state {
-        ArmState::Alive => "in the race",
+        ArmState::Alive => "not excluded",
         ArmState::Worse { .. } => "worse",
         ArmState::MissesLimit { .. } => "misses limit",
         ArmState::ViolatedGuard { .. } => "abandoned",

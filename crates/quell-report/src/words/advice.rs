@@ -100,6 +100,9 @@ pub fn cost_of(document: &ResultDocument, mode: &DeliveryMode) -> Option<String>
         Conclusion::Keep { because: WhyKeep::TradeOff { mode: one, costs, .. }, .. } if one == mode.to_string() => {
             WorseMode { mode: one, costs }
         }
+        Conclusion::Keep { because: WhyKeep::PlacementCosts { mode: one, costs, .. }, .. } if one == *mode => {
+            WorseMode { mode: mode.to_string(), costs }
+        }
         Conclusion::NotDecidable { worse, .. } => worse.into_iter().find(|one| one.mode == mode.to_string())?,
         _ => return None,
     };
@@ -113,8 +116,15 @@ pub fn reservation_of(document: &ResultDocument) -> Option<String> {
     let although = if conclusion.holds_for_its_goal_only() { "for its goal alone: it" } else { "although it" };
     let (mode, costs, without_clients) = match conclusion {
         Conclusion::Use { mode, costs, without_clients, .. } => (mode, costs, without_clients),
-        Conclusion::Keep { because: WhyKeep::TradeOff { mode, saves, costs }, .. } => {
-            return Some(trade_off(&mode, &saves, &costs));
+        Conclusion::Keep { because: WhyKeep::TradeOff { mode, saves, costs, undecided }, .. } => {
+            return Some(trade_off(&mode, &saves, &costs, &undecided));
+        }
+        Conclusion::Keep { because: WhyKeep::PlacementCosts { options, .. }, .. } => {
+            return Some(format!("with {options} beside the settings without"));
+        }
+        Conclusion::Keep { .. } => {
+            let ResultDocument::Tune(file) = document else { return None };
+            return Some(format!("for the goal \"{}\"", file.search.plan.goal));
         }
         _ => return None,
     };
@@ -221,6 +231,12 @@ fn of(
     }
     if matches!(conclusion, Conclusion::Use { .. }) && subject.has_command_in_closed_loop() {
         said.push_str(AT_MAXIMUM);
+    }
+    if matches!(conclusion, Conclusion::Use { .. })
+        && let Some(options) = subject.unmeasured_placement()
+    {
+        let options = visible::name(&options);
+        said.push_str(&format!("; all slices had {options}, and what that changes itself was not measured (--latency)"));
     }
     if let Some(problem) = subject.problems().iter().find(|problem| problem.id == WITHOUT_NAPI_ID) {
         let observed = visible::name(&problem.observed);

@@ -5,7 +5,8 @@ use quell_experiment::Criterion;
 use quell_host::findings::time_text;
 use quell_linux::visible::{self, agree, counted};
 use quell_result::conclusion::{
-    Conclusion, EstimatedGain, LoadRange, LoadSplit, OpenGain, Quantity, QuantityChange, WhyKeep, WhyLonger, WorseMode,
+    Conclusion, EstimatedGain, LoadRange, LoadSplit, OpenGain, Quantity, QuantityChange, UndecidedCost, WhyKeep,
+    WhyLonger, WorseMode,
 };
 use quell_result::figures;
 use quell_tune::{TuneEnd, TuneMetric};
@@ -86,9 +87,18 @@ fn known(worse: &[WorseMode], open: &[OpenGain]) -> String {
 }
 
 /// `unless p99 −88 % under suspend200 is worth cpu +55 %`.
-pub(super) fn trade_off(mode: &str, saves: &[QuantityChange], costs: &[QuantityChange]) -> String {
+pub(super) fn trade_off(
+    mode: &str,
+    saves: &[QuantityChange],
+    costs: &[QuantityChange],
+    undecided: &[UndecidedCost],
+) -> String {
     let (saved, cost) = (changes(saves, ALL_LOADS), changes(costs, ALL_LOADS));
-    format!("unless {saved} under {} is worth {cost}", visible::name(mode))
+    let open = match undecided_costs(undecided) {
+        open if open.is_empty() => open,
+        open => format!(", and perhaps {open}"),
+    };
+    format!("unless {saved} under {} is worth {cost}{open}", visible::name(mode))
 }
 
 fn why_not_decidable(because: &WhyLonger, left_alone: &[String]) -> String {
@@ -214,7 +224,18 @@ fn why_keep(because: &WhyKeep, is_decided: bool) -> String {
             visible::name(mode),
             changes(saves, ALL_LOADS)
         ),
-        WhyKeep::TradeOff { mode, saves, costs } => format!(", {}", trade_off(mode, saves, costs)),
+        WhyKeep::TradeOff { mode, saves, costs, undecided } => {
+            format!(", {}", trade_off(mode, saves, costs, undecided))
+        }
+        WhyKeep::PlacementCosts { options, mode, saves, costs } => {
+            let options = visible::name(options);
+            let placed = format!("{mode} with {options}");
+            let unless = match saves.is_empty() {
+                true => format!("{placed} costs {}", changes(costs, ALL_LOADS)),
+                false => trade_off(&placed, saves, costs, &[]),
+            };
+            format!(" without {options}: {unless}")
+        }
         WhyKeep::NotBeaten { failed: 0, left: 0 } if is_decided => ", because no other mode is better".to_owned(),
         WhyKeep::NotBeaten { failed: 0, left } if is_decided => format!(
             ", because the search found no better mode; {} that it did not exclude {} not tried, or not compared on fresh \
@@ -247,7 +268,7 @@ fn every_other_is_worse(modes: &[WorseMode]) -> String {
 mod tests {
     use quell_load::OfferedLoad;
     use quell_mode::DeliveryMode;
-    use quell_result::conclusion::{QuantityChange, UndecidedCost};
+    use quell_result::conclusion::QuantityChange;
 
     use super::*;
 
@@ -285,6 +306,32 @@ mod tests {
         let undecided = "keep base, because the search found no better mode; cpu (suspend40 −12 %) is undecided";
         assert_eq!(said(&[0.88], Some(100_000)), format!("{undecided}: measure longer"));
         assert_eq!(said(&[0.88], None), format!("{undecided} and takes too long to decide"));
+    }
+
+    #[test]
+    fn a_mode_that_is_not_worth_its_filters_and_pins_is_not_to_be_used_with_them() {
+        let mode: DeliveryMode = "suspend160".parse().unwrap();
+        let (saved, cost) = (vec![cpu(0.5, OfferedLoad::Max)], vec![cpu(3.1, OfferedLoad::Max)]);
+        let kept = |because| {
+            let (open, budget_ms, without_clients) = (Vec::new(), None, false);
+            let mode = DeliveryMode::default();
+            conclusion(&Conclusion::Keep { mode, because, open, budget_ms, without_clients }, &[])
+        };
+        let placed = |saves| {
+            let options = "--steer --pin".to_owned();
+            kept(WhyKeep::PlacementCosts { options, mode, saves, costs: cost.clone() })
+        };
+        let without = "keep base without --steer --pin:";
+        assert_eq!(placed(Vec::new()), format!("{without} suspend160 with --steer --pin costs cpu ×3.10"));
+        let unless = "unless cpu −50 % under suspend160 with --steer --pin is worth cpu ×3.10";
+        assert_eq!(placed(saved.clone()), format!("{without} {unless}"));
+        let quantity = Quantity::Criterion(Criterion::Latency { quantile: 0.5 });
+        let undecided = vec![UndecidedCost { quantity, ratio: Some(2.72), load: None }];
+        let (mode, costs) = (mode.to_string(), cost.clone());
+        assert!(
+            kept(WhyKeep::TradeOff { mode, saves: saved, costs, undecided })
+                .ends_with("under suspend160 is worth cpu ×3.10, and perhaps p50 ×2.72")
+        );
     }
 
     #[test]

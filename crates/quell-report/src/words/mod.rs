@@ -249,7 +249,7 @@ pub fn load_name(load: OfferedLoad) -> String {
 #[must_use]
 pub fn arm_state(state: &ArmState) -> String {
     match state {
-        ArmState::Alive => "in the race".to_owned(),
+        ArmState::Alive => "not excluded".to_owned(),
         ArmState::Worse { .. } => "worse".to_owned(),
         ArmState::MissesLimit { limit } => format!("misses {}", visible::name(limit)),
         ArmState::ViolatedGuard { guard } => format!("abandoned: {}", visible::name(guard)),

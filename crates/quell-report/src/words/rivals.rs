@@ -99,7 +99,7 @@ fn closed_reason(why: &WhyNotChosen) -> String {
         WhyNotChosen::Excluded { state } => arm_state(state),
         WhyNotChosen::LimitInDoubt { limit } => format!("probably misses {}", visible::name(limit)),
         WhyNotChosen::LimitsNotShown => NOT_SHOWN.to_owned(),
-        WhyNotChosen::NotBetter => "its slices vary too much to show a gain of 3 %".to_owned(),
+        WhyNotChosen::NotBetter => "its slices do not show a gain of 3 %".to_owned(),
         WhyNotChosen::Undecided { .. } | WhyNotChosen::NotCompared { .. } => "not decided".to_owned(),
     }
 }

@@ -13,13 +13,18 @@ use crate::standing::{AtLoad, Standing, Worth};
 use crate::tune::TuneFile;
 
 /// Quantities that a mode can make worse although the goal does not name them.
-const BESIDE_GOAL: [TuneMetric; 3] =
+pub(crate) const BESIDE_GOAL: [TuneMetric; 3] =
     [TuneMetric::Latency { quantile: 0.5 }, TuneMetric::Latency { quantile: 0.99 }, TuneMetric::Cpu];
 
 impl TuneFile {
     /// What follows for the reader.
     #[must_use]
     pub fn conclusion(&self) -> Conclusion {
+        self.beside_unplaced(self.of_modes())
+    }
+
+    /// What the modes show, all with the same filters and pins.
+    fn of_modes(&self) -> Conclusion {
         let plan = &self.search.plan;
         let present = self.subject.present(plan.present);
         let standing = |confirmation: &Confirmation, mode: &DeliveryMode| {

@@ -28,7 +28,7 @@ fn treatment(text: &str) -> Treatment<DeliveryMode> {
 
 /// An experiment of `base`, twice, and other modes, each with its CPU time and interrupts per packet. Slices of one mode
 /// differ by `noise`.
-fn experiment(modes: &[(&str, f64, f64)], noise: f64) -> ExperimentResult {
+pub(crate) fn experiment(modes: &[(&str, f64, f64)], noise: f64) -> ExperimentResult {
     let criteria: Vec<Criterion> = vec![Work::Packet.cpu(), Work::Packet.criterion(quell_result::figures::IRQS)];
     let treatments = modes.iter().map(|(name, ..)| treatment(name)).collect();
     let design = ExperimentDesign::new(treatment("base"), treatments, criteria, 1);
@@ -281,7 +281,7 @@ fn what_was_decided_at_one_load_only_is_not_said_of_all_and_an_undecided_cost_is
 #[test]
 fn a_mode_that_costs_much_is_not_recommended_for_what_it_saves() {
     let conclusion = concluded(&[("fullbusy", 35.0, 0.01)], 0.01);
-    let Conclusion::Keep { mode: kept, because: WhyKeep::TradeOff { mode: other, saves, costs }, .. } = conclusion
+    let Conclusion::Keep { mode: kept, because: WhyKeep::TradeOff { mode: other, saves, costs, .. }, .. } = conclusion
     else {
         panic!("{conclusion:?}")
     };

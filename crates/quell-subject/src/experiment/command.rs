@@ -283,20 +283,29 @@ impl<'a> StartedCommand<'a> {
         slice_ms: u32,
         settle_ms: u32,
     ) -> Result<(JudgeOutcome, f64), ComparisonError> {
+        let observed = self.unrecorded_slice(mode, slice_ms, settle_ms)?;
+        let spent_ms = observed.spent_ms + self.spent_ms();
+        self.slice_began = Instant::now();
+        Ok((self.printed.clone(), spent_ms))
+    }
+
+    /// Starts the command under a mode, measures one slice, and stops the command.
+    ///
+    /// # Errors
+    /// Fails if the command does not listen, or if the judge prints no figures.
+    pub(crate) fn unrecorded_slice(
+        &mut self,
+        mode: &DeliveryMode,
+        slice_ms: u32,
+        settle_ms: u32,
+    ) -> Result<SliceObservation, ComparisonError> {
         let observed = self.one_slice(mode, slice_ms, settle_ms);
         self.restore()?;
         let observed = observed.map_err(|error| match error {
             CommandSubjectError::Judge(error) => ComparisonError::Judge(error),
             error => ComparisonError::Reference { mode: mode.to_string(), why: error.to_string() },
         })?;
-        match observed {
-            Some(observed) => {
-                let spent_ms = observed.spent_ms + self.spent_ms();
-                self.slice_began = Instant::now();
-                Ok((self.printed.clone(), spent_ms))
-            }
-            None => Err(ComparisonError::Interrupted),
-        }
+        observed.ok_or(ComparisonError::Interrupted)
     }
 
     /// Limits the runs of judges to a budget that begins now.

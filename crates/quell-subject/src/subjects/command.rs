@@ -23,7 +23,7 @@ use quell_tune::{TuneEnd, TunePlan};
 use super::helper_command::load_ended;
 use super::load_source::LOAD_ENDS_WITHIN;
 use super::{
-    Answer, HelperCommand, HelperError, Operator, Planned, PlannedSubject, Tools, Unanswered, metrics, search,
+    Answer, HelperCommand, HelperError, Operator, Planned, PlannedSubject, Tools, Unanswered, metrics, search, unplaced,
 };
 use crate::experiment::command::{CommandFailure, CommandRunner, StartedCommand};
 use crate::experiment::judge::{Judge, Judges};
@@ -55,6 +55,7 @@ impl CommandSpec {
         let with_queues = || own_devices(&snapshot).filter(|device| device.napis.known_elements().next().is_some());
         Ok(CommandFacts {
             command: self.command.clone(),
+            directory: std::env::current_dir().ok(),
             devices: Some(with_queues().map(|device| device.name.clone()).collect()),
             base_is: base_is(with_queues().flat_map(|device| device.napis.known_elements())),
             load: self.load.clone(),
@@ -93,7 +94,10 @@ pub fn answer(
     let stopped = || flag.get().is_some();
     let mut runner = Runner::new(tools, &spec.command, spec.load.as_deref()).placed(spec.placement.options());
     let mut follow = |step: SubjectStep<'_>| operator.follow(step);
-    match question {
+    let asked = question.clone();
+    let without = |follow: &mut Follow<'_>| unplaced::of_command(spec, tools, &asked, follow, &stopped);
+    let mut slices = without(&mut follow)?;
+    let mut answer = match question {
         Question::Compare(comparison) => {
             let request = CommandRequest {
                 modes: comparison.modes,
@@ -102,15 +106,18 @@ pub fn answer(
                 judges: spec.judges.clone(),
                 facts,
             };
-            Ok(Answer::Compared(Box::new(run_command(&request, None, &mut runner, &mut follow, &stopped)?)))
+            Answer::Compared(Box::new(run_command(&request, None, &mut runner, &mut follow, &stopped)?))
         }
         Question::Search(mut plan) => {
             plan.base_is = facts.base_is;
             let begun = ExperimentResult::begin(SubjectFacts::Command(facts)).map_err(ComparisonError::from)?;
             let searched = search_on_command(spec, *plan, begun, &mut runner, &mut follow, &stopped)?;
-            Ok(Answer::Searched(Box::new(searched)))
+            Answer::Searched(Box::new(searched))
         }
-    }
+    };
+    slices.extend(without(&mut follow).unwrap_or_default());
+    unplaced::add(&mut answer, slices);
+    Ok(answer)
 }
 
 fn search_on_command(

@@ -15,6 +15,7 @@ mod preview;
 pub mod programs;
 mod refused;
 mod search;
+mod unplaced;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

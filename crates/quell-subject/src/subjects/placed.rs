@@ -21,7 +21,7 @@ use quell_result::facts::{PlacementFacts, SteeredFacts};
 
 use super::Unanswered;
 use super::preview::LOOK_AGAIN;
-use crate::experiment::judge::Judges;
+use crate::experiment::judge::{JudgeError, Judges};
 use crate::experiment::server_side::sleep;
 
 /// Time limit for new connections to arrive through the filters, and for workers to wait in epoll.
@@ -112,10 +112,17 @@ pub(super) fn place(
     let mut placement = Placement::new(wanted);
     placement.steer(groups, &mut *begun, &mut observer).map_err(failed)?;
     reconnect()?;
+    // A run of judges can be shorter than the time until their connections are seen.
+    let judge_until = |is_over: &AtomicBool| -> Result<(), JudgeError> {
+        while !is_over.load(Ordering::Relaxed) {
+            judges.run(slice_ms, &|| is_over.load(Ordering::Relaxed))?;
+        }
+        Ok(())
+    };
     let (is_over, within) = (AtomicBool::new(false), PLACED_WITHIN.max(Duration::from_millis(slice_ms.into())));
     thread::scope(|scope| {
         let judging = (!judges.is_empty())
-            .then(|| scope.spawn(|| judges.run(slice_ms, &|| is_over.load(Ordering::Relaxed)).map(drop)));
+            .then(|| scope.spawn(|| judge_until(&is_over)));
         let placed = placement.watch(&mut *begun, within, &mut observer).map_err(failed);
         is_over.store(true, Ordering::Relaxed);
         let judged = judging.map_or(Ok(Ok(())), thread::ScopedJoinHandle::join);

@@ -32,7 +32,9 @@ use super::refused::{
     under_arms,
 };
 use super::search::{lengthen_slices, search};
+use super::unplaced::{self, Unplaced};
 use super::{Answer, HelperError, LoadSource, Operator, Planned, PlannedSubject, Tools, Unanswered, metrics, placed};
+use crate::counters::Watched;
 use crate::experiment::clients::RemoteClients;
 use crate::experiment::figures;
 use crate::experiment::judge::{JudgeOutcome, Judges};
@@ -380,8 +382,7 @@ impl Measurement<'_> {
         judges.end_after(budget_ms, slice_ms);
         let facts = ProgramsFacts { placement, ..self.facts(&prepared, clients.as_ref()) };
         let Prepared { modes, preview, .. } = &prepared;
-        let watched = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis());
-        let watched = if arms.is_some() { watched } else { server_side::with_cpus_of(modes, watched) };
+        let watched = self.watched(preview, arms.is_none().then_some(modes));
         let traffic = clients.map_or(Traffic::Live(judges), |clients| Traffic::Clients(Box::new(clients)));
         let switching = begun.record(&preview.plan)?;
         Ok((Programs::new(switching, &preview.plan, &[], watched, traffic, self.stopped), facts))
@@ -442,7 +443,13 @@ impl Measurement<'_> {
         follow: &mut Follow<'_>,
     ) -> Result<Answer, Unanswered> {
         let (judges, stopped) = (self.spec.judges.clone(), self.stopped);
-        match question {
+        let is_placed = !placed::requested(&self.spec.placement, &self.attached).options().is_empty();
+        let is_search = matches!(question, Question::Search(_));
+        let watched = self.watched(&prepared.preview, (!is_search).then_some(&prepared.modes));
+        let mut unplaced = Unplaced::new(watched, &prepared.preview.plan.napis(), &question, stopped);
+        let judges_without = Some(&self.spec.judges).filter(|_| is_placed);
+        let mut slices = unplaced.measure(judges_without, follow)?;
+        let mut answer = match question {
             Question::Compare(comparison) => {
                 let offered = clients.as_ref().map(RemoteClients::offered_load);
                 let design = self.design(&comparison, &prepared, clients.as_ref());
@@ -454,7 +461,7 @@ impl Measurement<'_> {
                 let experiment = compare(&mut programs, design, (offered, rate_per_s), &mut watch, stopped)?;
                 let (settings, other_programs) = (programs.reported, programs.other_programs);
                 begun.experiments.push(LoadExperiment { settings, other_programs, ..experiment });
-                Ok(Answer::Compared(Box::new(begun)))
+                Answer::Compared(Box::new(begun))
             }
             Question::Search(plan) => {
                 let timing = (plan.budget_ms, plan.slice_ms);
@@ -463,8 +470,20 @@ impl Measurement<'_> {
                 let result = search(&mut programs, *plan, follow, stopped)?;
                 let file = TuneFile::of(begun, result, programs.left_alone);
                 let (settings, other_programs) = (programs.reported, programs.other_programs);
-                Ok(Answer::Searched(Box::new(TuneFile { settings, other_programs, ..file })))
+                Answer::Searched(Box::new(TuneFile { settings, other_programs, ..file }))
             }
+        };
+        slices.extend(unplaced.measure(judges_without, follow).unwrap_or_default());
+        unplaced::add(&mut answer, slices);
+        Ok(answer)
+    }
+
+    /// What is counted. The modes of a comparison can create NAPI threads; absent in a search, which leaves these out.
+    fn watched(&self, preview: &Preview, modes: Option<&[DeliveryMode]>) -> Watched {
+        let watched = server_side::watched(&preview.snapshot, &self.spec.targets.pids(), &preview.plan.napis());
+        match modes {
+            Some(modes) => server_side::with_cpus_of(modes, watched),
+            None => watched,
         }
     }
 

@@ -84,6 +84,8 @@ pub(super) struct DoctorReport<'a> {
     servers: &'a [HostServer],
     /// Programs that listen for clients of this host only.
     local_servers: &'a [LocalServer],
+    /// Command of the next step of each server that has one.
+    commands: BTreeMap<Pid, String>,
     /// What to do first, about the most urgent of these servers.
     conclusion: LastLine,
 }
@@ -251,6 +253,7 @@ impl Diagnosis {
             findings: &self.report,
             servers: &self.servers,
             local_servers: &self.local_servers,
+            commands: servers_render::commands(&self.servers, fixes),
             conclusion: self.conclusion(fixes, examined),
         }
     }

@@ -1,5 +1,6 @@
 //! Answers of stored measurements about running programs.
 
+use std::cell::LazyCell;
 use std::collections::BTreeSet;
 
 use quell_host::attach::attached::{attached_modes, in_use};
@@ -13,6 +14,7 @@ use quell_linux::proc::ProcRoot;
 use quell_linux::{NapiId, Pid};
 use quell_mode::{DeliveryMode, PartialNapiSettings};
 use quell_report::words;
+use quell_result::facts::CommandFacts;
 use quell_result::store::ResultStore;
 
 use crate::journals::journal;
@@ -20,14 +22,19 @@ use crate::journals::journal;
 /// Number of stored results that are searched for answers.
 const RESULTS_READ: usize = 20;
 
-/// Answers of the newest measurements on processes of this host.
+/// Arguments of each process of this host.
+type RunningCommands = Vec<(Pid, Vec<String>)>;
+
+/// Answers of the newest measurements on processes of this host, or on commands that they run.
 pub(super) fn earlier_answers() -> EarlierAnswers {
     let mut stored = ResultStore::of_user().list().unwrap_or_default();
     stored.sort_by_key(|one| std::cmp::Reverse(one.changed_unix_s()));
+    let running = LazyCell::new(running_commands);
     let mut answers = EarlierAnswers::new();
     for (result, document) in stored.iter().take(RESULTS_READ).filter_map(|one| Some((one, one.read().ok()?))) {
         let mut processes = document.measured_processes();
         processes.retain(runs);
+        processes.extend(document.measured_command().into_iter().flat_map(|command| which_run(command, &running)));
         // The analysis takes much longer than the reading.
         if processes.is_empty() {
             continue;
@@ -46,6 +53,22 @@ pub(super) fn earlier_answers() -> EarlierAnswers {
 /// Whether the process runs, or another one with its PID and name.
 fn runs((pid, name): &NamedProcess) -> bool {
     ProcRoot::default().process(*pid).stat().is_ok_and(|stat| String::from_utf8_lossy(&stat.comm) == *name)
+}
+
+fn running_commands() -> RunningCommands {
+    let pids = ProcRoot::default().pids().unwrap_or_default();
+    let arguments = |pid: Pid| Some((pid, ProcRoot::default().process(pid).arguments().ok()?));
+    pids.into_iter().filter_map(arguments).collect()
+}
+
+/// Processes that run this command.
+fn which_run(command: &CommandFacts, running: &RunningCommands) -> Vec<NamedProcess> {
+    let process = |(pid, arguments): &(Pid, Vec<String>)| {
+        let dir = ProcRoot::default().process(*pid);
+        let runs = command.is_run_as(arguments, &dir.working_directory().ok()?);
+        runs.then(|| Some((*pid, String::from_utf8_lossy(&dir.stat().ok()?.comm).into_owned()))).flatten()
+    };
+    running.iter().filter_map(process).collect()
 }
 
 /// What they say about a mode of these programs. Attachments are those in force.

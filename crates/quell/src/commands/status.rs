@@ -11,6 +11,7 @@ use quell_change::recovery;
 use quell_host::attach::Targets;
 use quell_host::attach::attached::{attachments_and_begun_profiles, in_use};
 use quell_host::attach::effect::ModeVerdict;
+use quell_host::attach::payoff::DoesItPay;
 use quell_host::attach::owners::QueueSharers;
 use quell_host::snapshot::{Snapshot, SnapshotScope};
 use quell_linux::clock;
@@ -58,7 +59,10 @@ fn observed(pids: Vec<Pid>) -> Result<(IntervalReport, Snapshot), String> {
         // A signal only ends the wait: the rest of the report does not depend on it.
         let is_interrupted = interruption.wait(short).map_err(|error| error.to_string())?.is_some();
         let report = observer.report().map_err(|error| error.to_string())?;
-        let is_unclear = |program: &ObservedProgram| matches!(program.effect, Some(ModeVerdict::CannotTell(_)));
+        let is_unclear = |program: &ObservedProgram| {
+            let is_near = program.payoff.as_ref().is_some_and(|payoff| payoff.pays == DoesItPay::NearBreakEven);
+            is_near || matches!(program.effect, Some(ModeVerdict::CannotTell(_)))
+        };
         if is_interrupted || !report.programs.iter().any(is_unclear) {
             return Ok(report);
         }

@@ -8,7 +8,7 @@ use quell_result::store::utc;
 
 use super::number::short;
 use super::payoff::RECONNECT_TO_ATTACHED;
-use super::program_arguments::ProgramArguments;
+use super::program_arguments::{ProgramArguments, START_WITHOUT};
 
 /// `as measured at 200,000 packets/s on 2026-11-25 (bench-20261125-180405)`.
 pub(crate) fn as_measured(measured: &EarlierMeasurement) -> String {
@@ -48,7 +48,7 @@ pub(super) fn advice(
             Some(visible::name(&open.command).into_owned()),
         ),
         NextStep::Attach { mode: better, steered, measured } => {
-            let reconnect = match *steered && !programs.are_steered() {
+            let reconnect = match *steered && !programs.are_steered() && !programs.are_launched() {
                 true => format!("; {RECONNECT_TO_ATTACHED}"),
                 false => String::new(),
             };
@@ -56,8 +56,8 @@ pub(super) fn advice(
             (text + &reconnect, programs.replace_by(&step.next, step.can_pin))
         }
         NextStep::Return { mode: kept, measured, beneath } => {
-            let placed = placement_ends(*beneath, programs.attached);
-            let why = format!("{mode} was not better, {}{placed}", as_measured(measured));
+            let undone = undone(*beneath, programs.attached);
+            let why = format!("{mode} was not better, {}{undone}", as_measured(measured));
             (format!("use {kept} instead of {mode}{figures}: {why}"), programs.replace_by(&step.next, step.can_pin))
         }
         NextStep::Decide { measured, advice, command } => (
@@ -69,11 +69,12 @@ pub(super) fn advice(
     Some((text, command))
 }
 
-/// What else ends with an attachment that `is_undone`.
-pub(super) fn placement_ends(is_undone: bool, attached: Option<AttachedMode>) -> &'static str {
-    match is_undone && attached.is_some_and(|attached| attached.steers) {
-        true => "; its filters and pins end with it",
-        false => "",
+/// How a mode that `is_undone` ends, and what ends with it, after a semicolon. Empty if its command says it.
+pub(super) fn undone(is_undone: bool, attached: Option<AttachedMode>) -> String {
+    match attached.filter(|_| is_undone) {
+        Some(AttachedMode { launched: true, .. }) => format!("; {START_WITHOUT}"),
+        Some(AttachedMode { steers: true, .. }) => "; its filters and pins end with it".to_owned(),
+        _ => String::new(),
     }
 }
 
@@ -170,5 +171,12 @@ mod tests {
         let (text, command) = said(step(better, true));
         assert!(text.contains("use suspend200 instead of suspend20") && text.contains("restart the clients"), "{text}");
         assert_eq!(command.as_deref(), Some("quell attach suspend200 812 --steer --pin --follow --take-over --yes"));
+        let launched = programs.clone().attached(Some(AttachedMode { launched: true, ..attached }));
+        let said = |step| advice(&step, &mode("suspend20"), &launched, "").unwrap_or_default();
+        let (text, command) = said(step(returned, true));
+        assert!(text.ends_with("; start the command again without it") && command.is_none(), "{text}");
+        let (text, command) = said(step(better, true));
+        assert!(text.ends_with("(bench-1)"), "{text}");
+        assert_eq!(command.as_deref(), Some("quell run suspend200 --steer --pin -- COMMAND"));
     }
 }

@@ -9,6 +9,9 @@ use quell_linux::Pid;
 use quell_linux::visible;
 use quell_mode::{DeliveryMode, ModeKind};
 
+/// How the mode of a program that `quell run` started is undone.
+pub(super) const START_WITHOUT: &str = "start the command again without it";
+
 /// Programs as arguments of commands.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ProgramArguments {
@@ -16,6 +19,8 @@ pub(crate) struct ProgramArguments {
     pub(super) positional: String,
     /// For `quell bench`.
     by_option: String,
+    /// Network namespace in which a command of the same kind is started; absent if it is the present one.
+    netns: Option<String>,
     /// What is attached to them.
     pub(super) attached: Option<AttachedMode>,
     /// Command that measures what their clients see.
@@ -72,6 +77,10 @@ impl ProgramArguments {
         Self { stalls, ..self }
     }
 
+    pub(super) fn in_netns(self, netns: Option<String>) -> Self {
+        Self { netns, ..self }
+    }
+
     pub(crate) fn judged_by(self, judge: Option<String>) -> Self {
         Self { judge, ..self }
     }
@@ -93,13 +102,22 @@ impl ProgramArguments {
                 let bench = QueueSharers::bench(self.sharing.as_ref(), &self.by_option);
                 format!("{bench}{}{placement}{judge}", list(modes))
             }
-            None => format!("quell bench{}{placement}{judge} -- COMMAND", list(modes)),
+            None => self.with_command(&format!("quell bench{}{placement}{judge}", list(modes))),
             Some(attached) => {
-                let first = if modes.is_empty() { &[DeliveryMode::default()] } else { modes };
+                let base = [DeliveryMode::default()];
+                let first = if modes.is_empty() && attached.mode != base[0] { &base } else { modes };
+                let present = Some(attached.mode).filter(|mode| !first.is_empty() && !first.contains(mode));
+                let compared: Vec<DeliveryMode> = first.iter().copied().chain(present).collect();
                 let placed = placement_options(attached.steers, attached.pins);
-                format!("quell bench{}{placed}{judge} -- COMMAND", list(&[first, &[attached.mode]].concat()))
+                self.with_command(&format!("quell bench{}{placed}{judge}", list(&compared)))
             }
         }
+    }
+
+    /// The command line with a command that starts such a program in its network namespace.
+    fn with_command(&self, line: &str) -> String {
+        let exec = |netns: &String| format!("ip netns exec {} ", visible::name(&shell_words::quote(netns)));
+        format!("{}{line} -- COMMAND", self.netns.as_ref().map(exec).unwrap_or_default())
     }
 
     /// What that command compares, and what the reader has to replace.
@@ -110,7 +128,7 @@ impl ProgramArguments {
         }
     }
 
-    fn are_launched(&self) -> bool {
+    pub(super) fn are_launched(&self) -> bool {
         self.attached.is_some_and(|attached| attached.launched)
     }
 
@@ -134,10 +152,14 @@ impl ProgramArguments {
         Some(Self { attached: self.attached.map(placed), ..self.clone() }.replace(mode))
     }
 
-    /// Command that replaces the attached mode, with the same placement.
+    /// Command that replaces the attached mode, with the same placement. Only `quell run` gives a program that it started
+    /// another one.
     pub(crate) fn replace(&self, mode: &DeliveryMode) -> String {
         let attached = self.attached.unwrap_or_default();
-        let AttachedMode { steers, pins, .. } = attached;
+        let AttachedMode { steers, pins, launched, .. } = attached;
+        if launched {
+            return self.with_command(&format!("quell run {mode}{}", placement_options(steers, pins)));
+        }
         let (mode, programs) = (Some(*mode), self.positional.clone());
         ModeCommand { mode, programs, steers, pins, attached: Some(attached) }.to_string()
     }
@@ -156,7 +178,7 @@ impl ProgramArguments {
     /// How the mode is undone, and the command. `quell detach` refuses programs that `quell run` started.
     pub(super) fn undo(&self) -> (&'static str, Option<String>) {
         match self.are_launched() {
-            true => ("start the command again without it", None),
+            true => (START_WITHOUT, None),
             false => ("undo it", Some(format!("quell detach {}", self.positional))),
         }
     }
@@ -208,5 +230,9 @@ mod tests {
         let others = DeliveryMode::parse_list("base,suspend500").unwrap_or_else(|why| panic!("{why}"));
         assert_eq!(measure("suspend20", true, &others), "quell bench --modes base,suspend500,suspend20 -- COMMAND");
         assert_eq!(measure("suspend20", false, &[]), "quell bench --pid 812");
+        let launched = AttachedMode { launched: true, ..AttachedMode::default() };
+        let elsewhere = ProgramArguments::of_pids(&[pid]).attached(Some(launched)).in_netns(Some("web".to_owned()));
+        assert_eq!(elsewhere.measure(&[], ""), "ip netns exec web quell bench -- COMMAND");
+        assert_eq!(elsewhere.replace(&others[1]), "ip netns exec web quell run suspend500 -- COMMAND");
     }
 }

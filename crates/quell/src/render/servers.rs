@@ -3,12 +3,15 @@
 mod command;
 mod conclusion;
 
+use std::collections::BTreeMap;
+
 use quell_change::journal::EndRecord;
 use quell_cli::number::short;
 use quell_host::attach::AttachedMode;
 use quell_host::attach::owners::ModeInForce;
 use quell_host::findings::{EPOLL_MIXES_NAPIS, QueuePerEpoll};
 use quell_host::servers::{EarlierMeasurement, HostServer, LocalServer, NextStep, ServerWait, Suspension};
+use quell_linux::Pid;
 use quell_linux::proc::ProgramPlace;
 use quell_linux::visible::{self, agree, counted};
 use quell_mode::DeliveryMode;
@@ -49,6 +52,12 @@ pub(crate) enum Examined {
     Namespace(Option<String>),
     /// A stored snapshot.
     Snapshot,
+}
+
+/// Command of the next step of each server that has one.
+#[must_use]
+pub(crate) fn commands(servers: &[HostServer], fixes: Fixes) -> BTreeMap<Pid, String> {
+    servers.iter().filter_map(|server| Some((server.pid, command(server, fixes)?))).collect()
 }
 
 /// The servers, and a line about those without epoll that have received nothing.

@@ -303,6 +303,7 @@ mod tests {
             parents: Vec::new(),
             attached: None,
             is_followed: false,
+            netns: None,
             load_command: None,
             mixes: false,
             unreached: None,

@@ -117,8 +117,9 @@ impl Queues {
         {
             output::say(&format!("quell: {set}"));
         }
+        let watch = QueueWatch::from_begin(wanted.pin);
         let placement = Placement::new(wanted);
-        Ok(Self { attachment: Some(attachment), placement, details, ..Self::default() })
+        Ok(Self { attachment: Some(attachment), placement, watch, details, ..Self::default() })
     }
 
     /// Follows the started command and its children. `epolls` are the parameters that the preload library sets.

@@ -17,7 +17,7 @@ use super::{Examined, Fixes, NAMED, again, change_for, limited, settings_changed
 use crate::journals::name_of;
 use crate::output::on_one_line;
 use crate::render::conclusion::LastLine;
-use crate::render::measured::{as_measured, placement_ends};
+use crate::render::measured::{as_measured, undone};
 use crate::render::payoff::{self, RECONNECT_TO_ATTACHED};
 
 /// The conclusion while changes are left that no process undoes.
@@ -162,15 +162,15 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
                 true => format!(", which its queues have without {attached},"),
                 false => String::new(),
             };
-            let (as_measured, placed) = (as_measured(measured), placement_ends(*beneath, first.attached));
+            let (as_measured, undone) = (as_measured(measured), undone(*beneath, first.attached));
             format!(
                 "use {mode}{without} instead of {attached} for {name} {pid}: {attached} was not better, \
-                 {as_measured}{placed}"
+                 {as_measured}{undone}"
             )
         }
         NextStep::Attach { mode, measured, steered } => {
             let instead = first.attached.map(|old| format!(" instead of {}", old.mode)).unwrap_or_default();
-            let reconnect = match *steered && !first.attached.is_some_and(|attached| attached.steers) {
+            let reconnect = match *steered && !first.attached.is_some_and(|attached| attached.steers || attached.launched) {
                 true => format!("; {RECONNECT_TO_ATTACHED}"),
                 false => String::new(),
             };

@@ -76,6 +76,9 @@ pub(crate) struct AppliedReport {
     /// Whether its owner sets queues again that a driver has recreated.
     #[serde(skip)]
     pub(super) is_followed: bool,
+    /// Network namespace of the programs, if it has a name and is not that of this command.
+    #[serde(skip)]
+    pub(super) netns: Option<String>,
     /// Command that measures what clients of the programs see.
     #[serde(skip)]
     pub(super) load_command: Option<String>,
@@ -161,6 +164,7 @@ impl AppliedReport {
             parents: Vec::new(),
             attached: AttachedMode::recorded(history),
             is_followed: history.is_followed(),
+            netns: None,
             load_command: None,
             mixes: false,
             unreached: None,
@@ -213,6 +217,7 @@ impl AppliedReport {
     pub(super) fn arguments(&self) -> ProgramArguments {
         ProgramArguments::of_pids(&self.parents)
             .attached(self.attached)
+            .in_netns(self.netns.clone())
             .judged_by(self.load_command.clone())
             .sharing(self.sharing.clone())
             .mixing(self.mixes)
@@ -230,6 +235,7 @@ impl AppliedReport {
         below: impl Fn(&BTreeSet<Pid>) -> Option<DeliveryMode>,
     ) {
         let pids = self.observed_pids().collect();
+        self.netns = now.named_netns_of(&pids).map(str::to_owned);
         self.load_command = client_load::judge_in(now, &pids);
         self.mixes = mixes_queues(now, &pids);
         self.unreached = Unreached::of(now, &pids);

@@ -21,8 +21,8 @@ pub(super) struct SetReport {
     /// Receive queues. Empty for settings of the device.
     queues: CpuList,
     settings: String,
-    /// Values that a newer owner has set differently, and this owner. Null without one.
-    now: Option<String>,
+    /// Values that a newer owner has set differently since, and this owner. Null without one.
+    newer: Option<String>,
 }
 
 /// Settings of queues and devices that remain to be undone, in the order of setting.
@@ -33,12 +33,12 @@ pub(super) fn what_is_set(
     let mut all: Vec<SetReport> = Vec::new();
     let pending: Vec<&Change> = history.pending().map(|(_, entry)| &entry.change).collect();
     for change in pending.into_iter().rev() {
-        let (device, queue, settings, now) = match change {
+        let (device, queue, settings, newer) = match change {
             Change::NapiSettings(napi) => {
-                let now = covered(napi).map(|CoveredValues { now, owner, programs }| {
+                let newer = covered(napi).map(|CoveredValues { now, owner, programs }| {
                     format!("{now} by {owner}{}", to_programs(&programs))
                 });
-                (Some(napi.device.clone()), napi.rx_queue, napi.new.to_string(), now)
+                (Some(napi.device.clone()), napi.rx_queue, napi.new.to_string(), newer)
             }
             Change::HostSetting(host) => {
                 let text = host.setting.text();
@@ -48,10 +48,10 @@ pub(super) fn what_is_set(
             }
             _ => continue,
         };
-        let alike = |known: &&mut SetReport| (&known.device, &known.settings, &known.now) == (&device, &settings, &now);
+        let alike = |known: &&mut SetReport| (&known.device, &known.settings, &known.newer) == (&device, &settings, &newer);
         match all.iter_mut().find(alike) {
             Some(known) => known.queues = known.queues.iter().chain(queue).collect(),
-            None => all.push(SetReport { device, queues: queue.into_iter().collect(), settings, now }),
+            None => all.push(SetReport { device, queues: queue.into_iter().collect(), settings, newer }),
         }
     }
     all
@@ -61,7 +61,7 @@ impl fmt::Display for SetReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let device = self.device.as_ref().map(|device| on_one_line(device) + " ").unwrap_or_default();
         let queues = if self.queues.is_empty() { String::new() } else { format!("rx {} ", self.queues) };
-        let now = self.now.as_ref().map(|now| format!("; now {}", on_one_line(now))).unwrap_or_default();
-        writeln!(f, "  set: {device}{queues}{}{now}", on_one_line(&self.settings))
+        let newer = self.newer.as_ref().map(|newer| format!("; newer: {}", on_one_line(newer))).unwrap_or_default();
+        writeln!(f, "  set: {device}{queues}{}{newer}", on_one_line(&self.settings))
     }
 }

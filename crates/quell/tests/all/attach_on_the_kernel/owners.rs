@@ -332,7 +332,7 @@ fn the_status_of_an_older_owner_names_the_newer_one_and_measures_what_bench_does
     stage.attach("suspend20");
     stage.says(0, &["attach", MODE, &second, "--yes", "--seconds", "0"]);
     let status = stage.says(0, &["status"]);
-    let now = format!("; now gro-flush-timeout 200 µs by attach suspend200 to memcached {second}\n");
+    let now = format!("; newer: gro-flush-timeout 200 µs by attach suspend200 to memcached {second}\n");
     assert!(status.contains(&now), "{status}");
     let status: serde_json::Value = serde_json::from_str(&stage.says(0, &["status", "-j"])).unwrap();
     let of_first = status["applied"].as_array().unwrap().iter().find(|one| one["purpose"]["mode"] == "suspend20");
