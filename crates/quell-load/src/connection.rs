@@ -111,7 +111,8 @@ pub(crate) struct Pending {
     pub(crate) sent_ns: u64,
 }
 
-/// State of a connection. A lost connection is retried every [`Connection::RETRY_NS`] until the end of the run.
+/// State of a connection. A lost connection is retried every [`Connection::RETRY_NS`] until the end of the run, and at once
+/// the first time if the server closed it between two answers.
 pub(crate) enum State {
     Up(Socket),
     Connecting { socket: Socket, give_up_ns: u64 },
@@ -125,6 +126,8 @@ pub(crate) struct Connection {
     pub(crate) reader: ResponseReader,
     /// Number of sockets that this connection has had. It identifies request slots that belong to an earlier socket.
     pub(crate) incarnation: u32,
+    /// Whether its present socket has had an answer.
+    pub(crate) has_answered: bool,
     pub(crate) queued: bool,
     unsent: Vec<u8>,
 }
@@ -140,6 +143,7 @@ impl Connection {
             pending: VecDeque::with_capacity(depth),
             reader: ResponseReader::default(),
             incarnation: 0,
+            has_answered: false,
             queued: false,
             unsent: Vec::new(),
         }
@@ -184,6 +188,7 @@ impl Connection {
         let under_way = self.pending.len() as u64;
         self.state = State::Down { retry_ns };
         self.incarnation = self.incarnation.wrapping_add(1);
+        self.has_answered = false;
         self.pending.clear();
         self.reader.clear();
         self.unsent.clear();

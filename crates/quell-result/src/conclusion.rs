@@ -3,9 +3,7 @@
 
 use std::cmp::Reverse;
 
-use quell_experiment::{
-    ContrastResult, ContrastVerdict, Criterion, SliceObservation, SwitchbackAnalysis, WhyUndecided,
-};
+use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, SwitchbackAnalysis, WhyUndecided};
 use quell_host::attach::affected_processes::PacketDelay;
 use quell_host::findings::WITHOUT_NAPI_ID;
 use quell_load::OfferedLoad;
@@ -13,7 +11,7 @@ use quell_mode::DeliveryMode;
 use quell_tune::{TuneEnd, TuneMetric};
 
 use crate::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
-use crate::facts::{ProblemFacts, SteeredFacts};
+use crate::facts::ProblemFacts;
 use crate::figures;
 pub use crate::standing::COST_MAX;
 use crate::standing::{AtLoad, Standing, Worth, open_gains};
@@ -541,39 +539,6 @@ impl SubjectFacts {
         }
     }
 
-    /// Options of filters and pins, and slices without them. Absent if all slices were the same in this.
-    pub(crate) fn unplaced(&self) -> Option<(&[String], &[SliceObservation])> {
-        let (options, slices) = match self {
-            Self::Programs(programs) => {
-                let placement = programs.placement.as_ref()?;
-                (&placement.options, &placement.unplaced)
-            }
-            Self::Command(command) => (&command.placement, &command.unplaced),
-            _ => return None,
-        };
-        (!slices.is_empty()).then_some((options, slices))
-    }
-
-    /// Options of filters and pins that all slices had, so that what these change is unknown. Absent without them.
-    #[must_use]
-    pub fn unmeasured_placement(&self) -> Option<String> {
-        let options = match self {
-            Self::Programs(programs) => &programs.placement.as_ref().filter(|it| !it.is_by_attachment())?.options,
-            Self::Command(command) => &command.placement,
-            _ => return None,
-        };
-        (!options.is_empty() && self.unplaced().is_none()).then(|| options.join(" "))
-    }
-
-    /// Adds slices without filters and pins.
-    pub fn add_unplaced(&mut self, slices: Vec<SliceObservation>) {
-        match self {
-            Self::Programs(programs) => programs.placement.iter_mut().for_each(|it| it.unplaced.extend(slices.clone())),
-            Self::Command(command) => command.unplaced.extend(slices),
-            _ => {}
-        }
-    }
-
     /// Records what was seen of a command while it was measured.
     pub fn set_problems(&mut self, problems: Vec<ProblemFacts>) {
         if let Self::Command(command) = self {
@@ -602,23 +567,6 @@ impl SubjectFacts {
             _ => None,
         };
         command.is_some_and(|words| sends_in_closed_loop(words))
-    }
-
-    /// Whether connections were to be steered, and the measured ones are those from before: all of them, or so many that
-    /// epolls still receive from several queues.
-    fn is_not_steered(&self) -> bool {
-        let Self::Programs(programs) = self else { return false };
-        let Some(placement) = &programs.placement else { return false };
-        let steered = &placement.steered;
-        // Those of judges alone are opened for each slice.
-        let is_from_before =
-            |steered: &SteeredFacts| steered.new_connections == Some(0) && steered.connections_before > 0;
-        let is_unsorted = |steered: &SteeredFacts| steered.unsorted.is_some_and(|count| count > 0);
-        // The filter of the attachment does not steer the other programs.
-        let are_attached = placement.is_by_attachment() && programs.attached_in_part.is_empty();
-        let stays_mixed = are_attached || steered.iter().any(is_unsorted);
-        let is_mixed = programs.problems.iter().any(ProblemFacts::ends_when_steered);
-        !steered.is_empty() && steered.iter().all(is_from_before) || stays_mixed && is_mixed
     }
 }
 

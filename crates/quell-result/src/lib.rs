@@ -14,7 +14,7 @@ pub mod figures;
 pub mod guest_checks;
 pub mod list;
 pub mod load;
-mod placement_cost;
+mod placement;
 mod program_answers;
 pub mod published;
 pub mod published_xdp;
@@ -25,7 +25,7 @@ pub mod top;
 pub mod tune;
 
 pub use document::{Document, DocumentError, DocumentKind};
-pub use placement_cost::UNPLACED_SLICES;
+pub use placement::UNPLACED_SLICES;
 
 document::documents! {
     /// Experiment of `quell bench`.

@@ -99,7 +99,8 @@ impl ResultDocument {
 
     /// The answer for the measured programs, or those that run the measured command, at each load. `name` is that of the
     /// result. `advice` is the sentence and the command with which it ends: the answer of a result that decides nothing, and
-    /// what another one leaves open. Absent without either. `reservation` is what speaks against it, in words.
+    /// what another one leaves open. Absent without either. `reservation` is what speaks against it, in words. Results of a
+    /// command have neither for programs that run it already.
     #[must_use]
     pub fn answers_for_programs(
         &self,
@@ -112,9 +113,12 @@ impl ResultDocument {
             Self::Tune(file) => (&file.subject, file.started_unix_s),
             _ => return None,
         };
-        if !matches!(subject, SubjectFacts::Programs(_) | SubjectFacts::Command(_)) {
-            return None;
-        }
+        let advice = match subject {
+            SubjectFacts::Programs(_) => advice,
+            // Its command starts the program again, which runs.
+            SubjectFacts::Command(_) => None,
+            _ => return None,
+        };
         let (conclusion, present, compared, worse, loads) = match self {
             Self::Experiment(result) => {
                 let design = &result.experiments.first()?.record.design;

@@ -6,6 +6,7 @@ use quell_linux::NapiId;
 use super::purpose::Purpose;
 use super::record::{Begin, FORMAT, Keeper, LineError, Record, TargetProgram, Watchdog};
 use crate::change::{Change, ChangeOutcome, HostSetting, PlannedChange, UndoOutcome};
+use crate::reuseport_group::Protocol;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct History {
@@ -185,6 +186,12 @@ impl History {
     #[must_use]
     pub fn steers(&self) -> bool {
         self.pending().any(|(_, entry)| matches!(entry.change, Change::ReuseportFilter(_)))
+    }
+
+    #[must_use]
+    pub fn steers_udp(&self) -> bool {
+        let is_udp = |change: &Change| matches!(change, Change::ReuseportFilter(filter) if filter.protocol == Protocol::Udp);
+        self.pending().any(|(_, entry)| is_udp(&entry.change))
     }
 
     #[must_use]

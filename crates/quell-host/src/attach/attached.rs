@@ -15,6 +15,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::error::AttachError;
+use super::mode_command::placement_options;
 use super::owners::queues;
 use crate::findings::{Finding, are_attached, are_owned, are_steered};
 use crate::snapshot::Snapshot;
@@ -38,6 +39,8 @@ pub struct AttachedMode {
     pub launched: bool,
     /// Whether filters steer its connections.
     pub steers: bool,
+    /// Whether they steer its UDP datagrams, too.
+    pub steers_udp: bool,
     /// Whether its workers are pinned.
     pub pins: bool,
     /// Whether predicted and observed stalls do not end it.
@@ -113,7 +116,18 @@ impl AttachedMode {
         // A follower pins workers when they have the connections of one queue, which can be later.
         let pins = history.pins() || steers && history.is_followed();
         let (accepts_stalls, follows) = (history.accepts_stalls, history.maintained_by_follower);
-        Some(Self { mode: purpose.mode()?, launched, steers, pins, accepts_stalls, follows })
+        let steers_udp = history.steers_udp();
+        Some(Self { mode: purpose.mode()?, launched, steers, steers_udp, pins, accepts_stalls, follows })
+    }
+
+    /// Options of its placement, each after a space.
+    #[must_use]
+    pub fn placement_options(&self) -> String {
+        let options = placement_options(self.steers, self.pins);
+        match self.steers_udp {
+            true => options.replacen(" --steer", " --steer --steer-udp", 1),
+            false => options.to_owned(),
+        }
     }
 }
 

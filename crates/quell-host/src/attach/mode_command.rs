@@ -68,7 +68,8 @@ pub fn placement_options(steers: bool, pins: bool) -> &'static str {
 impl fmt::Display for ModeCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { mode, programs, steers, pins, attached } = self;
-        let placement = placement_options(*steers, *pins);
+        let (steers, pins, attached_mode) = (*steers, *pins, attached.unwrap_or_default());
+        let placement = &*AttachedMode { steers, pins, ..attached_mode }.placement_options();
         let accepts = match attached {
             Some(attached) if attached.accepts_stalls && *mode == Some(attached.mode) => " --accept-stalls",
             _ => "",
@@ -118,6 +119,9 @@ mod tests {
         assert_eq!(again, "quell detach 7 8 && quell attach suspend20 7 8 --follow");
         let launched = command("defer20", true).if_attached(&attached(true));
         assert_eq!(launched.to_string(), "quell run defer20 --steer --pin -- COMMAND");
+        let of_udp = AttachedMode { steers_udp: true, ..attached(true) };
+        let launched_udp = command("defer20", true).if_attached(&of_udp).to_string();
+        assert_eq!(launched_udp, "quell run defer20 --steer --steer-udp --pin -- COMMAND");
         assert!(!launched.is_complete() && command("defer20", false).is_complete());
         let kept = ModeCommand::of_pids(None, &pids);
         assert!(!kept.is_complete() && kept.to_string() == "quell attach MODE 7 8");

@@ -386,6 +386,7 @@ impl<'a> Drive<'a> {
             parsed
         });
         let freed = before - connection.pending.len();
+        connection.has_answered |= freed > 0;
         self.under_way -= freed as u64;
         self.answered += freed as u64;
         if !understood || (is_datagram && connection.reader.is_amid()) {
@@ -440,7 +441,10 @@ impl<'a> Drive<'a> {
 
     fn lose(&mut self, id: u32, now_ns: u64) {
         self.tally.errors.connections_lost += 1;
-        self.drop_until(id, now_ns + Connection::RETRY_NS);
+        let connection = &self.thread.connections[id as usize];
+        // Servers such as nginx close a connection after a number of requests, and expect another one.
+        let is_between_answers = connection.has_answered && !connection.reader.is_amid();
+        self.drop_until(id, if is_between_answers { now_ns } else { now_ns + Connection::RETRY_NS });
     }
 
     /// Drops a connection after a wrong or a missing answer. A datagram socket is replaced at once: no server has to

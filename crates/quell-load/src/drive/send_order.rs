@@ -142,9 +142,23 @@ fn a_lost_datagram_socket_is_replaced_later_and_one_without_an_answer_at_once() 
     let mut drive = Drive::new(&mut state, plan(Pace::Closed));
     drive.lose(0, 7);
     drive.drop_connection(1, 7);
-    let retry_ns = |drive: &Drive<'_>, id: usize| match drive.thread.connections[id].state {
+    assert_eq!((retry_ns(&drive, 0), retry_ns(&drive, 1)), (7 + Connection::RETRY_NS, 7));
+}
+
+fn retry_ns(drive: &Drive<'_>, id: usize) -> u64 {
+    match drive.thread.connections[id].state {
         State::Down { retry_ns } => retry_ns,
         _ => 0,
-    };
-    assert_eq!((retry_ns(&drive, 0), retry_ns(&drive, 1)), (7 + Connection::RETRY_NS, 7));
+    }
+}
+
+#[test]
+fn a_connection_that_the_server_closes_after_an_answer_is_opened_again_at_once() {
+    let (mut state, _peers) = connected();
+    state.connections[0].has_answered = true;
+    let mut drive = Drive::new(&mut state, plan(Pace::Closed));
+    drive.lose(0, 7);
+    assert_eq!(retry_ns(&drive, 0), 7);
+    drive.lose(0, 8);
+    assert_eq!(retry_ns(&drive, 0), 8 + Connection::RETRY_NS, "the new one had no answer");
 }

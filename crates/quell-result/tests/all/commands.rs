@@ -55,6 +55,10 @@ fn a_result_of_a_command_answers_for_the_programs_that_run_it() {
     let answer_of_better = answer(&better);
     assert_eq!(answer_of_better.verdict, EarlierVerdict::Better(mode("threaded")));
     assert_eq!((answer_of_better.measured.own_load, answer_of_better.steered), (Some(OwnLoad::Judge), true));
+    let undecided = measured(9.9);
+    let advice = Some(("measure longer".to_owned(), "quell bench -- node server.js".to_owned()));
+    let answers = undecided.answers_for_programs("bench-1", advice, None).unwrap();
+    assert!(answers.iter().all(|answer| answer.open.is_none()), "its command starts the program again");
     let worse = answer(&measured(13.0));
     assert_eq!((worse.verdict, worse.reference), (EarlierVerdict::Keep(mode("base")), mode("base")));
     assert_eq!(worse.worse, [mode("threaded")]);

@@ -112,7 +112,7 @@ pub(super) fn place(
     let mut placement = Placement::new(wanted);
     placement.steer(groups, &mut *begun, &mut observer).map_err(failed)?;
     reconnect()?;
-    // A run of judges can be shorter than the time until their connections are seen.
+    // Their runs can be shorter than the time until their connections are seen.
     let judge_until = |is_over: &AtomicBool| -> Result<(), JudgeError> {
         while !is_over.load(Ordering::Relaxed) {
             judges.run(slice_ms, &|| is_over.load(Ordering::Relaxed))?;

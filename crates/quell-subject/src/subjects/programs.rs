@@ -382,7 +382,7 @@ impl Measurement<'_> {
         judges.end_after(budget_ms, slice_ms);
         let facts = ProgramsFacts { placement, ..self.facts(&prepared, clients.as_ref()) };
         let Prepared { modes, preview, .. } = &prepared;
-        let watched = self.watched(preview, arms.is_none().then_some(modes));
+        let watched = self.watched(preview, if arms.is_some() { &[] } else { modes });
         let traffic = clients.map_or(Traffic::Live(judges), |clients| Traffic::Clients(Box::new(clients)));
         let switching = begun.record(&preview.plan)?;
         Ok((Programs::new(switching, &preview.plan, &[], watched, traffic, self.stopped), facts))
@@ -444,11 +444,16 @@ impl Measurement<'_> {
     ) -> Result<Answer, Unanswered> {
         let (judges, stopped) = (self.spec.judges.clone(), self.stopped);
         let is_placed = !placed::requested(&self.spec.placement, &self.attached).options().is_empty();
-        let is_search = matches!(question, Question::Search(_));
-        let watched = self.watched(&prepared.preview, (!is_search).then_some(&prepared.modes));
-        let mut unplaced = Unplaced::new(watched, &prepared.preview.plan.napis(), &question, stopped);
-        let judges_without = Some(&self.spec.judges).filter(|_| is_placed);
-        let mut slices = unplaced.measure(judges_without, follow)?;
+        let compared = if matches!(question, Question::Search(_)) { &[][..] } else { &prepared.modes };
+        let unplaced = is_placed.then(|| Unplaced {
+            judges: &self.spec.judges,
+            watched: self.watched(&prepared.preview, compared),
+            napis: prepared.preview.plan.napis(),
+            slice_ms: question.slice_ms(),
+            settle_ms: question.settle_ms(),
+            stopped,
+        });
+        let mut slices = unplaced.as_ref().map_or(Ok(Vec::new()), |unplaced| unplaced.measure(follow))?;
         let mut answer = match question {
             Question::Compare(comparison) => {
                 let offered = clients.as_ref().map(RemoteClients::offered_load);
@@ -473,18 +478,16 @@ impl Measurement<'_> {
                 Answer::Searched(Box::new(TuneFile { settings, other_programs, ..file }))
             }
         };
-        slices.extend(unplaced.measure(judges_without, follow).unwrap_or_default());
+        // The answer stands without them.
+        slices.extend(unplaced.iter().flat_map(|unplaced| unplaced.measure(follow).unwrap_or_default()));
         unplaced::add(&mut answer, slices);
         Ok(answer)
     }
 
-    /// What is counted. The modes of a comparison can create NAPI threads; absent in a search, which leaves these out.
-    fn watched(&self, preview: &Preview, modes: Option<&[DeliveryMode]>) -> Watched {
-        let watched = server_side::watched(&preview.snapshot, &self.spec.targets.pids(), &preview.plan.napis());
-        match modes {
-            Some(modes) => server_side::with_cpus_of(modes, watched),
-            None => watched,
-        }
+    /// What is counted. The modes of a comparison can create NAPI threads; a search leaves these out.
+    fn watched(&self, Preview { snapshot, plan, .. }: &Preview, compared: &[DeliveryMode]) -> Watched {
+        let watched = server_side::watched(snapshot, &self.spec.targets.pids(), &plan.napis());
+        server_side::with_cpus_of(compared, watched)
     }
 
     /// Findings under these modes that spoil their comparison.

@@ -21,45 +21,35 @@ const DOING: SubjectStep<'_> = SubjectStep::Doing("measuring without filters and
 
 /// Running programs without filters and pins, under the settings that they have then.
 pub(super) struct Unplaced<'a> {
-    watched: Watched,
-    instruments: Instruments,
-    slice_ms: u32,
-    settle: Duration,
-    stopped: &'a dyn Fn() -> bool,
+    pub(super) judges: &'a Judges,
+    pub(super) watched: Watched,
+    pub(super) napis: BTreeSet<NapiId>,
+    pub(super) slice_ms: u32,
+    pub(super) settle_ms: u32,
+    pub(super) stopped: &'a dyn Fn() -> bool,
 }
 
-impl<'a> Unplaced<'a> {
-    pub(super) fn new(
-        watched: Watched,
-        napis: &BTreeSet<NapiId>,
-        question: &Question,
-        stopped: &'a dyn Fn() -> bool,
-    ) -> Self {
-        let instruments = Instruments::new(napis.clone(), &watched.server_cpus);
-        let (slice_ms, settle) = (question.slice_ms(), Duration::from_millis(question.settle_ms().into()));
-        Self { watched, instruments, slice_ms, settle, stopped }
-    }
-
-    /// Measures half of the slices. None without judges: the connections of other clients stay as they are, with filters or
+impl Unplaced<'_> {
+    /// Measures half of the slices if there are judges: the connections of other clients stay as they are, with filters or
     /// without.
-    pub(super) fn measure(
-        &mut self,
-        judges: Option<&Judges>,
-        follow: &mut Follow<'_>,
-    ) -> Result<Vec<SliceObservation>, Unanswered> {
+    pub(super) fn measure(&self, follow: &mut Follow<'_>) -> Result<Vec<SliceObservation>, Unanswered> {
+        let Self { judges, watched, napis, slice_ms, stopped, .. } = self;
         let mut slices = Vec::new();
-        let Some(judges) = judges.filter(|judges| !judges.is_empty()) else { return Ok(slices) };
+        if judges.is_empty() {
+            return Ok(slices);
+        }
         follow(DOING);
-        while slices.len() < HALF && server_side::sleep(self.settle, self.stopped) {
-            let (watched, instruments) = (&self.watched, &mut self.instruments);
-            let observed = server_side::observe(watched, instruments, judges, self.slice_ms, self.stopped)?;
+        let settle = Duration::from_millis(self.settle_ms.into());
+        let mut instruments = Instruments::new(napis.clone(), &watched.server_cpus);
+        while slices.len() < HALF && server_side::sleep(settle, stopped) {
+            let observed = server_side::observe(watched, &mut instruments, judges, *slice_ms, stopped)?;
             slices.extend(observed.map(|(slice, _)| slice));
         }
         Ok(slices)
     }
 }
 
-/// Starts a command without filters and pins, and measures half of the slices. None without judges.
+/// Starts a command without filters and pins, and measures half of the slices if there are judges.
 pub(super) fn of_command(
     spec: &CommandSpec,
     tools: &Tools<'_>,

@@ -31,6 +31,10 @@ impl PlacementArgs {
         self.steer.is_some()
     }
 
+    pub(super) fn steers_udp(&self) -> bool {
+        self.steer_udp
+    }
+
     pub(super) fn pins(&self) -> bool {
         self.pin
     }

@@ -1,6 +1,5 @@
 //! Programs as arguments of the commands that are advised about them.
 
-use quell_host::attach::mode_command::placement_options;
 use quell_host::attach::owners::QueueSharers;
 use quell_host::attach::{AttachedMode, ModeCommand, Selection};
 use quell_host::findings::Unreached;
@@ -108,7 +107,7 @@ impl ProgramArguments {
                 let first = if modes.is_empty() && attached.mode != base[0] { &base } else { modes };
                 let present = Some(attached.mode).filter(|mode| !first.is_empty() && !first.contains(mode));
                 let compared: Vec<DeliveryMode> = first.iter().copied().chain(present).collect();
-                let placed = placement_options(attached.steers, attached.pins);
+                let placed = attached.placement_options();
                 self.with_command(&format!("quell bench{}{placed}{judge}", list(&compared)))
             }
         }
@@ -158,7 +157,7 @@ impl ProgramArguments {
         let attached = self.attached.unwrap_or_default();
         let AttachedMode { steers, pins, launched, .. } = attached;
         if launched {
-            return self.with_command(&format!("quell run {mode}{}", placement_options(steers, pins)));
+            return self.with_command(&format!("quell run {mode}{}", attached.placement_options()));
         }
         let (mode, programs) = (Some(*mode), self.positional.clone());
         ModeCommand { mode, programs, steers, pins, attached: Some(attached) }.to_string()

@@ -355,6 +355,7 @@ fn also(servers: &[HostServer], first: &HostServer) -> String {
             server.modes.clone(),
             server.can_pin,
             server.few_packets_per_s.is_some(),
+            server.queue_per_epoll.clone(),
         )
     };
     let has_epoll = |server: &HostServer| server.waits == ServerWait::Epoll;

@@ -1,4 +1,5 @@
-//! Whether a server was better off without the filters and pins under which its modes were compared.
+//! Filters and pins under which modes were compared: whether they reached the connections, and whether the server was better
+//! without them.
 
 use quell_experiment::{Criterion, Goal, SliceObservation};
 use quell_mode::DeliveryMode;
@@ -7,6 +8,7 @@ use quell_tune::{TuneDirection, TuneMetric};
 use crate::conclusion::search::BESIDE_GOAL;
 use crate::conclusion::{Conclusion, Quantity, QuantityChange, WhyKeep};
 use crate::experiment::{ExperimentResult, SubjectFacts, median};
+use crate::facts::{ProblemFacts, SteeredFacts};
 use crate::standing::COST_MAX;
 use crate::tune::TuneFile;
 
@@ -67,6 +69,58 @@ fn beside_unplaced(
     let because = WhyKeep::PlacementCosts { options: options.join(" "), mode, saves, costs };
     let present = attached.unwrap_or(instead_of);
     Conclusion::Keep { mode: present, because, open: Vec::new(), budget_ms: None, without_clients: false }
+}
+
+impl SubjectFacts {
+    /// Whether connections were to be steered, and the measured ones are those from before: all of them, or so many that
+    /// epolls still receive from several queues.
+    pub(crate) fn is_not_steered(&self) -> bool {
+        let Self::Programs(programs) = self else { return false };
+        let Some(placement) = &programs.placement else { return false };
+        let steered = &placement.steered;
+        // Those of judges alone are opened for each slice.
+        let is_from_before =
+            |steered: &SteeredFacts| steered.new_connections == Some(0) && steered.connections_before > 0;
+        let is_unsorted = |steered: &SteeredFacts| steered.unsorted.is_some_and(|count| count > 0);
+        // The filter of the attachment does not steer the other programs.
+        let are_attached = placement.is_by_attachment() && programs.attached_in_part.is_empty();
+        let stays_mixed = are_attached || steered.iter().any(is_unsorted);
+        let is_mixed = programs.problems.iter().any(ProblemFacts::ends_when_steered);
+        !steered.is_empty() && steered.iter().all(is_from_before) || stays_mixed && is_mixed
+    }
+
+    /// Options of filters and pins, and slices without them. Absent if all slices were the same in this.
+    pub(crate) fn unplaced(&self) -> Option<(&[String], &[SliceObservation])> {
+        let (options, slices) = match self {
+            Self::Programs(programs) => {
+                let placement = programs.placement.as_ref()?;
+                (&placement.options, &placement.unplaced)
+            }
+            Self::Command(command) => (&command.placement, &command.unplaced),
+            _ => return None,
+        };
+        (!slices.is_empty()).then_some((options, slices))
+    }
+
+    /// Options of filters and pins that all slices had, so that what these change is unknown. Absent without them.
+    #[must_use]
+    pub fn unmeasured_placement(&self) -> Option<String> {
+        let options = match self {
+            Self::Programs(programs) => &programs.placement.as_ref().filter(|it| !it.is_by_attachment())?.options,
+            Self::Command(command) => &command.placement,
+            _ => return None,
+        };
+        (!options.is_empty() && self.unplaced().is_none()).then(|| options.join(" "))
+    }
+
+    /// Adds slices without filters and pins.
+    pub fn add_unplaced(&mut self, slices: Vec<SliceObservation>) {
+        match self {
+            Self::Programs(programs) => programs.placement.iter_mut().for_each(|it| it.unplaced.extend(slices.clone())),
+            Self::Command(command) => command.unplaced.extend(slices),
+            _ => {}
+        }
+    }
 }
 
 impl ExperimentResult {
