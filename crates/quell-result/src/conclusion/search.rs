@@ -113,7 +113,11 @@ impl TuneFile {
     /// The mode to use instead of the present one, if the answer of the search counts.
     #[must_use]
     pub fn found(&self) -> Option<DeliveryMode> {
-        self.search.answer.mode().filter(|_| self.why_withheld().is_none())
+        let found = self.search.answer.mode().filter(|_| self.why_withheld().is_none())?;
+        match self.subject.unplaced().map(|_| self.conclusion()) {
+            Some(Conclusion::Keep { because: WhyKeep::PlacementCosts { .. }, .. }) => None,
+            _ => Some(found),
+        }
     }
 
     /// Whether the search has decided what to use: a mode, or the present setting, because no other one may be better.

@@ -66,4 +66,5 @@ fn a_search_compares_its_answer_with_the_server_without_filters_too() {
     assert!(used(&file.conclusion()).is_some(), "the same without filters");
     file.subject = with(vec![cheaper(&slice); 4]);
     assert!(kept(&file.conclusion()).is_some(), "{:?}", file.conclusion());
+    assert_eq!(file.found(), None, "no profile is written for it");
 }
