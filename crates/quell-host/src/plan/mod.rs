@@ -13,8 +13,8 @@ mod steering;
 use std::collections::BTreeMap;
 use std::mem;
 
-use quell_linux::NapiId;
 use quell_linux::capability::Capability;
+use quell_linux::{NapiId, visible};
 use quell_mode::PartialNapiSettings;
 use quell_mode::profile::{DeviceProfile, Place, Placed, Profile};
 use tracing::info;
@@ -92,13 +92,12 @@ impl ProfilePlan {
         let mut plan = Self::default();
         for wanted in &profile.devices {
             let is_meant = |device: &&Device| selects(wanted, device);
-            if !observed.snapshot.devices.iter().any(|device| is_meant(&device)) {
-                plan.cannot(
-                    &wanted.place,
-                    format!("device.{}", wanted.label),
-                    UnknownReason::Absent,
-                    "it selects no device in this namespace",
-                );
+            let devices = &observed.snapshot.devices;
+            if !devices.iter().any(|device| is_meant(&device)) {
+                let present: Vec<_> = devices.iter().map(|device| visible::name(&device.name)).collect();
+                let has = if present.is_empty() { "no device" } else { &present.join(", ") };
+                let said = format!("it selects no device in this namespace, which has {has}; --netns names another one");
+                plan.cannot(&wanted.place, format!("device.{}", wanted.label), UnknownReason::Absent, &said);
                 plan.awaited.push(format!("device.{}", wanted.label));
             }
         }
