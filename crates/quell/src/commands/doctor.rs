@@ -38,7 +38,7 @@ use crate::output;
 use crate::render::conclusion::LastLine;
 use crate::render::doctor as render;
 use crate::render::progress::Progress;
-use crate::render::servers::{self as servers_render, Examined, Fixes};
+use crate::render::servers::{self as servers_render, Examined, Fixes, ServerCommand};
 use crate::render::terminal::Terminal;
 
 /// Time between the two snapshots of `quell` without arguments.
@@ -85,7 +85,7 @@ pub(super) struct DoctorReport<'a> {
     /// Programs that listen for clients of this host only.
     local_servers: &'a [LocalServer],
     /// Command of the next step of each server that has one.
-    commands: BTreeMap<Pid, String>,
+    commands: Vec<ServerCommand>,
     /// What to do first, about the most urgent of these servers.
     conclusion: LastLine,
 }

@@ -3,8 +3,6 @@
 mod command;
 mod conclusion;
 
-use std::collections::BTreeMap;
-
 use quell_change::journal::EndRecord;
 use quell_cli::number::short;
 use quell_host::attach::AttachedMode;
@@ -15,6 +13,8 @@ use quell_linux::Pid;
 use quell_linux::proc::ProgramPlace;
 use quell_linux::visible::{self, agree, counted};
 use quell_mode::DeliveryMode;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::measured::{as_measured, when};
 use super::number::ABSENT;
@@ -54,10 +54,18 @@ pub(crate) enum Examined {
     Snapshot,
 }
 
+/// Command of the next step of a server.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ServerCommand {
+    pid: Pid,
+    command: String,
+}
+
 /// Command of the next step of each server that has one.
 #[must_use]
-pub(crate) fn commands(servers: &[HostServer], fixes: Fixes) -> BTreeMap<Pid, String> {
-    servers.iter().filter_map(|server| Some((server.pid, command(server, fixes)?))).collect()
+pub(crate) fn commands(servers: &[HostServer], fixes: Fixes) -> Vec<ServerCommand> {
+    let of = |server: &HostServer| Some(ServerCommand { pid: server.pid, command: command(server, fixes)? });
+    servers.iter().filter_map(of).collect()
 }
 
 /// The servers, and a line about those without epoll that have received nothing.
