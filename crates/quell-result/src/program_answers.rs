@@ -37,7 +37,9 @@ impl TuneFile {
 impl SubjectFacts {
     fn own_load(&self) -> Option<OwnLoad> {
         let (judged, loaded) = match self {
-            Self::Programs(of) => (of.latency.is_some() || of.beside.is_some(), of.load.is_some() || of.clients.is_some()),
+            Self::Programs(of) => {
+                (of.latency.is_some() || of.beside.is_some(), of.load.is_some() || of.clients.is_some())
+            }
             Self::Command(of) => (of.latency.is_some() || of.beside.is_some(), of.load.is_some()),
             _ => return None,
         };

@@ -190,7 +190,8 @@ impl History {
 
     #[must_use]
     pub fn steers_udp(&self) -> bool {
-        let is_udp = |change: &Change| matches!(change, Change::ReuseportFilter(filter) if filter.protocol == Protocol::Udp);
+        let is_udp =
+            |change: &Change| matches!(change, Change::ReuseportFilter(filter) if filter.protocol == Protocol::Udp);
         self.pending().any(|(_, entry)| is_udp(&entry.change))
     }
 

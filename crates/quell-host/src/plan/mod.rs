@@ -96,7 +96,8 @@ impl ProfilePlan {
             if !devices.iter().any(|device| is_meant(&device)) {
                 let present: Vec<_> = devices.iter().map(|device| visible::name(&device.name)).collect();
                 let has = if present.is_empty() { "no device" } else { &present.join(", ") };
-                let said = format!("it selects no device in this namespace, which has {has}; --netns names another one");
+                let said =
+                    format!("it selects no device in this namespace, which has {has}; --netns names another one");
                 plan.cannot(&wanted.place, format!("device.{}", wanted.label), UnknownReason::Absent, &said);
                 plan.awaited.push(format!("device.{}", wanted.label));
             }

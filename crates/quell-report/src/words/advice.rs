@@ -236,7 +236,9 @@ fn of(
         && let Some(options) = subject.unmeasured_placement()
     {
         let options = visible::name(&options);
-        said.push_str(&format!("; all slices had {options}, and what that changes itself was not measured (--latency)"));
+        said.push_str(&format!(
+            "; all slices had {options}, and what that changes itself was not measured (--latency)"
+        ));
     }
     if let Some(problem) = subject.problems().iter().find(|problem| problem.id == WITHOUT_NAPI_ID) {
         let observed = visible::name(&problem.observed);

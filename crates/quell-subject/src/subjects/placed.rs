@@ -121,8 +121,7 @@ pub(super) fn place(
     };
     let (is_over, within) = (AtomicBool::new(false), PLACED_WITHIN.max(Duration::from_millis(slice_ms.into())));
     thread::scope(|scope| {
-        let judging = (!judges.is_empty())
-            .then(|| scope.spawn(|| judge_until(&is_over)));
+        let judging = (!judges.is_empty()).then(|| scope.spawn(|| judge_until(&is_over)));
         let placed = placement.watch(&mut *begun, within, &mut observer).map_err(failed);
         is_over.store(true, Ordering::Relaxed);
         let judged = judging.map_or(Ok(Ok(())), thread::ScopedJoinHandle::join);

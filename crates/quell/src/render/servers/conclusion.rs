@@ -170,7 +170,8 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
         }
         NextStep::Attach { mode, measured, steered } => {
             let instead = first.attached.map(|old| format!(" instead of {}", old.mode)).unwrap_or_default();
-            let reconnect = match *steered && !first.attached.is_some_and(|attached| attached.steers || attached.launched) {
+            let is_placed = first.attached.is_some_and(|attached| attached.steers || attached.launched);
+            let reconnect = match *steered && !is_placed {
                 true => format!("; {RECONNECT_TO_ATTACHED}"),
                 false => String::new(),
             };

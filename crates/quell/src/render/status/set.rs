@@ -48,7 +48,8 @@ pub(super) fn what_is_set(
             }
             _ => continue,
         };
-        let alike = |known: &&mut SetReport| (&known.device, &known.settings, &known.newer) == (&device, &settings, &newer);
+        let alike =
+            |known: &&mut SetReport| (&known.device, &known.settings, &known.newer) == (&device, &settings, &newer);
         match all.iter_mut().find(alike) {
             Some(known) => known.queues = known.queues.iter().chain(queue).collect(),
             None => all.push(SetReport { device, queues: queue.into_iter().collect(), settings, newer }),
