@@ -49,6 +49,8 @@ pub struct CompareCommand {
     pub(super) is_launched: bool,
     /// Attachments of other programs on its queues.
     pub(super) sharing: Option<QueueSharers>,
+    /// Name of its network namespace, if that is another one.
+    pub(super) netns: Option<String>,
 }
 
 impl CompareCommand {
@@ -60,12 +62,16 @@ impl CompareCommand {
 impl fmt::Display for CompareCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let modes = self.modes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-        f.write_str("compare modes without suspension: ")?;
+        let compare = "compare modes without suspension:";
         match self.is_launched || self.sharing.as_ref().is_some_and(|sharing| sharing.launched) {
-            true => write!(f, "`quell bench --modes {modes} -- COMMAND`"),
+            true => {
+                let exec = self.netns.as_ref().map(|netns| format!("ip netns exec {} ", visible::name(netns)));
+                let exec = exec.unwrap_or_default();
+                write!(f, "end what `quell run` started and {compare} `{exec}quell bench --modes {modes} -- COMMAND`")
+            }
             false => {
                 let bench = QueueSharers::bench(self.sharing.as_ref(), &format!("--pid {}", self.server));
-                write!(f, "`{bench} --modes {modes}`")
+                write!(f, "{compare} `{bench} --modes {modes}`")
             }
         }
     }

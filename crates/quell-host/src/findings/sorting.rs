@@ -163,8 +163,9 @@ const ONE_EPOLL: &str = "the program has one epoll for the connections of all qu
 /// How an epoll gets the connections of one queue, or that it cannot, and what to measure then.
 pub(crate) fn one_queue_per_epoll(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Fix {
     let modes = modes_without_epolls(query, &[epoll.process.pid].into(), epoll.by_napi.len());
-    let compare =
-        CompareCommand { server: server_of(query, epoll.process).pid, modes, is_launched: false, sharing: None };
+    let server = server_of(query, epoll.process).pid;
+    let netns = query.now.named_netns_of(&[epoll.process.pid].into()).map(str::to_owned);
+    let compare = CompareCommand { server, modes, is_launched: false, sharing: None, netns };
     let (first, otherwise) = match QueuePerEpoll::of(query, epoll) {
         QueuePerEpoll::Steered => ("sort new connections by queue (clients have to reconnect):".to_owned(), None),
         QueuePerEpoll::Configured { change, steered: true } => (change + THEN, Some(compare)),

@@ -94,10 +94,8 @@ impl ProgramArguments {
             [] => String::new(),
             modes => format!(" --modes {}", modes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")),
         };
-        let needs_start = self.sharing.as_ref().is_some_and(|sharing| sharing.launched)
-            || self.attached.is_some_and(|it| it.launched || matches!(it.mode.kind(), ModeKind::SockPoll { .. }));
         match self.attached {
-            _ if !needs_start => {
+            _ if !self.needs_start() => {
                 let bench = QueueSharers::bench(self.sharing.as_ref(), &self.by_option);
                 format!("{bench}{}{placement}{judge}", list(modes))
             }
@@ -119,11 +117,22 @@ impl ProgramArguments {
         format!("{}{line} -- COMMAND", self.netns.as_ref().map(exec).unwrap_or_default())
     }
 
-    /// What that command compares, and what the reader has to replace.
-    pub(crate) fn compares(&self) -> &'static str {
-        match self.judge {
+    fn needs_start(&self) -> bool {
+        self.sharing.as_ref().is_some_and(|sharing| sharing.launched)
+            || self.attached.is_some_and(|it| it.launched || matches!(it.mode.kind(), ModeKind::SockPoll { .. }))
+    }
+
+    /// What has to end before that command, what it compares, and what the reader has to replace.
+    pub(crate) fn compares(&self) -> String {
+        let compares = match self.judge {
             Some(_) => "; CLIENT is another machine, with quell, whose requests come beside the present ones",
             None => "; this compares CPU time only: --latency COMMAND adds what clients see (docs/bench.md)",
+        };
+        match self.needs_start() {
+            true => {
+                format!("; first end the program and those of `quell run` on its queues: COMMAND starts it{compares}")
+            }
+            false => compares.to_owned(),
         }
     }
 

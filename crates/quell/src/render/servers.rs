@@ -318,7 +318,11 @@ fn next(server: &HostServer, fixes: Fixes) -> String {
     };
     let is_fixed_above = matches!(server.next, NextStep::Fix { .. }) && fixes == Fixes::Above;
     let command = command(server, fixes).filter(|_| !is_fixed_above);
-    command.map_or_else(|| step.clone(), |command| format!("{step}: {command}"))
+    match command {
+        Some(command) if command.ends_with(" -- COMMAND") => format!("{step}, after its end: {command}"),
+        Some(command) => format!("{step}: {command}"),
+        None => step,
+    }
 }
 
 fn again(measured: &EarlierMeasurement, packets_per_s: u64) -> String {

@@ -137,11 +137,12 @@ fn reverted_after_stall(record: &StallRecord) -> String {
 
 /// The conclusion on one line, as in a journal.
 fn conclusion(payoff: &ModePayoff, attachment: &Attachment, pins: bool, seen: Option<&Snapshot>) -> String {
-    let attached = attachment.with_mode(payoff.mode, pins);
+    let pids = attachment.targets().pids();
+    let can_pin = seen.is_none_or(|seen| findings::workers_can_be_pinned(seen, &pids));
+    let attached = attachment.with_mode(payoff.mode, pins && can_pin);
     let programs = ProgramArguments::of_selection(attachment.targets().selection()).attached(Some(attached));
     let napis = attachment.queues().map(|step| step.napi).collect();
     let programs = programs.sharing(queue_sharers(attachment.targets(), &napis));
-    let pids = attachment.targets().pids();
     let judge = seen.and_then(|seen| client_load::judge_in(seen, &pids));
     let unreached = seen.and_then(|seen| findings::Unreached::of(seen, &pids));
     let programs = programs.judged_by(judge).unreached(unreached);

@@ -149,7 +149,7 @@ pub(crate) fn conclusion(servers: &[HostServer], is_root: bool, fixes: Fixes, ex
             }
         }
         NextStep::MeasureAgain { steered, packets_per_s, .. } => {
-            let compares = if *packets_per_s == 0 { "" } else { arguments(first).compares() };
+            let compares = if *packets_per_s == 0 { String::new() } else { arguments(first).compares() };
             format!("{}{}{}{compares}", why_again(), only_these(first), reconnect(steered))
         }
         NextStep::SettingsChanged { steered, .. } => {
