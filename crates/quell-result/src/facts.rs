@@ -351,16 +351,17 @@ pub struct CommandFacts {
 }
 
 impl CommandFacts {
-    /// Whether a process with these arguments in this directory runs the command. Another command such as `ip netns exec`,
-    /// an interpreter, or the title of an nginx master can be before the arguments of either.
+    /// Whether a process with these arguments in this directory runs the command. The path of its file, another command such
+    /// as `ip netns exec`, an interpreter, or the title of an nginx master can be before the arguments of either.
     #[must_use]
     pub fn is_run_as(&self, arguments: &[String], directory: &Path) -> bool {
         let (line, command) = (arguments.join(" "), self.command.join(" "));
         let line = line.trim_end();
-        let is_same = line == command
-            || line.ends_with(&format!(" {command}"))
-            || !line.is_empty() && command.ends_with(&format!(" {line}"));
-        is_same && self.directory.as_deref() == Some(directory)
+        let ends_with = |all: &str, end: &str| {
+            all.strip_suffix(end).is_some_and(|before| before.is_empty() || before.ends_with([' ', '/']))
+        };
+        let is_same = ends_with(line, &command) || ends_with(&command, line);
+        !line.is_empty() && is_same && self.directory.as_deref() == Some(directory)
     }
 }
 

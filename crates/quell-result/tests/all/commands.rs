@@ -27,6 +27,7 @@ fn a_process_runs_the_measured_command_if_its_arguments_and_its_directory_are_th
     assert!(is_run_as(&command("ip netns exec web node server.js"), "node server.js"));
     let nginx = ["nginx: master process nginx -c shop.conf".to_owned(), String::new()];
     assert!(command("nginx -c shop.conf").is_run_as(&nginx, Path::new("/srv/shop")), "as it names itself");
+    assert!(is_run_as(&node, "/usr/bin/node server.js") && !is_run_as(&node, "xnode server.js"));
     assert!(is_run_as(&command("./server.py --port 80"), "python3 ./server.py --port 80"), "as its first line says");
     assert!(!node.is_run_as(&[], Path::new("/srv/shop")), "a kernel thread");
     let in_a_lab = CommandFacts { directory: None, ..node };

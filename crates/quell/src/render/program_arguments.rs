@@ -130,7 +130,9 @@ impl ProgramArguments {
         };
         match self.needs_start() {
             true => {
-                format!("; first end the program and those of `quell run` on its queues: COMMAND starts it{compares}")
+                format!(
+                    "; first end the program, which COMMAND starts again, and others of `quell run` on its queues{compares}"
+                )
             }
             false => compares.to_owned(),
         }
