@@ -386,7 +386,8 @@ mod tests {
         let again = "quell attach suspend200 7 --steer --pin --follow --take-over --yes";
         assert_eq!(fix(None).if_attached(&attached).parts(), ("sort them".to_owned(), Some(again.to_owned())));
         let modes = vec![DeliveryMode::default(), "defer20".parse().unwrap()];
-        let compare = CompareCommand { server: Pid::new(7).unwrap(), modes, is_launched: false, sharing: None };
+        let (server, netns) = (Pid::new(7).unwrap(), Some("web".to_owned()));
+        let compare = CompareCommand { server, modes, is_launched: false, sharing: None, netns };
         let (text, command) = fix(Some(compare.clone())).parts();
         let comparison = "compare modes without suspension: `quell bench --pid 7 --modes base,defer20`";
         assert!(text.ends_with(&format!("--follow`; or {comparison}")) && command.is_none(), "{text}");
@@ -407,7 +408,7 @@ mod tests {
         assert!(sharers(true).ends_with(": `quell bench --pid 7,9 --modes base,defer20`"), "{}", sharers(true));
         assert!(sharers(false).ends_with(": `quell detach 9 && quell bench --pid 7 --modes base,defer20`"));
         let again = one_queue.if_attached(&launched).to_string();
-        assert!(again.ends_with(": `quell bench --modes base,defer20 -- COMMAND`"), "{again}");
+        assert!(again.ends_with(": `ip netns exec web quell bench --modes base,defer20 -- COMMAND`"), "{again}");
     }
 
     #[test]
