@@ -113,6 +113,14 @@ pub struct HostServer {
     pub fix: Option<FixText>,
 }
 
+impl HostServer {
+    /// Name of its network namespace; absent if that is the one of this command, or has no name.
+    #[must_use]
+    pub fn named_netns(&self) -> Option<&str> {
+        self.netns.as_deref().filter(|name| !name.starts_with("net:["))
+    }
+}
+
 /// How a server waits for packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]

@@ -1,14 +1,14 @@
 //! Filters and pins under which modes were compared: whether they reached the connections, and whether the server was better
 //! without them.
 
-use quell_experiment::{Criterion, Goal, SliceObservation};
+use quell_experiment::{Criterion, ExperimentRecord, Goal, SliceObservation};
 use quell_mode::DeliveryMode;
-use quell_tune::{TuneDirection, TuneMetric};
+use quell_tune::{TuneDirection, TuneMetric, TuneSliceRecord};
 
 use crate::conclusion::search::BESIDE_GOAL;
 use crate::conclusion::{Conclusion, Quantity, QuantityChange, WhyKeep};
 use crate::experiment::{ExperimentResult, SubjectFacts, median};
-use crate::facts::{ProblemFacts, SteeredFacts};
+use crate::facts::{PlacementFacts, ProblemFacts, SteeredFacts};
 use crate::standing::COST_MAX;
 use crate::tune::TuneFile;
 
@@ -16,48 +16,47 @@ use crate::tune::TuneFile;
 /// the slices with them: by luck in 1 of 256 cases.
 pub const UNPLACED_SLICES: usize = 4;
 
-/// A quantity in the slices of a mode, and in those without filters and pins.
-struct Compared {
-    quantity: Quantity,
-    goal: Goal,
-    placed: Vec<f64>,
-    unplaced: Vec<f64>,
+/// The slices of a mode with filters and pins, and what is compared with the slices without.
+struct Placed<'a> {
+    slices: Vec<&'a SliceObservation>,
+    quantities: Vec<(Quantity, Criterion)>,
 }
 
-impl Compared {
-    /// Ratio of the slices with filters and pins to those without, if they clearly differ by more than [`COST_MAX`].
-    fn ratio(&self) -> Option<f64> {
-        let (mut placed, unplaced) = (self.placed.clone(), &self.unplaced);
-        if unplaced.len() < UNPLACED_SLICES || placed.len() < UNPLACED_SLICES {
-            return None;
-        }
-        placed.sort_by(f64::total_cmp);
-        let quartile = placed.len() / 4;
-        let (low, high) = (placed[quartile], placed[placed.len() - 1 - quartile]);
-        let is_apart = unplaced.iter().all(|value| *value < low) || unplaced.iter().all(|value| *value > high);
-        let ratio = median(placed)? / median(unplaced.clone())?;
-        (is_apart && ratio.is_finite() && ratio.max(1.0 / ratio) > COST_MAX).then_some(ratio)
+/// Ratio of the values with filters and pins to those without, if they clearly differ by more than [`COST_MAX`].
+fn clear_ratio(mut placed: Vec<f64>, unplaced: Vec<f64>) -> Option<f64> {
+    if unplaced.len() < UNPLACED_SLICES || placed.len() < UNPLACED_SLICES {
+        return None;
     }
-
-    fn change(&self) -> Option<(bool, QuantityChange)> {
-        let ratio = self.ratio()?;
-        let is_cost = (ratio > 1.0) == (self.goal == Goal::Lowest);
-        let quantity = self.quantity.clone();
-        Some((is_cost, QuantityChange { quantity, low: ratio, high: ratio, loads: Vec::new(), is_everywhere: true }))
-    }
+    placed.sort_by(f64::total_cmp);
+    let quartile = placed.len() / 4;
+    let (low, high) = (placed[quartile], placed[placed.len() - 1 - quartile]);
+    let is_apart = unplaced.iter().all(|value| *value < low) || unplaced.iter().all(|value| *value > high);
+    let ratio = median(placed)? / median(unplaced)?;
+    (is_apart && ratio.is_finite() && ratio.max(1.0 / ratio) > COST_MAX).then_some(ratio)
 }
 
 /// The conclusion to keep what the server has without filters and pins, in place of a mode that costs something with them.
-/// `compared` has the slices of the mode.
-fn beside_unplaced(
+fn beside_unplaced<'a>(
     conclusion: Conclusion,
     subject: &SubjectFacts,
-    compared: impl FnOnce(DeliveryMode, &[SliceObservation]) -> Vec<Compared>,
+    placed: impl FnOnce(DeliveryMode) -> Placed<'a>,
 ) -> Conclusion {
     let Conclusion::Use { mode, instead_of, .. } = conclusion else { return conclusion };
-    let Some((options, unplaced)) = subject.unplaced() else { return conclusion };
-    let changes = compared(mode, unplaced).iter().filter_map(Compared::change).collect::<Vec<_>>();
-    let (costs, saves): (Vec<_>, Vec<_>) = changes.into_iter().partition(|(is_cost, _)| *is_cost);
+    let unplaced = subject.unplaced();
+    if unplaced.is_empty() {
+        return conclusion;
+    }
+    let Placed { slices, quantities } = placed(mode);
+    let (mut saves, mut costs) = (Vec::new(), Vec::new());
+    for (quantity, criterion) in quantities {
+        // Latencies of Quell's own generator are not those of a judge.
+        let Criterion::Metric { name, goal } = criterion else { continue };
+        let values = |slice: &SliceObservation| slice.metric(&name);
+        let placed = slices.iter().filter_map(|slice| values(slice)).collect();
+        let Some(ratio) = clear_ratio(placed, unplaced.iter().filter_map(values).collect()) else { continue };
+        let change = QuantityChange { quantity, low: ratio, high: ratio, loads: Vec::new(), is_everywhere: true };
+        if (ratio > 1.0) == (goal == Goal::Lowest) { costs.push(change) } else { saves.push(change) }
+    }
     if costs.is_empty() {
         return conclusion;
     }
@@ -65,8 +64,7 @@ fn beside_unplaced(
         SubjectFacts::Programs(programs) => programs.attached,
         _ => None,
     };
-    let [saves, costs] = [saves, costs].map(|changes| changes.into_iter().map(|(_, change)| change).collect());
-    let because = WhyKeep::PlacementCosts { options: options.join(" "), mode, saves, costs };
+    let because = WhyKeep::PlacementCosts { options: subject.placement().join(" "), mode, saves, costs };
     let present = attached.unwrap_or(instead_of);
     Conclusion::Keep { mode: present, because, open: Vec::new(), budget_ms: None, without_clients: false }
 }
@@ -89,28 +87,38 @@ impl SubjectFacts {
         !steered.is_empty() && steered.iter().all(is_from_before) || stays_mixed && is_mixed
     }
 
-    /// Options of filters and pins, and slices without them. Absent if all slices were the same in this.
-    pub(crate) fn unplaced(&self) -> Option<(&[String], &[SliceObservation])> {
-        let (options, slices) = match self {
-            Self::Programs(programs) => {
-                let placement = programs.placement.as_ref()?;
-                (&placement.options, &placement.unplaced)
-            }
-            Self::Command(command) => (&command.placement, &command.unplaced),
-            _ => return None,
-        };
-        (!slices.is_empty()).then_some((options, slices))
+    /// Options of the filters and pins that all modes had.
+    #[must_use]
+    pub fn placement(&self) -> &[String] {
+        match self {
+            Self::Programs(programs) => programs.placement.as_ref().map_or(&[], |placement| &placement.options),
+            Self::Command(command) => &command.placement,
+            _ => &[],
+        }
     }
 
-    /// Options of filters and pins that all slices had, so that what these change is unknown. Absent without them.
+    /// Whether connections were steered.
+    pub(crate) fn steers(&self) -> bool {
+        self.placement().iter().any(|option| option.starts_with("--steer"))
+    }
+
+    /// Slices without these filters and pins.
+    pub(crate) fn unplaced(&self) -> &[SliceObservation] {
+        match self {
+            Self::Programs(programs) => programs.placement.as_ref().map_or(&[], |placement| &placement.unplaced),
+            Self::Command(command) => &command.unplaced,
+            _ => &[],
+        }
+    }
+
+    /// Whether the measurement made filters and pins, and no slice shows what these change.
     #[must_use]
-    pub fn unmeasured_placement(&self) -> Option<String> {
-        let options = match self {
-            Self::Programs(programs) => &programs.placement.as_ref().filter(|it| !it.is_by_attachment())?.options,
-            Self::Command(command) => &command.placement,
-            _ => return None,
+    pub fn has_unmeasured_placement(&self) -> bool {
+        let is_by_attachment = match self {
+            Self::Programs(programs) => programs.placement.as_ref().is_some_and(PlacementFacts::is_by_attachment),
+            _ => false,
         };
-        (!options.is_empty() && self.unplaced().is_none()).then(|| options.join(" "))
+        !self.placement().is_empty() && !is_by_attachment && self.unplaced().is_empty()
     }
 
     /// Adds slices without filters and pins.
@@ -125,50 +133,42 @@ impl SubjectFacts {
 
 impl ExperimentResult {
     pub(crate) fn beside_unplaced(&self, conclusion: Conclusion) -> Conclusion {
-        beside_unplaced(conclusion, &self.subject, |mode, unplaced| {
-            let Some(experiment) = self.experiments.first() else { return Vec::new() };
-            let design = &experiment.record.design;
-            let of_mode = design.treatments.iter().find(|treatment| treatment.setting == mode);
-            let arms = of_mode.map(|treatment| experiment.arms_of(&treatment.name)).unwrap_or_default();
-            let compared = |criterion: &Criterion| {
-                let Criterion::Metric { name, goal } = criterion else { return None };
-                let placed = arms.iter().flat_map(|arm| experiment.record.values(*arm, name)).flatten().collect();
-                let unplaced = unplaced.iter().filter_map(|slice| slice.metric(name)).collect();
-                Some(Compared { quantity: Quantity::Criterion(criterion.clone()), goal: *goal, placed, unplaced })
-            };
-            design.criteria.iter().filter_map(compared).collect()
+        beside_unplaced(conclusion, &self.subject, |mode| {
+            let record = self.experiments.first().map(|experiment| &experiment.record);
+            let criteria = record.into_iter().flat_map(|record| record.design.criteria.iter().cloned());
+            let quantities = criteria.map(|criterion| (Quantity::Criterion(criterion.clone()), criterion)).collect();
+            Placed { slices: record.map(|record| slices_of(record, mode)).unwrap_or_default(), quantities }
         })
     }
 }
 
 impl TuneFile {
     pub(crate) fn beside_unplaced(&self, conclusion: Conclusion) -> Conclusion {
-        beside_unplaced(conclusion, &self.subject, |mode, unplaced| {
+        beside_unplaced(conclusion, &self.subject, |mode| {
             let (search, goal) = (&self.search, &self.search.plan.goal);
-            let is_of_mode = |arm: usize| search.arms.get(arm).is_some_and(|arm| arm.mode == mode);
-            let of_search = || search.slices.iter().filter(|slice| slice.load == 0 && is_of_mode(slice.arm));
-            let confirmed = search.confirmations.iter().find(|one| one.mode == mode);
-            let fresh: Vec<&SliceObservation> = confirmed
-                .and_then(|one| one.experiments.first())
-                .into_iter()
-                .flat_map(|record| {
-                    let arms = record.design.arms_of(&mode.to_string());
-                    arms.into_iter().flat_map(|arm| record.of_arm(arm))
-                })
-                .collect();
-            let slices = || of_search().map(|slice| &slice.observation).chain(fresh.iter().copied());
-            let compared = |metric: TuneMetric, direction: TuneDirection| {
-                let placed = slices().filter_map(|slice| metric.value(slice)).collect();
-                let unplaced = unplaced.iter().filter_map(|slice| metric.value(slice)).collect();
-                let goal = match direction {
-                    TuneDirection::Lowest => Goal::Lowest,
-                    TuneDirection::Highest => Goal::Highest,
-                };
-                Compared { quantity: Quantity::Metric(metric), goal, placed, unplaced }
+            let is_of_mode = |slice: &&TuneSliceRecord| {
+                slice.load == 0 && search.arms.get(slice.arm).is_some_and(|arm| arm.mode == mode)
             };
+            let confirmed = search.confirmations.iter().find(|one| one.mode == mode);
+            let fresh = confirmed.and_then(|one| one.experiments.first()).map(|record| slices_of(record, mode));
+            let of_search = search.slices.iter().filter(is_of_mode).map(|slice| &slice.observation);
+            let slices: Vec<&SliceObservation> = of_search.chain(fresh.into_iter().flatten()).collect();
             let others = BESIDE_GOAL.into_iter().filter(|metric| *metric != goal.objective);
-            let others = others.map(|metric| compared(metric, TuneDirection::Lowest));
-            std::iter::once(compared(goal.objective.clone(), goal.direction)).chain(others).collect()
+            let metrics = others.map(|metric| (metric, TuneDirection::Lowest));
+            let compared = [(goal.objective.clone(), goal.direction)].into_iter().chain(metrics);
+            let quantity = |(metric, direction): (TuneMetric, TuneDirection)| {
+                let criterion = metric.criterion(direction, slices.first()?)?;
+                Some((Quantity::Metric(metric), criterion))
+            };
+            let quantities = compared.filter_map(quantity).collect();
+            Placed { slices, quantities }
         })
     }
+}
+
+/// Slices of a mode.
+fn slices_of(record: &ExperimentRecord<DeliveryMode>, mode: DeliveryMode) -> Vec<&SliceObservation> {
+    let of_mode = record.design.treatments.iter().find(|treatment| treatment.setting == mode);
+    let arms = of_mode.map(|treatment| record.design.arms_of(&treatment.name)).unwrap_or_default();
+    arms.into_iter().flat_map(|arm| record.of_arm(arm)).collect()
 }

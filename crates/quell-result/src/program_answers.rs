@@ -10,7 +10,7 @@ use quell_mode::DeliveryMode;
 use crate::ResultDocument;
 use crate::conclusion::{Conclusion, LoadRange, WhyLonger, is_below};
 use crate::experiment::{ExperimentResult, LoadExperiment, SubjectFacts, median};
-use crate::facts::{CommandFacts, PlacementFacts, ProblemFacts, ProcessFacts};
+use crate::facts::{CommandFacts, ProblemFacts, ProcessFacts};
 use crate::figures;
 use crate::tune::TuneFile;
 
@@ -47,14 +47,6 @@ impl SubjectFacts {
             (_, true) => Some(OwnLoad::Generator),
             (true, false) => Some(OwnLoad::Judge),
             (false, false) => None,
-        }
-    }
-
-    fn steers(&self) -> bool {
-        match self {
-            Self::Programs(programs) => programs.placement.as_ref().is_some_and(PlacementFacts::steers),
-            Self::Command(command) => command.placement.iter().any(|option| option.starts_with("--steer")),
-            _ => false,
         }
     }
 }

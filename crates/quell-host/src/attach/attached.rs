@@ -15,7 +15,6 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::error::AttachError;
-use super::mode_command::placement_options;
 use super::owners::queues;
 use crate::findings::{Finding, are_attached, are_owned, are_steered};
 use crate::snapshot::Snapshot;
@@ -123,11 +122,9 @@ impl AttachedMode {
     /// Options of its placement, each after a space.
     #[must_use]
     pub fn placement_options(&self) -> String {
-        let options = placement_options(self.steers, self.pins);
-        match self.steers_udp {
-            true => options.replacen(" --steer", " --steer --steer-udp", 1),
-            false => options.to_owned(),
-        }
+        let udp = self.steers && self.steers_udp;
+        let options = [(self.steers, " --steer"), (udp, " --steer-udp"), (self.pins, " --pin")];
+        options.into_iter().filter(|(is_given, _)| *is_given).map(|(_, option)| option).collect()
     }
 }
 

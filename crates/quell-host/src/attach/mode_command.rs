@@ -3,9 +3,11 @@
 use std::fmt;
 
 use quell_linux::Pid;
+use quell_linux::netns::entering;
 use quell_mode::DeliveryMode;
 
 use super::AttachedMode;
+use crate::findings::typed;
 
 /// Command that gives programs a mode. Programs that have one get another command, because `quell attach` refuses them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,13 +22,15 @@ pub struct ModeCommand {
     pub pins: bool,
     /// What the programs have.
     pub attached: Option<AttachedMode>,
+    /// Name of the network namespace in which they are started again; absent if it is the present one.
+    pub netns: Option<String>,
 }
 
 impl ModeCommand {
     #[must_use]
     pub fn of_pids<'a>(mode: Option<DeliveryMode>, pids: impl IntoIterator<Item = &'a Pid>) -> Self {
         let programs = pids.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-        Self { mode, programs, steers: false, pins: false, attached: None }
+        Self { mode, programs, steers: false, pins: false, attached: None, netns: None }
     }
 
     /// The same with steering and pinning.
@@ -65,9 +69,19 @@ pub fn placement_options(steers: bool, pins: bool) -> &'static str {
     }
 }
 
+/// End of a command line that starts a program.
+pub const STARTS_PROGRAM: &str = " -- COMMAND";
+
+/// The command line of a command of Quell that starts a program, in the network namespace with this name.
+#[must_use]
+pub fn starting(netns: Option<&str>, line: &str) -> String {
+    let enter = entering(netns, None).map(|words| typed(&words.iter().map(String::as_str).collect::<Vec<_>>()) + " ");
+    enter.unwrap_or_default() + line + STARTS_PROGRAM
+}
+
 impl fmt::Display for ModeCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { mode, programs, steers, pins, attached } = self;
+        let Self { mode, programs, steers, pins, attached, netns } = self;
         let (steers, pins, attached_mode) = (*steers, *pins, attached.unwrap_or_default());
         let placement = &*AttachedMode { steers, pins, ..attached_mode }.placement_options();
         let accepts = match attached {
@@ -78,7 +92,9 @@ impl fmt::Display for ModeCommand {
         let mode = mode.map_or_else(|| "MODE".to_owned(), |mode| mode.to_string());
         // Placement lasts while a command in the foreground keeps it; only that one can take over.
         match (attached, placement) {
-            (Some(_), _) if self.starts_again() => write!(f, "quell run {mode}{placement} -- COMMAND"),
+            (Some(_), _) if self.starts_again() => {
+                f.write_str(&starting(netns.as_deref(), &format!("quell run {mode}{placement}")))
+            }
             (Some(_), "") if is_base => write!(f, "quell detach {programs}"),
             (Some(attached), "") => {
                 let follow = if attached.follows { " --follow" } else { "" };

@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::setting::{Setting, SettingObject};
 use super::sorting::{can_be_pinned, can_come_to_mix, server_of};
+use crate::attach::mode_command::starting;
 use crate::attach::owners::QueueSharers;
 use crate::attach::{AttachedMode, ModeCommand};
 use crate::snapshot::query::SnapshotQuery;
@@ -65,9 +66,8 @@ impl fmt::Display for CompareCommand {
         let compare = "compare modes without suspension:";
         match self.is_launched || self.sharing.as_ref().is_some_and(|sharing| sharing.launched) {
             true => {
-                let exec = self.netns.as_ref().map(|netns| format!("ip netns exec {} ", visible::name(netns)));
-                let exec = exec.unwrap_or_default();
-                write!(f, "end what `quell run` started and {compare} `{exec}quell bench --modes {modes} -- COMMAND`")
+                let bench = starting(self.netns.as_deref(), &format!("quell bench --modes {modes}"));
+                write!(f, "end what `quell run` started and {compare} `{bench}`")
             }
             false => {
                 let bench = QueueSharers::bench(self.sharing.as_ref(), &format!("--pid {}", self.server));
@@ -184,8 +184,7 @@ impl Fix {
 
     /// A command in the namespace with this inode.
     pub(super) fn in_namespace(query: &SnapshotQuery<'_>, namespace: u64, words: &[&str]) -> Self {
-        let known = query.now.namespaces.iter().find(|known| known.inode == namespace);
-        let Some(known) = known.filter(|known| !known.is_current) else { return Self::command(words) };
+        let Some(known) = query.now.other_namespace(namespace) else { return Self::command(words) };
         let inhabitant = query.now.processes.iter().find(|process| process.namespace.known() == Some(&namespace));
         match entering(known.names.first().map(String::as_str), inhabitant.map(|process| process.pid)) {
             Some(enter) => {
@@ -289,7 +288,7 @@ fn suspending_mode(napi: &SnapshotNapi) -> Option<DeliveryMode> {
 }
 
 /// Quotes a command for a shell, which splits it into the same words.
-fn typed(words: &[&str]) -> String {
+pub(crate) fn typed(words: &[&str]) -> String {
     words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
 }
 

@@ -115,7 +115,7 @@ impl Snapshot {
 
     /// Name, or inode, of a network namespace that is not the one of this command.
     pub(crate) fn other_netns(&self, inode: u64) -> Option<String> {
-        let namespace = self.namespaces.iter().find(|namespace| namespace.inode == inode && !namespace.is_current)?;
+        let namespace = self.other_namespace(inode)?;
         Some(namespace.names.first().cloned().unwrap_or_else(|| format!("net:[{inode}]")))
     }
 
@@ -124,8 +124,12 @@ impl Snapshot {
     pub fn named_netns_of(&self, programs: &BTreeSet<Pid>) -> Option<&str> {
         let its = self.processes.iter().filter(|process| programs.contains(&process.pid));
         let inode = its.filter_map(|process| process.namespace.known()).next()?;
-        let namespace = self.namespaces.iter().find(|namespace| namespace.inode == *inode && !namespace.is_current)?;
-        namespace.names.first().map(String::as_str)
+        self.other_namespace(*inode)?.names.first().map(String::as_str)
+    }
+
+    /// A known network namespace that is not the one of this command.
+    pub(crate) fn other_namespace(&self, inode: u64) -> Option<&NetworkNamespace> {
+        self.namespaces.iter().find(|namespace| namespace.inode == inode && !namespace.is_current)
     }
 
     /// The process of another snapshot in this one; `None` if it is gone, also if another has its PID now.

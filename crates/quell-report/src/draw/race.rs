@@ -19,6 +19,7 @@ pub(crate) struct RacedArm {
     pub(crate) mode: DeliveryMode,
     /// Middle of each slice, in seconds of the search.
     pub(crate) times: Vec<f64>,
+    pub(crate) is_alive: bool,
     /// What became of it, in a word or two, and in words.
     pub(crate) end: &'static str,
     pub(crate) why: String,
@@ -53,7 +54,7 @@ pub(crate) fn chart(arms: &[RacedArm], seconds: f64, more: usize) -> Option<Char
             RIGHT + 8.0,
             y + 4.0,
             arm.end,
-            if arm.end == "not excluded" { "h" } else { "t" },
+            if arm.is_alive { "h" } else { "t" },
         ));
         table.rows.push(vec![shown(name), arm.times.len().to_string(), format!("{last:.1}"), shown(&arm.why)]);
     }

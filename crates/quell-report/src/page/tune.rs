@@ -97,7 +97,10 @@ fn race_chart(search: &TuneResult) -> Option<Chart> {
     }
     let arms = search.arms.iter().zip(times).filter(|(_, times)| !times.is_empty());
     let mut arms: Vec<RacedArm> = arms
-        .map(|(arm, times)| RacedArm { mode: arm.mode, times, end: end(&arm.state), why: words::arm_state(&arm.state) })
+        .map(|(arm, times)| {
+            let (is_alive, why) = (arm.state == ArmState::Alive, words::arm_state(&arm.state));
+            RacedArm { mode: arm.mode, times, is_alive, end: end(&arm.state), why }
+        })
         .collect();
     arms.sort_by_key(|arm| std::cmp::Reverse(arm.times.len()));
     let more = arms.len().saturating_sub(RACED);

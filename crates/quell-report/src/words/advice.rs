@@ -119,8 +119,11 @@ pub fn reservation_of(document: &ResultDocument) -> Option<String> {
         Conclusion::Keep { because: WhyKeep::TradeOff { mode, saves, costs, undecided }, .. } => {
             return Some(trade_off(&mode, &saves, &costs, &undecided));
         }
-        Conclusion::Keep { because: WhyKeep::PlacementCosts { options, .. }, .. } => {
-            return Some(format!("with {options} beside the settings without"));
+        Conclusion::Keep { because: WhyKeep::PlacementCosts { options, mode, saves, costs }, .. } => {
+            return Some(match saves.is_empty() {
+                true => format!("not even with {options}"),
+                false => trade_off(&format!("{mode} with {options}"), &saves, &costs, &[]),
+            });
         }
         Conclusion::Keep { .. } => {
             let ResultDocument::Tune(file) = document else { return None };
@@ -232,13 +235,10 @@ fn of(
     if matches!(conclusion, Conclusion::Use { .. }) && subject.has_command_in_closed_loop() {
         said.push_str(AT_MAXIMUM);
     }
-    if matches!(conclusion, Conclusion::Use { .. })
-        && let Some(options) = subject.unmeasured_placement()
-    {
+    if matches!(conclusion, Conclusion::Use { .. }) && subject.has_unmeasured_placement() {
+        let options = subject.placement().join(" ");
         let options = visible::name(&options);
-        said.push_str(&format!(
-            "; all slices had {options}, and what that changes itself was not measured (--latency)"
-        ));
+        said.push_str(&format!("; all modes had {options}: --latency shows whether they help"));
     }
     if let Some(problem) = subject.problems().iter().find(|problem| problem.id == WITHOUT_NAPI_ID) {
         let observed = visible::name(&problem.observed);
@@ -305,12 +305,7 @@ fn of(
 /// Options with which connections were steered and workers pinned, each after a space.
 #[must_use]
 pub fn placement_options(subject: &SubjectFacts) -> String {
-    let options = match subject {
-        SubjectFacts::Programs(facts) => facts.placement.as_ref().map_or(&[][..], |placement| &placement.options),
-        SubjectFacts::Command(facts) => &facts.placement,
-        _ => &[],
-    };
-    options.iter().map(|option| format!(" {option}")).collect()
+    subject.placement().iter().map(|option| format!(" {option}")).collect()
 }
 
 fn joined(pids: impl IntoIterator<Item = u32>) -> String {

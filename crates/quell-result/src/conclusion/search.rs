@@ -114,10 +114,8 @@ impl TuneFile {
     #[must_use]
     pub fn found(&self) -> Option<DeliveryMode> {
         let found = self.search.answer.mode().filter(|_| self.why_withheld().is_none())?;
-        match self.subject.unplaced().map(|_| self.conclusion()) {
-            Some(Conclusion::Keep { because: WhyKeep::PlacementCosts { .. }, .. }) => None,
-            _ => Some(found),
-        }
+        let is_kept = |it: &Conclusion| matches!(it, Conclusion::Keep { because: WhyKeep::PlacementCosts { .. }, .. });
+        (self.subject.unplaced().is_empty() || !is_kept(&self.conclusion())).then_some(found)
     }
 
     /// Whether the search has decided what to use: a mode, or the present setting, because no other one may be better.

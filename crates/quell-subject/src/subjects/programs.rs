@@ -443,9 +443,9 @@ impl Measurement<'_> {
         follow: &mut Follow<'_>,
     ) -> Result<Answer, Unanswered> {
         let (judges, stopped) = (self.spec.judges.clone(), self.stopped);
-        let is_placed = !placed::requested(&self.spec.placement, &self.attached).options().is_empty();
+        let places = !placed::requested(&self.spec.placement, &self.attached).options().is_empty();
         let compared = if matches!(question, Question::Search(_)) { &[][..] } else { &prepared.modes };
-        let unplaced = is_placed.then(|| Unplaced {
+        let unplaced = (places && !judges.is_empty()).then(|| Unplaced {
             judges: &self.spec.judges,
             watched: self.watched(&prepared.preview, compared),
             napis: prepared.preview.plan.napis(),

@@ -19,7 +19,8 @@ use crate::question::{Follow, Question, SubjectStep};
 const HALF: usize = UNPLACED_SLICES / 2;
 const DOING: SubjectStep<'_> = SubjectStep::Doing("measuring without filters and pins");
 
-/// Running programs without filters and pins, under the settings that they have then.
+/// Running programs without filters and pins, under the settings that they have then. Only judges show these: connections of
+/// other clients stay as they are, with filters or without.
 pub(super) struct Unplaced<'a> {
     pub(super) judges: &'a Judges,
     pub(super) watched: Watched,
@@ -30,15 +31,11 @@ pub(super) struct Unplaced<'a> {
 }
 
 impl Unplaced<'_> {
-    /// Measures half of the slices if there are judges: the connections of other clients stay as they are, with filters or
-    /// without.
+    /// Measures half of the slices.
     pub(super) fn measure(&self, follow: &mut Follow<'_>) -> Result<Vec<SliceObservation>, Unanswered> {
         let Self { judges, watched, napis, slice_ms, stopped, .. } = self;
-        let mut slices = Vec::new();
-        if judges.is_empty() {
-            return Ok(slices);
-        }
         follow(DOING);
+        let mut slices = Vec::new();
         let settle = Duration::from_millis(self.settle_ms.into());
         let mut instruments = Instruments::new(napis.clone(), &watched.server_cpus);
         while slices.len() < HALF && server_side::sleep(settle, stopped) {

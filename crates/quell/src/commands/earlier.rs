@@ -22,9 +22,6 @@ use crate::journals::journal;
 /// Number of stored results that are searched for answers.
 const RESULTS_READ: usize = 20;
 
-/// Arguments of each process of this host.
-type RunningCommands = Vec<(Pid, Vec<String>)>;
-
 /// Answers of the newest measurements on processes of this host, or on commands that they run.
 pub(super) fn earlier_answers() -> EarlierAnswers {
     let mut stored = ResultStore::of_user().list().unwrap_or_default();
@@ -52,23 +49,23 @@ pub(super) fn earlier_answers() -> EarlierAnswers {
 
 /// Whether the process runs, or another one with its PID and name.
 fn runs((pid, name): &NamedProcess) -> bool {
-    ProcRoot::default().process(*pid).stat().is_ok_and(|stat| String::from_utf8_lossy(&stat.comm) == *name)
+    ProcRoot::default().process(*pid).stat().is_ok_and(|stat| stat.name() == *name)
 }
 
-fn running_commands() -> RunningCommands {
+/// Arguments of each process of this host.
+fn running_commands() -> Vec<(Pid, Vec<String>)> {
     let pids = ProcRoot::default().pids().unwrap_or_default();
     let arguments = |pid: Pid| Some((pid, ProcRoot::default().process(pid).arguments().ok()?));
     pids.into_iter().filter_map(arguments).collect()
 }
 
 /// Processes that run this command.
-fn which_run(command: &CommandFacts, running: &RunningCommands) -> Vec<NamedProcess> {
-    let process = |(pid, arguments): &(Pid, Vec<String>)| {
-        let dir = ProcRoot::default().process(*pid);
-        let runs = command.is_run_as(arguments, &dir.working_directory().ok()?);
-        runs.then(|| Some((*pid, String::from_utf8_lossy(&dir.stat().ok()?.comm).into_owned()))).flatten()
+fn which_run(command: &CommandFacts, running: &[(Pid, Vec<String>)]) -> Vec<NamedProcess> {
+    let dir = |pid: Pid| ProcRoot::default().process(pid);
+    let runs = |(pid, arguments): &&(Pid, Vec<String>)| {
+        dir(*pid).working_directory().is_ok_and(|directory| command.is_run_as(arguments, &directory))
     };
-    running.iter().filter_map(process).collect()
+    running.iter().filter(runs).filter_map(|(pid, _)| Some((*pid, dir(*pid).stat().ok()?.name()))).collect()
 }
 
 /// What they say about a mode of these programs. Attachments are those in force.

@@ -1,5 +1,6 @@
 //! Programs as arguments of the commands that are advised about them.
 
+use quell_host::attach::mode_command::starting;
 use quell_host::attach::owners::QueueSharers;
 use quell_host::attach::{AttachedMode, ModeCommand, Selection};
 use quell_host::findings::Unreached;
@@ -94,27 +95,22 @@ impl ProgramArguments {
             [] => String::new(),
             modes => format!(" --modes {}", modes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")),
         };
+        let netns = self.netns.as_deref();
         match self.attached {
             _ if !self.needs_start() => {
                 let bench = QueueSharers::bench(self.sharing.as_ref(), &self.by_option);
                 format!("{bench}{}{placement}{judge}", list(modes))
             }
-            None => self.with_command(&format!("quell bench{}{placement}{judge}", list(modes))),
+            None => starting(netns, &format!("quell bench{}{placement}{judge}", list(modes))),
             Some(attached) => {
                 let base = [DeliveryMode::default()];
                 let first = if modes.is_empty() && attached.mode != base[0] { &base } else { modes };
                 let present = Some(attached.mode).filter(|mode| !first.is_empty() && !first.contains(mode));
                 let compared: Vec<DeliveryMode> = first.iter().copied().chain(present).collect();
                 let placed = attached.placement_options();
-                self.with_command(&format!("quell bench{}{placed}{judge}", list(&compared)))
+                starting(netns, &format!("quell bench{}{placed}{judge}", list(&compared)))
             }
         }
-    }
-
-    /// The command line with a command that starts such a program in its network namespace.
-    fn with_command(&self, line: &str) -> String {
-        let exec = |netns: &String| format!("ip netns exec {} ", visible::name(&shell_words::quote(netns)));
-        format!("{}{line} -- COMMAND", self.netns.as_ref().map(exec).unwrap_or_default())
     }
 
     fn needs_start(&self) -> bool {
@@ -162,16 +158,12 @@ impl ProgramArguments {
         Some(Self { attached: self.attached.map(placed), ..self.clone() }.replace(mode))
     }
 
-    /// Command that replaces the attached mode, with the same placement. Only `quell run` gives a program that it started
-    /// another one.
+    /// Command that replaces the attached mode, with the same placement.
     pub(crate) fn replace(&self, mode: &DeliveryMode) -> String {
         let attached = self.attached.unwrap_or_default();
-        let AttachedMode { steers, pins, launched, .. } = attached;
-        if launched {
-            return self.with_command(&format!("quell run {mode}{}", attached.placement_options()));
-        }
-        let (mode, programs) = (Some(*mode), self.positional.clone());
-        ModeCommand { mode, programs, steers, pins, attached: Some(attached) }.to_string()
+        let AttachedMode { steers, pins, .. } = attached;
+        let (mode, programs, netns) = (Some(*mode), self.positional.clone(), self.netns.clone());
+        ModeCommand { mode, programs, steers, pins, attached: Some(attached), netns }.to_string()
     }
 
     pub(crate) fn of_selection(selection: &Selection) -> Self {

@@ -6,6 +6,7 @@ mod conclusion;
 use quell_change::journal::EndRecord;
 use quell_cli::number::short;
 use quell_host::attach::AttachedMode;
+use quell_host::attach::mode_command::STARTS_PROGRAM;
 use quell_host::attach::owners::ModeInForce;
 use quell_host::findings::{EPOLL_MIXES_NAPIS, QueuePerEpoll};
 use quell_host::servers::{EarlierMeasurement, HostServer, LocalServer, NextStep, ServerWait, Suspension};
@@ -319,7 +320,7 @@ fn next(server: &HostServer, fixes: Fixes) -> String {
     let is_fixed_above = matches!(server.next, NextStep::Fix { .. }) && fixes == Fixes::Above;
     let command = command(server, fixes).filter(|_| !is_fixed_above);
     match command {
-        Some(command) if command.ends_with(" -- COMMAND") => format!("{step}, after its end: {command}"),
+        Some(command) if command.ends_with(STARTS_PROGRAM) => format!("{step}, after its end: {command}"),
         Some(command) => format!("{step}: {command}"),
         None => step,
     }

@@ -19,7 +19,7 @@ pub(super) fn attached(server: &HostServer) -> Option<AttachedMode> {
 pub(super) fn arguments(server: &HostServer) -> ProgramArguments {
     ProgramArguments::of_pids(&[server.pid])
         .attached(attached(server))
-        .in_netns(server.netns.clone().filter(|name| !name.starts_with("net:[")))
+        .in_netns(server.named_netns().map(str::to_owned))
         .judged_by(client_load::judge(&server.name, server.address))
         .sharing(server.sharing.clone())
         .mixing(!matches!(server.queue_per_epoll, None | Some(QueuePerEpoll::Impossible { .. })))
