@@ -120,9 +120,10 @@ pub fn reservation_of(document: &ResultDocument) -> Option<String> {
             return Some(trade_off(&mode, &saves, &costs, &undecided));
         }
         Conclusion::Keep { because: WhyKeep::PlacementCosts { options, mode, saves, costs }, .. } => {
+            let mode = format!("{mode} with {options}");
             return Some(match saves.is_empty() {
-                true => format!("not even with {options}"),
-                false => trade_off(&format!("{mode} with {options}"), &saves, &costs, &[]),
+                true => format!("because {}", worse_mode(&WorseMode { mode, costs })),
+                false => trade_off(&mode, &saves, &costs, &[]),
             });
         }
         Conclusion::Keep { .. } => {
