@@ -16,8 +16,10 @@ use serde::Serialize;
 
 use super::error::AttachError;
 use super::owners::queues;
+use super::placement::Wanted;
 use crate::findings::{Finding, are_attached, are_owned, are_steered};
 use crate::snapshot::Snapshot;
+use crate::steer::SteerRequest;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attached {
@@ -122,9 +124,8 @@ impl AttachedMode {
     /// Options of its placement, each after a space.
     #[must_use]
     pub fn placement_options(&self) -> String {
-        let udp = self.steers && self.steers_udp;
-        let options = [(self.steers, " --steer"), (udp, " --steer-udp"), (self.pins, " --pin")];
-        options.into_iter().filter(|(is_given, _)| *is_given).map(|(_, option)| option).collect()
+        let steer = self.steers.then(|| SteerRequest { udp: self.steers_udp, ..SteerRequest::default() });
+        Wanted { steer, pin: self.pins }.options().iter().map(|option| format!(" {option}")).collect()
     }
 }
 

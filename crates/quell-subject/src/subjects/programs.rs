@@ -7,7 +7,6 @@ use quell_change::journal::Purpose;
 use quell_experiment::{ExperimentDesign, SliceStage, Treatment};
 use quell_host::attach::consequences::{consequences_beside, consequences_observed};
 use quell_host::attach::measured::{MeasuredAttachments, measured_attachments};
-use quell_host::attach::mode_command::placement_options;
 use quell_host::attach::placement::{Groups, Wanted, decide, mark_attached_filters};
 use quell_host::attach::plan::AttachObstacle;
 use quell_host::attach::{AttachPlan, Targets, observe_programs};
@@ -312,7 +311,7 @@ impl Measurement<'_> {
         let groups = || decide(&prepared.preview.snapshot, &self.spec.targets.pids(), &SteerRequest::default());
         let helps = is_mixed && !is_steered && groups().is_ok_and(|groups| !groups.steerings.is_empty());
         let can_pin = helps && can_pin(&prepared.preview.snapshot, &prepared.preview.plan.napis());
-        placement_options(helps, can_pin).split_whitespace().map(str::to_owned).collect()
+        Wanted { steer: helps.then(SteerRequest::default), pin: can_pin }.options()
     }
 
     /// Mode of the queues under `base`, if it is another one. The NAPI threads of an attachment pause with it.
@@ -443,7 +442,7 @@ impl Measurement<'_> {
         follow: &mut Follow<'_>,
     ) -> Result<Answer, Unanswered> {
         let (judges, stopped) = (self.spec.judges.clone(), self.stopped);
-        let places = !placed::requested(&self.spec.placement, &self.attached).options().is_empty();
+        let places = !placed::requested(&self.spec.placement, &self.attached).is_nothing();
         let compared = if matches!(question, Question::Search(_)) { &[][..] } else { &prepared.modes };
         let unplaced = (places && !judges.is_empty()).then(|| Unplaced {
             judges: &self.spec.judges,

@@ -55,7 +55,7 @@ pub(super) fn of_command(
     stopped: &dyn Fn() -> bool,
 ) -> Result<Vec<SliceObservation>, Unanswered> {
     let CommandSpec { command, load, judges, placement } = spec;
-    if placement.options().is_empty() || judges.is_empty() {
+    if placement.is_nothing() || judges.is_empty() {
         return Ok(Vec::new());
     }
     follow(DOING);
