@@ -34,6 +34,13 @@ impl<S> ExperimentRecord<S> {
         self.slices.iter().filter(move |slice| slice.arm == arm).map(|slice| &slice.observation)
     }
 
+    /// Whether a treatment of this name could not be set.
+    #[must_use]
+    pub fn has_dropped(&self, name: &str) -> bool {
+        let is_it = |&arm: &usize| self.design.treatment(arm).is_some_and(|treatment| treatment.name == name);
+        self.dropped.keys().any(is_it)
+    }
+
     /// Mean time of a slice, with setting and settling, in milliseconds. 0 without slices.
     #[must_use]
     pub fn slice_takes_ms(&self) -> f64 {

@@ -59,7 +59,7 @@ pub struct HostServer {
     pub processes: Vec<Pid>,
     /// Pod, container or unit; absent if it is in none, or unknown.
     pub place: Option<ProgramPlace>,
-    /// Name, or inode, of its network namespace; absent if that is the one of this command, or unknown.
+    /// Name, or inode, of its network namespace; absent if it is unknown, or that of this command without a name.
     pub netns: Option<String>,
     /// How it waits for packets.
     pub waits: ServerWait,
@@ -114,7 +114,7 @@ pub struct HostServer {
 }
 
 impl HostServer {
-    /// Name of its network namespace; absent if that is the one of this command, or has no name.
+    /// Name of its network namespace; absent without one.
     #[must_use]
     pub fn named_netns(&self) -> Option<&str> {
         self.netns.as_deref().filter(|name| !name.starts_with("net:["))
@@ -225,8 +225,9 @@ pub fn servers(now: &Snapshot, before: Option<&Snapshot>, known: &Known<'_>) -> 
     let by_root = by_root(now, known.origins);
     let of_root = |processes: Vec<&Process>| {
         (receives(&query, &processes) && !is_left_out(&query, &processes)).then(|| {
-            let inodes = processes.iter().filter_map(|process| process.namespace.known());
-            let netns = inodes.copied().find_map(|inode| now.other_netns(inode));
+            let inodes = || processes.iter().filter_map(|process| process.namespace.known());
+            let named = now.named_netns_of(&processes.iter().map(|process| process.pid).collect());
+            let netns = named.map(str::to_owned).or_else(|| inodes().find_map(|&inode| now.other_netns(inode)));
             HostServer { netns, ..server(&query, &processes, known) }
         })
     };

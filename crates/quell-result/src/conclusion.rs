@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 
-use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, SwitchbackAnalysis, WhyUndecided};
+use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, SwitchbackAnalysis, Treatment, WhyUndecided};
 use quell_host::attach::affected_processes::PacketDelay;
 use quell_host::findings::WITHOUT_NAPI_ID;
 use quell_load::OfferedLoad;
@@ -357,10 +357,12 @@ impl ExperimentResult {
             };
             Standing(self.experiments.iter().zip(&analyses).map(of_load).collect())
         };
-        let standings: Vec<Standing> = design.treatments.iter().map(|one| standing(&one.name)).collect();
-        let names = || design.treatments.iter().map(|treatment| treatment.name.as_str());
+        let treatments: Vec<&Treatment<DeliveryMode>> =
+            design.treatments.iter().filter(|treatment| !self.has_dropped(&treatment.name)).collect();
+        let standings: Vec<Standing> = treatments.iter().map(|one| standing(&one.name)).collect();
+        let names = || treatments.iter().map(|treatment| treatment.name.as_str());
         let next_ms = self.next_budget_ms(&analyses);
-        let finding = |index: usize| self.subject.serious_finding(design.treatments[index].setting);
+        let finding = |index: usize| self.subject.serious_finding(treatments[index].setting);
         let best_of = |has_finding: bool, least: Worth| {
             let all = standings.iter().enumerate().filter(|(index, _)| finding(*index).is_some() == has_finding);
             // Of equal ones the first: modes are listed from the least to the most invasive.
@@ -402,12 +404,12 @@ impl ExperimentResult {
         }
         let pays = best.is_some_and(|(_, standing)| standing.worth() >= Worth::SomeLoads);
         if let Some((index, standing)) = best_of(true, Worth::SomeLoads).filter(|_| !pays) {
-            let (mode, saves) = (design.treatments[index].name.clone(), standing.saves(|_| true));
+            let (mode, saves) = (treatments[index].name.clone(), standing.saves(|_| true));
             let finding = finding(index).unwrap_or_default().to_owned();
             return keep(WhyKeep::SeriousFinding { mode, saves, finding }, Vec::new());
         }
         if let Some((index, standing)) = best {
-            let treatment = &design.treatments[index];
+            let treatment = treatments[index];
             return match standing.worth() {
                 Worth::Nothing | Worth::TradeOff => {
                     let (saves, costs) = (standing.saves(|_| true), standing.costs(|_| true));
@@ -476,7 +478,8 @@ impl ExperimentResult {
     }
 
     /// Budget of all experiments, in ms.
-    fn budget_ms(&self) -> u64 {
+    #[must_use]
+    pub fn budget_ms(&self) -> u64 {
         self.experiments.iter().map(|one| one.record.design.budget_ms).fold(0, u64::saturating_add)
     }
 

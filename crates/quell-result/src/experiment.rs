@@ -273,6 +273,12 @@ impl ExperimentResult {
         self.experiments.iter().any(|experiment| experiment.end == EndOfExperiment::Interrupted)
     }
 
+    /// Whether a mode of this name could not be set at any load.
+    #[must_use]
+    pub fn has_dropped(&self, mode: &str) -> bool {
+        self.experiments.iter().all(|experiment| experiment.record.has_dropped(mode))
+    }
+
     #[must_use]
     pub fn failure(&self) -> Option<&str> {
         self.experiments.iter().find_map(|experiment| match &experiment.end {

@@ -322,6 +322,9 @@ pub struct CommandFacts {
     /// Working directory in which it was started. Absent in a private lab and in older results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<PathBuf>,
+    /// Name of the network namespace in which it was started; absent without one, and in older results.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub netns: Option<String>,
     /// Devices in Quell's network namespace, whose queues the modes set. Absent in a private lab and in older results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub devices: Option<Vec<String>>,
@@ -415,7 +418,7 @@ pub struct QueueFacts {
     pub napi: u32,
     /// IRQ number of the queue. Absent if the queue has no interrupt or the kernel does not report it.
     pub irq: Option<u32>,
-    /// Name of the network namespace of the device. Absent if it is that of Quell, or has no name.
+    /// Name of the network namespace of the device; absent without one. In older results also absent if Quell ran in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,
 }

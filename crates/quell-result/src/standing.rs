@@ -3,8 +3,10 @@
 use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, Goal, RatioEstimate, WhyUndecided};
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
+use quell_tune::TuneMetric;
 
 use crate::conclusion::{Conclusion, EstimatedGain, LoadSplit, OpenGain, Quantity, QuantityChange, UndecidedCost};
+use crate::figures;
 
 /// Largest factor by which a quantity may get worse under a mode that is recommended for others.
 pub const COST_MAX: f64 = 1.25;
@@ -69,8 +71,13 @@ impl AtLoad {
             }
         }
         if !at_load.worse.is_empty() {
-            // Only a gain that already shows can be worth what the mode costs.
-            at_load.open.retain(|(_, ratio)| ratio.is_some_and(|ratio| ratio.ln().abs() > margin.ln_1p()));
+            // Only a gain that already shows can be worth what the mode costs, and of latencies only more than another costs.
+            let size = |ratio: f64| ratio.ln().abs();
+            let of_latencies = at_load.worse.iter().filter(|(of, _)| of.is_latency()).map(|(_, ratio)| size(*ratio));
+            let latency_cost = of_latencies.fold(0.0, f64::max);
+            let is_worth =
+                |of: &Quantity, gain: f64| gain > margin.ln_1p() && (!of.is_latency() || gain > latency_cost);
+            at_load.open.retain(|(of, ratio)| ratio.is_some_and(|ratio| is_worth(of, size(ratio))));
             at_load.is_unsettled &= !at_load.open.is_empty();
         }
         at_load
@@ -97,6 +104,17 @@ impl AtLoad {
     /// Whether more time can change nothing, or not that the mode is worse.
     fn is_decided(&self) -> bool {
         !self.is_unsettled || !self.worse.is_empty()
+    }
+}
+
+impl Quantity {
+    #[must_use]
+    pub fn is_latency(&self) -> bool {
+        match self {
+            Self::Criterion(Criterion::Latency { .. }) | Self::Metric(TuneMetric::Latency { .. }) => true,
+            Self::Criterion(Criterion::Metric { name, .. }) => figures::is_latency(name),
+            Self::Metric(_) => false,
+        }
     }
 }
 

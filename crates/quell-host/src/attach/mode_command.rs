@@ -1,5 +1,6 @@
 //! The command that gives programs a mode.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use quell_linux::Pid;
@@ -8,6 +9,7 @@ use quell_mode::DeliveryMode;
 
 use super::AttachedMode;
 use crate::findings::typed;
+use crate::snapshot::Snapshot;
 
 /// Command that gives programs a mode. Programs that have one get another command, because `quell attach` refuses them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +24,7 @@ pub struct ModeCommand {
     pub pins: bool,
     /// What the programs have.
     pub attached: Option<AttachedMode>,
-    /// Name of the network namespace in which they are started again; absent if it is the present one.
+    /// Name of the network namespace in which they are started again; absent without one.
     pub netns: Option<String>,
 }
 
@@ -31,6 +33,13 @@ impl ModeCommand {
     pub fn of_pids<'a>(mode: Option<DeliveryMode>, pids: impl IntoIterator<Item = &'a Pid>) -> Self {
         let programs = pids.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         Self { mode, programs, steers: false, pins: false, attached: None, netns: None }
+    }
+
+    /// The command for programs of the host, which are started again in their network namespace.
+    #[must_use]
+    pub(crate) fn of_programs(mode: Option<DeliveryMode>, programs: &BTreeSet<Pid>, now: &Snapshot) -> Self {
+        let netns = now.named_netns_of(programs).map(str::to_owned);
+        Self { netns, ..Self::of_pids(mode, programs) }
     }
 
     /// The same with steering and pinning.

@@ -134,7 +134,7 @@ pub(crate) fn cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, napi: N
         return instead.unwrap_or_else(|| NoPollCause::Found(Box::new(found)));
     }
     if let Some(epoll) = here.iter().find(|epoll| epoll.params.is_some() && !epoll.polls()) {
-        let again = Box::new(ModeCommand::of_pids(None, programs));
+        let again = Box::new(ModeCommand::of_programs(None, programs, query.now));
         return NoPollCause::NotEnabled { epoll: NamedEpoll::of(epoll), again };
     }
     let are_threads_known = |epoll: &EpollContext<'_>| {
@@ -185,7 +185,7 @@ fn elsewhere(
     match to.is_empty() {
         true if accepts_for_others(query, programs) => NoPollCause::ListenersOnly,
         true => NoPollCause::NoConnection,
-        false => NoPollCause::Moved { to, again: Box::new(ModeCommand::of_pids(None, programs)) },
+        false => NoPollCause::Moved { to, again: Box::new(ModeCommand::of_programs(None, programs, query.now)) },
     }
 }
 

@@ -465,8 +465,8 @@ fn diags(snapshot: &Snapshot, candidates: &[Candidate]) -> HashMap<u64, SockDiag
             Some(process) => Namespace::open_pid(ProcRoot::default().path(), process.pid),
             // A program can have sockets in a namespace that it left.
             None => {
-                let named = snapshot.namespaces.iter().find(|one| one.inode == inode)?.names.first()?;
-                NamespaceName::new(named.clone()).and_then(|name| Namespace::open_named(&name))
+                let named = snapshot.namespaces.iter().find(|one| one.inode == inode)?.name()?;
+                NamespaceName::new(named).and_then(|name| Namespace::open_named(&name))
             }
         };
         SockDiag::open_in(&namespace.ok()?).ok()

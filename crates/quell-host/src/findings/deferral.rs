@@ -84,7 +84,7 @@ fn half(query: &SnapshotQuery<'_>) -> Vec<Observation> {
                     napi,
                     &[(NapiAttribute::DeferHardIrqs, 0), (NapiAttribute::GroFlushTimeout, 0)],
                 ),
-                Fix::napi_set(query, device, napi, &[missing]),
+                Fix::napi_set(query, device, napi, &[missing]).instead("if deferral is wanted"),
             ],
         })
     };

@@ -50,7 +50,7 @@ pub struct CompareCommand {
     pub(super) is_launched: bool,
     /// Attachments of other programs on its queues.
     pub(super) sharing: Option<QueueSharers>,
-    /// Name of its network namespace, if that is another one.
+    /// Name of its network namespace; absent without one.
     pub(super) netns: Option<String>,
 }
 
@@ -182,11 +182,15 @@ impl Fix {
         Self::Command(typed(words))
     }
 
-    /// A command in the namespace with this inode.
+    /// A command in the namespace with this inode. It names the namespace also if Quell runs in it, which not every shell
+    /// of the reader does.
     pub(super) fn in_namespace(query: &SnapshotQuery<'_>, namespace: u64, words: &[&str]) -> Self {
-        let Some(known) = query.now.other_namespace(namespace) else { return Self::command(words) };
+        let known = query.now.namespaces.iter().find(|one| one.inode == namespace);
+        let Some(known) = known.filter(|known| !known.is_current || known.name().is_some()) else {
+            return Self::command(words);
+        };
         let inhabitant = query.now.processes.iter().find(|process| process.namespace.known() == Some(&namespace));
-        match entering(known.names.first().map(String::as_str), inhabitant.map(|process| process.pid)) {
+        match entering(known.name(), inhabitant.map(|process| process.pid)) {
             Some(enter) => {
                 Self::command(&enter.iter().map(String::as_str).chain(words.iter().copied()).collect::<Vec<_>>())
             }
@@ -197,6 +201,15 @@ impl Fix {
     /// The same fix as a change of this setting.
     pub(super) fn setting_of(self, setting: Setting) -> Self {
         Self::Set { setting: Box::new(setting), text: self.into() }
+    }
+
+    /// The same command as advice, because it would undo the fix before it.
+    pub(super) fn instead(self, purpose: &str) -> Self {
+        let advice = format!("or, {purpose}: `{self}`");
+        match self {
+            Self::Set { setting, .. } => Self::Set { setting, text: FixText::Advice(advice) },
+            _ => Self::Advice(advice),
+        }
     }
 
     pub(super) fn setting(&self) -> Option<&Setting> {
@@ -234,7 +247,8 @@ impl Fix {
         let programs: BTreeSet<Pid> = processes.iter().map(|process| server_of(query, process).pid).collect();
         let is_placed = processes.iter().any(|process| can_come_to_mix(query, process));
         let can_pin = processes.iter().any(|process| can_be_pinned(query, process));
-        let command = ModeCommand::of_pids(Some(mode), &programs).placed(is_placed, is_placed && can_pin);
+        let command =
+            ModeCommand::of_programs(Some(mode), &programs, query.now).placed(is_placed, is_placed && can_pin);
         Self::Mode { first: String::new(), command, otherwise: None }
     }
 

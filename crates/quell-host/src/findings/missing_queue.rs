@@ -135,7 +135,7 @@ fn set_again(owner: &OwnerCondition<'_>, now: &Snapshot) -> Option<Fix> {
         return Some(Fix::Command("quell apply --reassert".to_owned()));
     }
     let attached = owner.owner.mode().filter(|_| !history.is_followed())?;
-    let command = ModeCommand::of_pids(Some(attached.mode), &parents_of_targets(history, now));
+    let command = ModeCommand::of_programs(Some(attached.mode), &parents_of_targets(history, now), now);
     let command = command.placed(attached.steers, attached.pins).if_attached(&attached);
     Some(Fix::Mode { first: "then set the mode again:".to_owned(), command, otherwise: None })
 }

@@ -207,7 +207,7 @@ fn fix_of_owner(owner: &History, settings: &[&Setting], now: &Snapshot) -> Optio
             };
             let (steers, pins) = mode.map_or((false, false), |_| (attached.steers, attached.pins));
             let again = if attached.launched { "; start the program again" } else { "" };
-            let command = ModeCommand::of_pids(Some(mode.unwrap_or_default()), &programs);
+            let command = ModeCommand::of_programs(Some(mode.unwrap_or_default()), &programs, now);
             Some(Fix::Mode {
                 first: format!("{purpose} {first}{again}:"),
                 command: command.placed(steers, pins).if_attached(&attached),

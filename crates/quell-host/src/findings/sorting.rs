@@ -178,7 +178,8 @@ pub(crate) fn one_queue_per_epoll(query: &SnapshotQuery<'_>, epoll: &EpollContex
 
 /// Command that steers the connections of a program to its workers, and pins these if its queues have CPUs.
 pub(super) fn to_steer(query: &SnapshotQuery<'_>, worker: &Process) -> ModeCommand {
-    ModeCommand::of_pids(None, [&server_of(query, worker).pid]).placed(true, can_be_pinned(query, worker))
+    let server = [server_of(query, worker).pid].into();
+    ModeCommand::of_programs(None, &server, query.now).placed(true, can_be_pinned(query, worker))
 }
 
 /// Whether workers of the program can be pinned to the CPUs of a queue of its devices.

@@ -143,7 +143,8 @@ fn nobody_prefers(query: &SnapshotQuery<'_>) -> Vec<Observation> {
                     &epolls.iter().map(|epoll| epoll.process).collect::<Vec<_>>(),
                     "let the program set prefer_busy_poll on its epoll (ioctl EPIOCSPARAMS)",
                 ),
-                Fix::napi_set(query, device, napi, &[(NapiAttribute::IrqSuspendTimeout, 0)]),
+                Fix::napi_set(query, device, napi, &[(NapiAttribute::IrqSuspendTimeout, 0)])
+                    .instead("to end suspension"),
             ],
         });
     }

@@ -136,3 +136,11 @@ pub struct NetworkNamespace {
     /// or was not an IP packet for this host.
     pub ip_rx_packets: Reading<u64>,
 }
+
+impl NetworkNamespace {
+    /// Its first name.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.names.first().map(String::as_str)
+    }
+}

@@ -115,21 +115,22 @@ impl Snapshot {
 
     /// Name, or inode, of a network namespace that is not the one of this command.
     pub(crate) fn other_netns(&self, inode: u64) -> Option<String> {
-        let namespace = self.other_namespace(inode)?;
-        Some(namespace.names.first().cloned().unwrap_or_else(|| format!("net:[{inode}]")))
+        let namespace = self.namespaces.iter().find(|one| one.inode == inode && !one.is_current)?;
+        Some(namespace.name().map_or_else(|| format!("net:[{inode}]"), str::to_owned))
     }
 
-    /// Name of the network namespace of these programs; absent if it is the one of this command, or has none.
+    /// Name of the network namespace of these programs; absent without one.
     #[must_use]
     pub fn named_netns_of(&self, programs: &BTreeSet<Pid>) -> Option<&str> {
         let its = self.processes.iter().filter(|process| programs.contains(&process.pid));
         let inode = its.filter_map(|process| process.namespace.known()).next()?;
-        self.other_namespace(*inode)?.names.first().map(String::as_str)
+        self.namespaces.iter().find(|namespace| namespace.inode == *inode)?.name()
     }
 
-    /// A known network namespace that is not the one of this command.
-    pub(crate) fn other_namespace(&self, inode: u64) -> Option<&NetworkNamespace> {
-        self.namespaces.iter().find(|namespace| namespace.inode == inode && !namespace.is_current)
+    /// Name of the network namespace of this command; absent without one.
+    #[must_use]
+    pub fn own_netns(&self) -> Option<&str> {
+        self.namespaces.iter().find(|namespace| namespace.is_current)?.name()
     }
 
     /// The process of another snapshot in this one; `None` if it is gone, also if another has its PID now.

@@ -149,8 +149,10 @@ pub fn experiment_advice(result: &ExperimentResult) -> Option<Advice> {
 }
 
 fn of_experiment(result: &ExperimentResult, conclusion: &Conclusion) -> Advice {
-    let again =
-        |longer_ms: Option<u64>| words::repeat_experiment(result, longer_ms.or_else(|| result.sufficient_budget_ms()));
+    let again = |longer_ms: Option<u64>| {
+        let longer_ms = longer_ms.or_else(|| result.sufficient_budget_ms());
+        words::repeat_experiment(result, Some(longer_ms.unwrap_or_else(|| result.budget_ms())))
+    };
     of(conclusion, &result.subject, again, &[])
 }
 
@@ -263,7 +265,9 @@ fn of(
         }
         (Conclusion::Use { mode, .. }, SubjectFacts::Command(facts)) => {
             let (placement, command) = (placement_options(subject), words::command_line(&facts.command));
-            advice(&said, Some(&format!("quell run {mode}{placement} -- {command}")))
+            let run = [words::command::entered(subject), vec!["quell".to_owned(), "run".to_owned()]].concat();
+            let run = words::command_line(&run);
+            advice(&said, Some(&format!("{run} {mode}{placement} -- {command}")))
         }
         (Conclusion::Use { mode, instead_of, .. }, _) => {
             let measured = format!("{said}. Before you use it, measure it on your server");
@@ -416,6 +420,23 @@ mod tests {
         let text = of(&kept, &subject, |_| String::new(), &[]).text;
         assert!(text.starts_with("keep base") && text.contains("; 19 of 32 receive without a queue, where"), "{text}");
         assert!(text.ends_with("then measure again") && subject.serious_finding(mode).is_none(), "{text}");
+    }
+
+    #[test]
+    fn commands_that_start_a_command_again_name_its_network_namespace_and_no_mode_that_could_not_be_set() {
+        let facts = r#"{"command": ["./serve"], "netns": "shop one", "load": null, "latency": null}"#;
+        let mut result = recorded();
+        result.subject = SubjectFacts::Command(serde_json::from_str(facts).expect("facts"));
+        let design = &result.experiments[0].record.design;
+        let dropped = design.treatments[0].name.clone();
+        let arms = design.arms_of(&dropped);
+        for one in &mut result.experiments {
+            one.record.dropped.extend(arms.iter().map(|arm| (*arm, "it is statically linked".to_owned())));
+        }
+        let again = words::repeat_experiment(&result, Some(600_000));
+        assert!(again.starts_with("ip netns exec 'shop one' quell bench --modes base --"), "{again}");
+        assert!(again.ends_with(" -- ./serve") && !again.contains(&dropped), "{again}");
+        assert!(words::repeat_experiment(&result, None).contains(&dropped), "the same order needs the same arms");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The command that repeats a measurement, as far as a document records it.
 
+use quell_linux::netns::entering;
 use quell_load::Workload;
 use quell_mode::DeliveryMode;
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
@@ -8,8 +9,8 @@ use quell_result::tune::TuneFile;
 
 use super::{budget, placement_options};
 
-/// Command that makes an experiment again, in the same order; with `longer_ms`, with that budget in another order. Process
-/// IDs are those of then.
+/// Command that makes an experiment again, in the same order; with `longer_ms`, with that budget in another order, and
+/// without modes that could not be set. Process IDs are those of then.
 #[must_use]
 pub fn repeat_experiment(result: &ExperimentResult, longer_ms: Option<u64>) -> String {
     let mut words = vec!["quell".to_owned(), "bench".to_owned()];
@@ -17,14 +18,14 @@ pub fn repeat_experiment(result: &ExperimentResult, longer_ms: Option<u64>) -> S
     let design = &first.record.design;
     // The attached mode is a row of the next result, too.
     let modes = std::iter::once(&design.reference).chain(&design.treatments);
-    let modes = modes.filter(|treatment| treatment.name != PRESENT).map(|treatment| treatment.setting);
+    let is_again = |name: &str| name != PRESENT && (longer_ms.is_none() || !result.has_dropped(name));
+    let modes = modes.filter(|treatment| is_again(&treatment.name)).map(|treatment| treatment.setting);
     words.extend(["--modes".to_owned(), list(modes)]);
     let loads: Vec<String> = result.experiments.iter().filter_map(|one| Some(one.load?.to_string())).collect();
     if !loads.is_empty() && !matches!(result.subject, SubjectFacts::Programs(_) | SubjectFacts::Command(_)) {
         words.extend(["--loads".to_owned(), loads.join(",")]);
     }
-    let budget_ms: u64 = result.experiments.iter().map(|one| one.record.design.budget_ms).fold(0, u64::saturating_add);
-    words.extend(times((design.slice_ms, design.settle_ms), budget_ms, design.seed, longer_ms));
+    words.extend(times((design.slice_ms, design.settle_ms), result.budget_ms(), design.seed, longer_ms));
     with_subject(words, &result.subject)
 }
 
@@ -106,9 +107,19 @@ fn with_subject(mut words: Vec<String>, subject: &SubjectFacts) -> String {
         }
         SubjectFacts::Guest(_) => option("--on", "vm".to_owned()),
     }
+    let words = [entered(subject), words].concat();
     let placement = placement_options(subject);
     let end = if program.is_empty() { String::new() } else { format!(" -- {}", super::command_line(program)) };
     super::command_line(&words) + &placement + &end
+}
+
+/// Words in front of a command that starts a measured command, in the network namespace of the measurement.
+pub(super) fn entered(subject: &SubjectFacts) -> Vec<String> {
+    let netns = match subject {
+        SubjectFacts::Command(facts) => facts.netns.as_deref(),
+        _ => None,
+    };
+    entering(netns, None).unwrap_or_default()
 }
 
 fn measuring(facts: &ProgramsFacts) -> impl Iterator<Item = (&'static str, &[String])> {

@@ -1,15 +1,13 @@
 //! The line "so what" of a measurement or search as a sentence.
 
 use quell_cli::number;
-use quell_experiment::Criterion;
 use quell_host::findings::time_text;
 use quell_linux::visible::{self, agree, counted};
 use quell_result::conclusion::{
-    Conclusion, EstimatedGain, LoadRange, LoadSplit, OpenGain, Quantity, QuantityChange, UndecidedCost, WhyKeep,
-    WhyLonger, WorseMode,
+    Conclusion, EstimatedGain, LoadRange, LoadSplit, OpenGain, QuantityChange, UndecidedCost, WhyKeep, WhyLonger,
+    WorseMode,
 };
-use quell_result::figures;
-use quell_tune::{TuneEnd, TuneMetric};
+use quell_tune::TuneEnd;
 
 use super::{ALL_LOADS, advice, change, changes, quantity, range, search_end, undecided_costs};
 
@@ -59,7 +57,7 @@ pub fn conclusion(conclusion: &Conclusion, left_alone: &[String]) -> String {
             let unmeasured = if *without_clients { LATENCY_UNMEASURED } else { "" };
             let condition = match because {
                 WhyKeep::NotBeaten { .. } => "",
-                _ if open.iter().all(|gain| is_latency(&gain.quantity)) => "if latency is what you lack, ",
+                _ if open.iter().all(|gain| gain.quantity.is_latency()) => "if latency is what you lack, ",
                 _ => "if that is what you lack, ",
             };
             let longer = match budget_ms {
@@ -185,14 +183,6 @@ fn open_gains(open: &[OpenGain]) -> Option<String> {
     })
 }
 
-fn is_latency(quantity: &Quantity) -> bool {
-    match quantity {
-        Quantity::Criterion(Criterion::Latency { .. }) | Quantity::Metric(TuneMetric::Latency { .. }) => true,
-        Quantity::Criterion(Criterion::Metric { name, .. }) => figures::is_latency(name),
-        Quantity::Metric(_) => false,
-    }
-}
-
 const LATENCY_UNMEASURED: &str = "; latency was not measured (--latency)";
 const LATENCY_NOT_IN_GOAL: &str =
     "; latency is not in the goal and can be worse (a limit: p99<=1.1x; programs and commands need --latency for it)";
@@ -266,14 +256,16 @@ fn every_other_is_worse(modes: &[WorseMode]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use quell_experiment::Criterion;
     use quell_load::OfferedLoad;
     use quell_mode::DeliveryMode;
-    use quell_result::conclusion::QuantityChange;
+    use quell_result::conclusion::{Quantity, QuantityChange};
+    use quell_tune::TuneMetric;
 
     use super::*;
 
     fn cpu(ratio: f64, load: OfferedLoad) -> QuantityChange {
-        let quantity = Quantity::Metric(quell_tune::TuneMetric::Cpu);
+        let quantity = Quantity::Metric(TuneMetric::Cpu);
         QuantityChange { quantity, low: ratio, high: ratio, loads: vec![load], is_everywhere: true }
     }
 
@@ -291,7 +283,7 @@ mod tests {
     fn a_search_that_decided_to_keep_the_present_mode_differs_from_one_that_decided_nothing() {
         let said_with = |left, open: &[f64], budget_ms| {
             let gain = |ratio: &f64| OpenGain {
-                quantity: Quantity::Metric(quell_tune::TuneMetric::Cpu),
+                quantity: Quantity::Metric(TuneMetric::Cpu),
                 best: Some(EstimatedGain { mode: "suspend40".to_owned(), ratio: *ratio, load: None }),
             };
             let open = open.iter().map(gain).collect();

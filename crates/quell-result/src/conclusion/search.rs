@@ -1,10 +1,14 @@
 //! What follows from a search.
 
+use std::cmp::Ordering;
+
 use quell_experiment::{
     ContrastResult, Criterion, ExperimentDesign, ExperimentRecord, Goal, SliceFlag, SwitchbackAnalysis, analyse,
 };
 use quell_mode::DeliveryMode;
-use quell_tune::{ArmReport, ArmState, Confirmation, TuneAnswer, TuneDirection, TuneEnd, TuneMetric, TuneResult};
+use quell_tune::{
+    ArmReport, ArmState, Confirmation, Rival, TuneAnswer, TuneDirection, TuneEnd, TuneMetric, TuneResult,
+};
 
 use super::{Conclusion, EstimatedGain, OpenGain, Quantity, UndecidedCost, WhyKeep, WhyLonger, longer_ms};
 use crate::experiment::is_mostly;
@@ -169,13 +173,12 @@ impl TuneFile {
     /// The conclusion to keep the present mode, with the rival that looks best and that more time can decide.
     fn not_beaten(&self, present: DeliveryMode) -> Conclusion {
         let quantity = Quantity::Metric(self.search.plan.goal.objective.clone());
-        let open = || self.search.rivals.iter().filter_map(|rival| Some((rival, rival.open_budget_ms()?)));
-        let decidable = open().find(|(_, budget_ms)| budget_ms.is_some());
-        let (best, budget_ms) = decidable.or_else(|| open().next()).unzip();
-        let best = best.map(|rival| {
-            let ratio = rival.interval.map_or(rival.looks, |interval| interval.ratio);
-            EstimatedGain { mode: rival.mode.to_string(), ratio, load: None }
-        });
+        let ratio = |rival: &Rival| rival.interval.map_or(rival.looks, |interval| interval.ratio);
+        let open = self.search.rivals.iter().filter_map(|rival| Some((rival, rival.open_budget_ms()?)));
+        let size = |&(rival, budget_ms): &(&Rival, Option<u64>)| (budget_ms.is_some(), ratio(rival).ln().abs());
+        let best = open.max_by(|one, other| size(one).partial_cmp(&size(other)).unwrap_or(Ordering::Equal));
+        let (best, budget_ms) = best.unzip();
+        let best = best.map(|rival| EstimatedGain { mode: rival.mode.to_string(), ratio: ratio(rival), load: None });
         let budget_ms = budget_ms.flatten().filter(|_| longer_ms(self.search.plan.budget_ms).is_some());
         let open = best.map(|best| OpenGain { quantity, best: Some(best) }).into_iter().collect();
         let has_failed = |arm: &&ArmReport| matches!(arm.state, ArmState::NotSettable { .. });

@@ -5,5 +5,6 @@
 mod commands;
 mod conclusions;
 mod documents;
+mod open_gains;
 mod placement;
 mod searches;

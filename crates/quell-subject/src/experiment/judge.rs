@@ -120,9 +120,9 @@ pub enum JudgeError {
     },
     /// The output of the judge contains no figures.
     #[error(
-        "`{command}` printed no usable figures: {why}. Figures are the results of wrk, oha, hey, h2load, redis-benchmark, \
-         memtier_benchmark, dnsperf or fortio, or lines `NAME VALUE` or JSON objects with numbers, one per line, that are not \
-         negative. Output: {printed}"
+        "`{command}` printed no usable figures: {why}. Figures are those of `quell load --figures`, the results of wrk, \
+         oha, hey, h2load, redis-benchmark, memtier_benchmark, dnsperf or fortio, or lines `NAME VALUE` or JSON objects with \
+         numbers, one per line, that are not negative. Output: {printed}"
     )]
     NoFigures {
         /// Command line.

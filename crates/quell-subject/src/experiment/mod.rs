@@ -454,7 +454,7 @@ pub fn programs_facts(
     let namespaces = &preview.snapshot.namespaces;
     let netns = |cookie: u64| {
         let namespace = namespaces.iter().find(|one| one.cookie.known() == Some(&cookie))?;
-        namespace.names.first().filter(|_| !namespace.is_current).cloned()
+        namespace.name().map(str::to_owned)
     };
     let queues = preview.plan.queues.iter().map(|queue| QueueFacts {
         device: queue.device.clone(),

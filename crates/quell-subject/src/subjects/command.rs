@@ -56,6 +56,7 @@ impl CommandSpec {
         Ok(CommandFacts {
             command: self.command.clone(),
             directory: std::env::current_dir().ok(),
+            netns: snapshot.own_netns().map(str::to_owned),
             devices: Some(with_queues().map(|device| device.name.clone()).collect()),
             base_is: base_is(with_queues().flat_map(|device| device.napis.known_elements())),
             load: self.load.clone(),

@@ -106,7 +106,12 @@ fn summary(report: &FindingsReport, terminal: Terminal) -> String {
         0 => String::new(),
         count => format!("; skipped without a second snapshot: {}", counted(count, "rule")),
     };
-    terminal.fill(&format!("{found}{rest}{explain}"), "", "") + "\n"
+    let uses_ynl = |fix: &Fix| fix.to_string().contains("ynl --family");
+    let ynl = match report.findings.iter().any(|finding| finding.fix.iter().any(uses_ynl)) {
+        true => "; ynl is in the kernel's sources (tools/net/ynl), and a profile sets the same (docs/show.md)",
+        false => "",
+    };
+    terminal.fill(&format!("{found}{rest}{explain}{ynl}"), "", "") + "\n"
 }
 
 /// Number of findings of each severity. Absent without findings.

@@ -19,7 +19,7 @@ pub(crate) struct ProgramArguments {
     pub(super) positional: String,
     /// For `quell bench`.
     by_option: String,
-    /// Network namespace in which a command of the same kind is started; absent if it is the present one.
+    /// Name of the network namespace in which a command of the same kind is started; absent without one.
     netns: Option<String>,
     /// What is attached to them.
     pub(super) attached: Option<AttachedMode>,
@@ -77,7 +77,7 @@ impl ProgramArguments {
         Self { stalls, ..self }
     }
 
-    pub(super) fn in_netns(self, netns: Option<String>) -> Self {
+    pub(crate) fn in_netns(self, netns: Option<String>) -> Self {
         Self { netns, ..self }
     }
 

@@ -342,6 +342,30 @@ mod tests {
     }
 
     #[test]
+    fn a_mode_that_polls_one_queue_is_set_again_after_clients_have_reconnected() {
+        let text = |mixes, mode: &str| {
+            let drifted = Drift {
+                device: Some("eth0".to_owned()),
+                queue: Some(0),
+                setting: "napi".to_owned(),
+                made: "defer-hard-irqs 100".to_owned(),
+                now: Some("defer-hard-irqs 0".to_owned()),
+                missing: None,
+            };
+            let attached = Some(AttachedMode { mode: mode.parse().unwrap(), ..AttachedMode::default() });
+            let (parents, drifted) = (vec![Pid::new(42).unwrap()], vec![drifted]);
+            let applied = AppliedReport { attached, mixes, parents, drifted, ..applied(Vec::new()) };
+            let report = StatusReport::new(vec![applied], Vec::new(), &[], Vec::new(), Vec::new());
+            report.to_string() + &report.advice().unwrap()
+        };
+        let reconnect = "set it again once its clients have reconnected, because an epoll has connections";
+        let polls = text(true, "suspend20");
+        assert_eq!(polls.matches("once its clients have reconnected").count(), 2, "{polls}");
+        assert!(polls.contains(reconnect), "{polls}");
+        assert!(!text(false, "suspend20").contains("reconnected") && !text(true, "defer20").contains("reconnected"));
+    }
+
+    #[test]
     fn after_its_device_is_gone_the_rest_of_a_mode_is_undone() {
         let attached = Some(AttachedMode { mode: "suspend20".parse().unwrap(), ..AttachedMode::default() });
         let parents = vec![Pid::new(42).unwrap()];

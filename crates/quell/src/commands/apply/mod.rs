@@ -341,7 +341,7 @@ fn reassert<'a>(
         0 => {}
         _ => {
             let text = "some settings could not be restored: their queue, device or network namespace is missing \
-                        (see `quell status`); `quell revert` drops them from the journal";
+                        (see `quell status`): `quell apply --reassert` sets them again once it is back";
             return Err(Failure::new(Exit::VerifyFailed, text));
         }
     }

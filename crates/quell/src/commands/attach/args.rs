@@ -127,10 +127,10 @@ impl AttachArgs {
         options.map(|option| format!(" {option}")).collect()
     }
 
-    /// The command that also sets later queues of the programs; absent if this one does.
-    pub(super) fn command_that_follows(&self, mode: DeliveryMode) -> Option<String> {
+    /// The command that also sets later queues of the programs, which are attached or not; absent if this one does.
+    pub(super) fn command_that_follows(&self, mode: DeliveryMode, are_attached: bool) -> Option<String> {
         let (programs, options) = (self.programs.text(), self.options_text());
-        let again = if self.dry_run { "" } else { " --take-over --yes" };
+        let again = if are_attached { " --take-over --yes" } else { "" };
         (!self.follow).then(|| format!("quell attach {mode} {programs}{options} --follow{again}"))
     }
 

@@ -140,7 +140,8 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         // Their workers were selected by the filters of the earlier attachment.
         groups.steerings.iter_mut().for_each(Steering::forget_established);
     }
-    let mut report = render::Report::new(&request, &targets, &plan, findings, args.command_that_follows(mode));
+    let mut report =
+        render::Report::new(&request, &targets, &plan, findings, args.command_that_follows(mode, !args.dry_run));
     if polls_epolls(&mode) {
         report.will_mix = findings::will_mix(&snapshot, &targets.pids(), is_steered);
     }
@@ -252,6 +253,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         .attached(Some(attached))
         .answered_by(judged.and_then(|judged| measured(&snapshot, &targets.pids(), &answers, &judged)))
         .judged_by(client_load::judge_in(&snapshot, &targets.pids()))
+        .in_netns(snapshot.named_netns_of(&targets.pids()).map(str::to_owned))
         .mixing(findings::mixes_queues(&snapshot, &targets.pids()))
         .unreached(findings::Unreached::of(&snapshot, &targets.pids()))
         .predicted(report.findings.iter().find(|finding| finding.predicts_stall()).map(|finding| finding.id))
@@ -468,7 +470,7 @@ fn refuse(report: &render::Report<'_>, args: &AttachArgs) -> Result<(), Failure>
         };
         let text = format!(
             "nothing to set yet: {cause}. To wait for a queue: `{}`",
-            args.command_that_follows(report.mode).unwrap_or_default()
+            args.command_that_follows(report.mode, false).unwrap_or_default()
         );
         let shown = if args.dry_run { String::new() } else { report.to_string() };
         return Err(Failure::new(Exit::NotSupported, format!("{shown}{text}")));

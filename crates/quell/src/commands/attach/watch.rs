@@ -145,7 +145,8 @@ fn conclusion(payoff: &ModePayoff, attachment: &Attachment, pins: bool, seen: Op
     let programs = programs.sharing(queue_sharers(attachment.targets(), &napis));
     let judge = seen.and_then(|seen| client_load::judge_in(seen, &pids));
     let unreached = seen.and_then(|seen| findings::Unreached::of(seen, &pids));
-    let programs = programs.judged_by(judge).unreached(unreached);
+    let netns = seen.and_then(|seen| seen.named_netns_of(&pids)).map(str::to_owned);
+    let programs = programs.judged_by(judge).in_netns(netns).unreached(unreached);
     // A failure hides only that others have changed it, which `quell status` says, too.
     let payoff = &payoff.clone().drifted(attachment.condition().unwrap_or_default().changed() > 0);
     let (packets_per_s, payoff_seen) = (payoff.packets_per_s, Some(payoff));

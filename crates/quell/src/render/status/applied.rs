@@ -286,9 +286,20 @@ impl AppliedReport {
         let set_again = set_again.map(|attached| match (attached.launched, self.better()) {
             (true, _) => "restart the program with `quell run`".to_owned(),
             (false, Some(better)) => format!("`{better}`: a measurement found the mode worse"),
-            (false, None) => format!("`{}`", self.arguments().replace(&attached.mode)),
+            (false, None) => {
+                format!("`{}`{}", self.arguments().replace(&attached.mode), self.reconnect_first(&attached.mode))
+            }
         });
         missing.into_iter().chain(set_again).collect::<Vec<_>>().join(", then ")
+    }
+
+    /// When the mode can be set again: until then, it is refused for an epoll with connections of several queues.
+    fn reconnect_first(&self, mode: &DeliveryMode) -> &'static str {
+        let polls = mode.epoll().is_some_and(|epoll| epoll.prefer_busy_poll || epoll.busy_poll_usecs > 0);
+        match self.mixes && polls {
+            true => " once its clients have reconnected, because an epoll has connections of several queues now",
+            false => "",
+        }
     }
 
     /// Command for the mode that a measurement found better.
@@ -317,17 +328,19 @@ impl AppliedReport {
         let programs = self.arguments();
         // A mode that a measurement found worse is not set again.
         let wanted = self.attached.filter(|_| self.better().is_none());
+        let set_again =
+            |mode: &DeliveryMode, why: String| Some((why + self.reconnect_first(mode), Some(programs.replace(mode))));
         if let Some(attached) = wanted.filter(|_| self.has_changed() && !self.parents.is_empty()) {
-            return Some((payoff::drifted(&attached.mode), Some(programs.replace(&attached.mode))));
+            return set_again(&attached.mode, payoff::drifted(&attached.mode));
         }
         if let Some(attached) = wanted.filter(|attached| !attached.launched && !self.started_since.is_empty()) {
-            return Some((payoff::unset(&attached.mode, ""), Some(programs.replace(&attached.mode))));
+            return set_again(&attached.mode, payoff::unset(&attached.mode, ""));
         }
         let is_elsewhere = |effect: &ProgramEffect| {
             effect.payoff.is_none() && matches!(effect.effect, LiveEffect::Judged(ModeVerdict::NotInEffect(_)))
         };
         if let Some(attached) = wanted.filter(|it| !it.launched && self.effects.iter().any(is_elsewhere)) {
-            return Some((payoff::elsewhere(&attached.mode), Some(programs.replace(&attached.mode))));
+            return set_again(&attached.mode, payoff::elsewhere(&attached.mode));
         }
         let Some(worst) = self.worst_payoff() else {
             if self.effects.iter().any(|effect| effect.lost_queues) {
