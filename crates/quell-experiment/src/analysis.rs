@@ -278,7 +278,7 @@ impl Looks {
     /// Whether every contrast that can still get a verdict has one.
     pub(crate) fn all_decided<S>(&self, record: &ExperimentRecord<S>) -> bool {
         let open =
-            |(decided, (pair, _)): (&Option<_>, (Pair, usize))| decided.is_none() && !record.has_dropped_of(pair);
+            |(decided, (pair, _)): (&Option<_>, (Pair, usize))| decided.is_none() && !record.has_dropped_either(pair);
         !self.decided.is_empty() && !self.decided.iter().zip(contrasts(&record.design)).any(open)
     }
 
@@ -403,7 +403,7 @@ impl Statistic {
         pair: Pair,
         criterion: &Criterion,
     ) -> Result<Self, WhyUndecided> {
-        if record.has_dropped_of(pair) {
+        if record.has_dropped_either(pair) {
             return Err(WhyUndecided::TreatmentDropped);
         }
         let values = match criterion {
@@ -481,7 +481,7 @@ impl<S> ExperimentDesign<S> {
 }
 
 impl<S> ExperimentRecord<S> {
-    fn has_dropped_of(&self, pair: Pair) -> bool {
+    fn has_dropped_either(&self, pair: Pair) -> bool {
         self.dropped.contains_key(&pair.treatment) || self.dropped.contains_key(&pair.against)
     }
 

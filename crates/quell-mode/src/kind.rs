@@ -96,7 +96,7 @@ impl ModeKind {
         match self {
             Self::Base => "an interrupt announces packets, softirq polls the queue",
             Self::Defer { .. } => "while packets keep arriving, a timer polls instead of interrupts",
-            Self::NapiBusy => "epoll_wait busy polls for 64 us before it sleeps",
+            Self::NapiBusy => "epoll_wait busy polls before it sleeps, for 64 us by default",
             Self::FullBusy => "epoll_wait busy polls all the time, the program never sleeps",
             Self::Suspend { .. } => "no interrupts while the program is busy, prompt ones while it is idle",
             Self::Threaded => "a kernel thread per queue polls instead of softirq",

@@ -105,7 +105,7 @@ impl AttachedMode {
     /// The same for commands: workers that can be pinned, but had no connection of one queue yet, are pinned later.
     #[must_use]
     pub fn where_pinning(self, is_possible: bool) -> Self {
-        Self { pins: self.pins || self.steers && is_possible, ..self }
+        Self { pins: self.pins || self.steers && !self.steers_udp && is_possible, ..self }
     }
 
     /// Mode of a journal; absent if it is not that of an attachment.
@@ -113,11 +113,10 @@ impl AttachedMode {
     pub fn recorded(history: &History) -> Option<Self> {
         let purpose = &history.begin.purpose;
         let launched = matches!(purpose, Purpose::Launch { .. });
-        let steers = history.steers();
-        // A follower pins workers when they have the connections of one queue, which can be later.
-        let pins = history.pins() || steers && history.is_followed();
+        let (steers, steers_udp) = (history.steers(), history.steers_udp());
+        // A follower pins workers when they have the connections of one queue, which can be later; those of UDP never.
+        let pins = history.pins() || steers && !steers_udp && history.is_followed();
         let (accepts_stalls, follows) = (history.accepts_stalls, history.maintained_by_follower);
-        let steers_udp = history.steers_udp();
         Some(Self { mode: purpose.mode()?, launched, steers, steers_udp, pins, accepts_stalls, follows })
     }
 

@@ -175,10 +175,13 @@ pub(crate) fn queue_per_udp_socket(query: &SnapshotQuery<'_>, socket: &SnapshotS
             "let the program listen on the address of one device instead of all (SO_BINDTODEVICE does the same)"
         }
         (Some(_), _) => "run as many workers as queues, use fewer queues (`ethtool -L`)",
-        (None, true) => "add --steer --steer-udp, which gives each socket of its SO_REUSEPORT group one queue",
+        (None, true) => {
+            "give `quell attach`, `bench` or `tune` --steer --steer-udp, so that each socket of its SO_REUSEPORT group gets \
+             one queue"
+        }
         (None, false) => {
-            "let the program open one UDP socket with SO_REUSEPORT per queue and add --steer --steer-udp, let it listen on \
-             the address of a device with one queue"
+            "let the program open one UDP socket with SO_REUSEPORT per queue, and give `quell attach`, `bench` or `tune` \
+             --steer --steer-udp; or let it listen on the address of a device with one queue"
         }
     }
 }

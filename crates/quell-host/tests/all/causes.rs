@@ -35,9 +35,9 @@ const OBSERVE_IT: &str =
 
 const OF_FIRST: &str = "an unconnected UDP socket receives from several queues, and polls only that of its first \
                         datagram (NAPI 8194)";
-const ONE_PER_QUEUE: &str = "let the program open one UDP socket with SO_REUSEPORT per queue and add --steer --steer-udp, \
-                             let it listen on the address of a device with one queue, or use userbusy, which polls all \
-                             queues";
+const ONE_PER_QUEUE: &str = "let the program open one UDP socket with SO_REUSEPORT per queue, and give `quell attach`, \
+                             `bench` or `tune` --steer --steer-udp; or let it listen on the address of a device with one \
+                             queue, or use userbusy, which polls all queues";
 
 /// An unconnected UDP socket, whose first datagram came through another queue.
 fn first(inode: u64, busy_poll_us: u32) -> Value {
@@ -108,8 +108,8 @@ fn rows() -> Vec<Row> {
             ],
             vec![],
             OF_FIRST,
-            "add --steer --steer-udp, which gives each socket of its SO_REUSEPORT group one queue, or use userbusy, which \
-             polls all queues",
+            "give `quell attach`, `bench` or `tune` --steer --steer-udp, so that each socket of its SO_REUSEPORT group gets \
+             one queue, or use userbusy, which polls all queues",
         ),
         row(
             vec![("/processes/0/files/epolls", json!([])), ("/sockets/1", first(101, 0))],

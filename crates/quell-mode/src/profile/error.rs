@@ -51,8 +51,8 @@ fn on_one_line(refusal: &ProfileRefusal) -> String {
 pub enum ProfileRefusal {
     #[error("{0}")]
     Syntax(String),
-    #[error("unknown key `{key}`{}", nearest.map_or_else(String::new, |near| format!("; did you mean `{near}`?")))]
-    UnknownKey { key: String, nearest: Option<&'static str> },
+    #[error("unknown key `{key}`; {}", instead_of_unknown(*nearest, known))]
+    UnknownKey { key: String, nearest: Option<&'static str>, known: Vec<&'static str> },
     #[error("`{key}` must be {expected}, not {found}")]
     WrongType { key: String, expected: &'static str, found: &'static str },
     #[error("`{key}` must be {expected}")]
@@ -65,6 +65,13 @@ pub enum ProfileRefusal {
     Mode(ModeRefusal),
     #[error(transparent)]
     Contradiction(Contradiction),
+}
+
+fn instead_of_unknown(nearest: Option<&str>, known: &[&str]) -> String {
+    match nearest {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("the keys here are {}", known.join(", ")),
+    }
 }
 
 /// Settings that contradict each other, or that have no effect.

@@ -99,15 +99,17 @@ fn read_program(table: &Table) -> Result<ProgramProfile, ProfileError> {
     let section = Section::new(table, &keys::PROGRAM)?;
     Ok(ProgramProfile {
         mode: section.text("mode")?.map(device::read_mode).transpose()?,
-        max_events: section.number("max-events")?.map(events).transpose()?,
+        max_events: section.number_as("max-events", EVENTS)?.map(events).transpose()?,
         found_elsewhere: section.text("found-elsewhere")?,
     })
 }
 
+const EVENTS: &str = "a number of events from 1 to 178956970";
+
 fn events(number: Placed<u32>) -> Result<Placed<NonZeroU32>, ProfileError> {
     match NonZeroU32::new(number.value).filter(|events| events.get() <= EVENTS_MAX) {
         Some(value) => Ok(Placed { value, place: number.place }),
-        None => Err(wrong("max-events", "a number of events from 1 to 178956970", &number.place)),
+        None => Err(wrong("max-events", EVENTS, &number.place)),
     }
 }
 

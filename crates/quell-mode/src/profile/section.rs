@@ -32,8 +32,9 @@ impl<'a> Section<'a> {
         match table.iter().find(|(name, _)| !known.names().any(|key| key == *name)) {
             None => Ok(Self { table }),
             Some((name, entry)) => {
-                let nearest = nearest(name, known.names());
-                Err(ProfileError::new(&entry.key, ProfileRefusal::UnknownKey { key: name.to_owned(), nearest }))
+                let (key, nearest) = (name.to_owned(), nearest(name, known.names()));
+                let refusal = ProfileRefusal::UnknownKey { key, nearest, known: known.names().collect() };
+                Err(ProfileError::new(&entry.key, refusal))
             }
         }
     }
@@ -69,14 +70,18 @@ impl<'a> Section<'a> {
     }
 
     pub(super) fn number(&self, key: &str) -> Result<Option<Placed<u32>>, ProfileError> {
-        const EXPECTED: &str = "a whole number from 0 to 4294967295";
-        let number = self.value(key, EXPECTED, |value| match value {
+        self.number_as(key, "a whole number from 0 to 4294967295")
+    }
+
+    /// Reads a number of which `expected` says what it has to be.
+    pub(super) fn number_as(&self, key: &str, expected: &'static str) -> Result<Option<Placed<u32>>, ProfileError> {
+        let number = self.value(key, expected, |value| match value {
             Value::Integer(number) => Some(*number),
             _ => None,
         })?;
         let in_range = |placed: Placed<Option<i64>>| match placed.value.and_then(|number| u32::try_from(number).ok()) {
             Some(value) => Ok(Placed { value, place: placed.place }),
-            None => Err(wrong(key, EXPECTED, &placed.place)),
+            None => Err(wrong(key, expected, &placed.place)),
         };
         number.map(in_range).transpose()
     }

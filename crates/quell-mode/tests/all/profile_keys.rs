@@ -51,7 +51,7 @@ fn a_misspelled_key_is_refused_with_a_suggestion() {
                 let text = profile_with(path, &misspelt, "0");
                 let error = Profile::parse(&[Source::new("example.toml", &text)]).unwrap_err();
                 match error.refusal() {
-                    ProfileRefusal::UnknownKey { key: found, nearest } => {
+                    ProfileRefusal::UnknownKey { key: found, nearest, .. } => {
                         assert_eq!((found, *nearest), (&misspelt, Some(key.name)), "{text}");
                     }
                     other => panic!("{other:?}\n{text}"),

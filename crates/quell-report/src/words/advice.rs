@@ -202,6 +202,9 @@ fn of(
     if let SubjectFacts::Programs(facts) = subject
         && let Some(attached) = facts.attached.map(|attached| subject.present(attached))
     {
+        for one in worse_mut(&mut shown).iter_mut().filter(|one| one.mode == PRESENT) {
+            one.mode = attached.to_string();
+        }
         if let Some(undo) = undo_of_worse(attached, conclusion, facts) {
             let placement = facts.placement.as_ref().filter(|placement| placement.is_by_attachment());
             let placed = match placement.map(PlacementFacts::pins) {
@@ -211,7 +214,9 @@ fn of(
             };
             let kept = match &mut shown {
                 Conclusion::MeasureLonger { worse, .. } => {
-                    let its = worse.extract_if(.., |one| is_attached(one, attached)).map(|one| worse_mode(&one));
+                    let its = worse
+                        .extract_if(.., |one| is_attached(one, attached))
+                        .map(|one| worse_mode(&WorseMode { mode: "it".to_owned(), ..one }));
                     format!(": {}; the others: ", its.collect::<Vec<_>>().join("; "))
                 }
                 _ => ", and ".to_owned(),
@@ -336,6 +341,14 @@ fn undo_of_worse(attached: DeliveryMode, conclusion: &Conclusion, facts: &Progra
         _ => false,
     };
     goes.then(|| format!("quell detach {}", joined(facts.attached_pids())))
+}
+
+fn worse_mut(conclusion: &mut Conclusion) -> &mut [WorseMode] {
+    match conclusion {
+        Conclusion::MeasureLonger { worse, .. } | Conclusion::NotDecidable { worse, .. } => worse,
+        Conclusion::Keep { because: WhyKeep::OthersAreWorse { modes, .. }, .. } => modes,
+        _ => &mut [],
+    }
 }
 
 /// Whether it is the mode that was attached during the measurement.
@@ -498,7 +511,7 @@ mod tests {
         let because = WhyLonger::OtherPrograms { latency_helps: false };
         let disturbed = Conclusion::MeasureLonger { because, worse, open: Vec::new(), budget_ms: None };
         let (text, undo) = said(&disturbed, &facts);
-        assert!(text.starts_with("undo suspend200: present costs p50") && undo == "quell detach 7 9", "{text}");
+        assert!(text.starts_with("undo suspend200: it costs p50") && undo == "quell detach 7 9", "{text}");
         assert!(text.contains("; the others: not decidable while other programs use"), "{text}");
         let unattached = ProgramsFacts { attached: None, ..facts };
         assert!(said(&kept(), &unattached).0.starts_with("keep base"));

@@ -175,7 +175,13 @@ impl TuneFile {
         let quantity = Quantity::Metric(self.search.plan.goal.objective.clone());
         let ratio = |rival: &Rival| rival.interval.map_or(rival.looks, |interval| interval.ratio);
         let open = self.search.rivals.iter().filter_map(|rival| Some((rival, rival.open_budget_ms()?)));
-        let size = |&(rival, budget_ms): &(&Rival, Option<u64>)| (budget_ms.is_some(), ratio(rival).ln().abs());
+        let exceeds = |mode: &DeliveryMode| {
+            let of_mode = self.search.arms.iter().find(|arm| arm.mode == *mode);
+            of_mode.and_then(|arm| arm.limit_ratio).is_some_and(|ratio| ratio > 1.0)
+        };
+        let size = |&(rival, budget_ms): &(&Rival, Option<u64>)| {
+            (budget_ms.is_some(), !exceeds(&rival.mode), ratio(rival).ln().abs())
+        };
         let best = open.max_by(|one, other| size(one).partial_cmp(&size(other)).unwrap_or(Ordering::Equal));
         let (best, budget_ms) = best.unzip();
         let best = best.map(|rival| EstimatedGain { mode: rival.mode.to_string(), ratio: ratio(rival), load: None });

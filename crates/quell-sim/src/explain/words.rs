@@ -35,6 +35,11 @@ impl Narrator {
         let (gro, suspend) = (time(gro_flush_timeout_ns), time(irq_suspend_timeout_ns));
         Some(match entry.what {
             "packet" => self.packet(entry.at_ns),
+            "NIC interrupt" if self.masked => {
+                "The NIC interrupts the CPU for the other direction (responses sent, or packets received): this NIC masks only \
+                 the direction that raised an interrupt."
+                    .to_owned()
+            }
             "NIC interrupt" => "The NIC interrupts the CPU, for packets received or responses sent.".to_owned(),
             "interrupt" => "The interrupt is handled: it is masked, and a NAPI poll is scheduled.".to_owned(),
             "NAPI timer interrupt" => "The NAPI instance's timer interrupts the CPU.".to_owned(),

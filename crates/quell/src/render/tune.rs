@@ -142,16 +142,21 @@ fn arm_table<'a>(
 
 #[must_use]
 pub(crate) fn render(file: &TuneFile, with_details: bool) -> String {
-    let TuneFile { search: result, left_alone, .. } = file;
+    let result = &file.search;
     let plan = &result.plan;
     let mut out = match &file.not_a_measurement {
         Some(why) => format!("NOT A MEASUREMENT: {}\n", visible::name(why)),
         None => String::new(),
     };
+    // What its filters and pins cost decided against the mode.
+    let placed = match file.found() {
+        Some(_) => String::new(),
+        None => format!(" with{} as well", visible::name(&words::placement_options(&file.subject))),
+    };
     let answered = match file.why_withheld() {
         Some(WhyLonger::NotSteered) => format!("no answer: {}\n", words::NOT_STEERED),
         Some(_) => format!("no answer: {}\n", words::most_by_others(file.other_programs.as_deref())),
-        None => answer(result, left_alone) + &others(&words::rivals(result)),
+        None => answer(result, &file.left_alone, &placed) + &others(&words::rivals(result)),
     };
     out.push_str(&format!("{}\n{answered}\n", experiment::subject(&file.subject, &file.host)));
     out.push_str(&format!(
@@ -217,7 +222,8 @@ fn searched(result: &TuneResult) -> String {
     out
 }
 
-fn answer(result: &TuneResult, left_alone: &[String]) -> String {
+/// `placed` says what the present setting has as well as the mode.
+fn answer(result: &TuneResult, left_alone: &[String], placed: &str) -> String {
     let objective = &result.plan.goal.objective;
     let against = |gain: &[Option<RatioEstimate>], other: &str| -> String {
         let of_load = gain.iter().zip(&result.plan.loads).map(|(gain, load)| {
@@ -229,12 +235,12 @@ fn answer(result: &TuneResult, left_alone: &[String]) -> String {
     let (present, base) = (result.plan.name(result.plan.present), result.plan.name(DeliveryMode::default()));
     match &result.answer {
         TuneAnswer::Better { mode, gain, against_base } => format!(
-            "{mode} is better than {present}; confirmed on fresh slices, with 95 % confidence:\n{}{}",
+            "{mode} is better than {present}{placed}; confirmed on fresh slices, with 95 % confidence:\n{}{}",
             against(gain, &present),
             against(against_base, &base)
         ),
         TuneAnswer::HoldsLimits { mode, gain, against_base } => format!(
-            "{mode} holds all limits, and {present} does not, on fresh slices; intervals have 95 % confidence:\n{}{}",
+            "{mode} holds all limits, and {present}{placed} does not, on fresh slices; intervals have 95 % confidence:\n{}{}",
             against(gain, &present),
             against(against_base, &base)
         ),
@@ -363,7 +369,11 @@ mod tests {
         let mut result = without_better(vec![ArmState::Alive]);
         result.plan.base_is = Some("threaded".parse().unwrap_or_else(|why| panic!("{why}")));
         assert!(plan(&result.plan, "").contains("base (threaded), the present setting"), "{}", plan(&result.plan, ""));
-        assert!(answer(&result, &[]).contains("than base (threaded), the present one"), "{}", answer(&result, &[]));
+        assert!(
+            answer(&result, &[], "").contains("than base (threaded), the present one"),
+            "{}",
+            answer(&result, &[], "")
+        );
         assert!(searched(&result).contains("base (threaded) "), "{}", searched(&result));
     }
 
@@ -372,13 +382,13 @@ mod tests {
         let guard = |guard: &str| ArmState::ViolatedGuard { guard: guard.to_owned() };
         let worse = || ArmState::Worse { than: DeliveryMode::default() };
         let none = "no setting was found that is better here than base, the present one\n";
-        assert_eq!(answer(&without_better(vec![worse(), worse()]), &[]), none);
+        assert_eq!(answer(&without_better(vec![worse(), worse()]), &[], ""), none);
         assert_eq!(
-            answer(&without_better(vec![guard("drops>10"), worse()]), &[]),
+            answer(&without_better(vec![guard("drops>10"), worse()]), &[], ""),
             "no setting was found that is better here than base, the present one; some could not be compared\n  1 mode \
              was abandoned after the first slice that violated drops>10\n"
         );
-        let all = answer(&without_better(vec![guard("drops>10"), guard("drops>10"), guard("p99>1ms")]), &[]);
+        let all = answer(&without_better(vec![guard("drops>10"), guard("drops>10"), guard("p99>1ms")]), &[], "");
         assert!(all.contains("  2 modes were abandoned") && all.contains("  1 mode was abandoned"), "{all}");
     }
 }

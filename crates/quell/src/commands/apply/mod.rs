@@ -104,7 +104,9 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
     let (observed, plan) = look(&request, args.wait_for_link)?;
     let forecast = || apply::forecast(&journal(), &observed, &plan);
     let findings = Progress::during("observing the programs", forecast).map_err(failure)?;
-    let covers = covers(&plan.values(), &BTreeSet::new());
+    let mut covers = covers(&plan.values(), &BTreeSet::new());
+    // An earlier text of this profile is no other owner.
+    covers.retain(|one| !matches!(&one.owner, Purpose::Profile { name: of, .. } if *of == name));
     let lines: Vec<String> = finding_lines(&findings).into_iter().chain(covers.iter().map(covered_line)).collect();
     lines.iter().for_each(|line| output::say(line));
     say_what_programs_need(&profile, &name);

@@ -208,7 +208,11 @@ fn finish(
                 return Err(Failure::new(Exit::VerifyFailed, text));
             }
             if profile_file.is_some() {
-                output::say(&format!("{unwritten}keep {present}, because the search found no better mode"));
+                let why = match result.answer.mode() {
+                    Some(_) => "because of what the filters and pins cost",
+                    None => "because the search found no better mode",
+                };
+                output::say(&format!("{unwritten}keep {present}, {why}"));
             }
             Ok(())
         }

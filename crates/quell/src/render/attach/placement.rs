@@ -104,7 +104,10 @@ fn verdict(steering: &Steering, verification: &Verification) -> String {
                 counted(all, "worker")
             )
         }
-        SteerVerdict::NotYet => "not verified yet: no new connection stayed open long enough to be seen".to_owned(),
+        SteerVerdict::NotYet => {
+            "the filter is in place, and not verified yet: no new connection stayed open long enough to be seen"
+                .to_owned()
+        }
         SteerVerdict::CannotTell => {
             "not verifiable: a datagram socket reports only the queue of its first datagram".to_owned()
         }
