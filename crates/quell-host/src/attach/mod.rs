@@ -64,3 +64,4 @@ pub use plan::{AttachPlan, AttachRequest, AttachStep, EpollsSetBy, plan};
 pub use pollers::{RingStep, SocketsStep};
 pub use quell_change::settings::socket::SocketId;
 pub use quell_change::target::{Selection, TargetError, Targets, Turnover};
+pub use receivers::why_sockets_do_not_poll;

@@ -20,7 +20,9 @@ pub use super::limitation::Limitation;
 use super::no_queue::{NoQueueCause, no_queue_cause};
 use super::owners::CoveredOwner;
 use super::pollers::{self, RingStep, SocketsStep, of_xdp_sockets, without_napi};
-use super::receivers::{WhyUnpolled, names_without_epolls, will_poll, without_blocking_receive, without_epoll};
+use super::receivers::{
+    WhyUnpolled, in_receives_only, names_without_epolls, will_poll, without_blocking_receive, without_epoll,
+};
 use super::shared_epolls::EpollPlaces;
 use super::unassigned_epolls::{self, UnassignedEpoll};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
@@ -418,13 +420,8 @@ impl AttachPlan {
             return;
         }
         self.impossible.extend(without_blocking_receive(query, targets).into_iter().map(|(why, processes)| {
-            AttachObstacle {
-                what: format!("{} for {}", request.mode, first_of(&processes)),
-                reason: format!(
-                    "{why}: sockets poll in blocking receives only; modes of queues ({}) work",
-                    names_without_epolls(query, targets)
-                ),
-            }
+            let what = format!("{} for {}", request.mode, first_of(&processes));
+            AttachObstacle { what, reason: in_receives_only(query, targets, why) }
         }));
     }
 

@@ -7,11 +7,11 @@ use std::fmt;
 use quell_linux::{NapiId, Pid};
 use quell_mode::DeliveryMode;
 
-use super::plan::{is_receiver, watched_sockets};
+use super::plan::{first_of, is_receiver, watched_sockets};
 use super::pollers::of_xdp_sockets;
 use crate::findings::modes_without_epolls;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
-use crate::snapshot::{FileWait, Files, Process, SnapshotSocket, SnapshotXdpSocket};
+use crate::snapshot::{FileWait, Files, Process, Snapshot, SnapshotSocket, SnapshotXdpSocket};
 
 /// Those of the processes that receive packets, by the reason why the mode does not poll for them, if no epoll of any of
 /// them receives. Before the first packet: those that wait for their sockets, if none of them has an epoll.
@@ -217,6 +217,21 @@ fn waits_for_sockets<'a>(process: &'a Process, files: &'a Files) -> impl Iterato
         FileWait::Poll | FileWait::Select => true,
     };
     process.threads.known_elements().filter_map(|thread| thread.file_wait).filter(is_on_socket)
+}
+
+/// Why busy polling sockets have no effect on these programs, which wait for packets elsewhere. Absent if one of them may
+/// wait in a blocking receive.
+#[must_use]
+pub fn why_sockets_do_not_poll(now: &Snapshot, programs: &BTreeSet<Pid>) -> Option<String> {
+    let query = SnapshotQuery::new(now, None);
+    let (why, processes) = without_blocking_receive(&query, programs).pop_first()?;
+    Some(format!("{}: {}", first_of(&processes), in_receives_only(&query, programs, why)))
+}
+
+/// Follows the call in which programs wait.
+pub(super) fn in_receives_only(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, why: &str) -> String {
+    let others = names_without_epolls(query, programs);
+    format!("{why}: sockets poll in blocking receives only; modes of queues ({others}) work")
 }
 
 /// Those of the processes that receive packets, by the call in which they wait for them, if none of them can wait in a

@@ -6,7 +6,7 @@ mod conclusion;
 use quell_change::journal::EndRecord;
 use quell_cli::number::short;
 use quell_host::attach::AttachedMode;
-use quell_host::attach::mode_command::STARTS_PROGRAM;
+use quell_host::attach::mode_command::{STARTS_PROGRAM, starting};
 use quell_host::attach::owners::ModeInForce;
 use quell_host::findings::{EPOLL_MIXES_NAPIS, QueuePerEpoll};
 use quell_host::servers::{EarlierMeasurement, HostServer, LocalServer, NextStep, ServerWait, Suspension};
@@ -243,7 +243,8 @@ fn limited(server: &HostServer) -> Option<String> {
         (ServerWait::Epoll, _) => format!(" receives from {queues} in an epoll, which polls one, {others}"),
         (ServerWait::Receive, _) => format!(
             " waits in a {call}, {others} (sockpoll50 polls there, unless a UDP socket receives from several queues; its \
-             measurement starts the program: `quell bench --modes base,sockpoll50 -- COMMAND`)"
+             measurement starts the program: `{}`)",
+            starting(server.named_netns(), "quell bench --modes base,sockpoll50")
         ),
         (ServerWait::Unknown, _) => format!(" has no epoll with connections, {others}"),
         _ => format!(" waits in {call}, {others}"),

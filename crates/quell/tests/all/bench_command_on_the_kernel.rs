@@ -123,14 +123,14 @@ fn end(mut quell: Child) -> (Option<i32>, String, String) {
 #[test]
 fn modes_that_need_the_preload_library_are_measured_and_the_command_is_stopped() {
     let Some(stage) = Stage::enter("bc-modes") else { return };
-    let quell = stage.start(&["--modes=base,sockpoll50", "--budget=600s"], MEMCACHED);
+    let quell = stage.start(&["--modes=base,eventspin50", "--budget=600s"], MEMCACHED);
     let (stdout, _) = stage.interrupt_after_a_block(quell);
     let result = stage.result();
     assert_eq!(result["subject"]["kind"], "command");
     let record = &result["experiments"][0]["record"];
     assert_eq!(record["dropped"], serde_json::json!({}));
     let slices = record["slices"].as_array().unwrap();
-    assert!(slices.iter().any(|slice| slice["arm"] == 2), "no slice of sockpoll50");
+    assert!(slices.iter().any(|slice| slice["arm"] == 2), "no slice of eventspin50");
     assert!(slices.iter().all(|slice| slice["observation"]["metrics"]["p99-us"].as_f64().unwrap() > 0.0));
     assert!(stdout.contains("CPU/request"), "{stdout}");
     stage.assert_as_before();
@@ -157,6 +157,9 @@ fn a_mode_without_effect_on_the_command_is_dropped_with_the_reason() {
     assert_eq!(code, Some(5), "{stderr}");
     let dropped = stderr.lines().find(|line| line.starts_with("quell: ")).unwrap();
     assert!(dropped.contains("memcached") && dropped.contains("without the preload library"), "{stderr}");
+    let (code, _, stderr) = stage.run(&["--modes=base,sockpoll50", "--budget=600s"], MEMCACHED);
+    assert_eq!(code, Some(5), "{stderr}");
+    assert!(stderr.contains("it waits in epoll_wait(2): sockets poll in blocking receives only"), "{stderr}");
     stage.assert_as_before();
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::time::{Duration, Instant};
 
-use quell_host::attach::no_queue::{NoQueueCause, final_cause};
-use quell_host::attach::{Selection, Targets};
+use quell_host::attach::no_queue::final_cause;
+use quell_host::attach::{Selection, Targets, why_sockets_do_not_poll};
 use quell_host::snapshot::{Process, Snapshot, SnapshotScope, take};
 use quell_launch::library_report::Library;
 use quell_launch::library_settings::library_settings;
@@ -27,6 +27,15 @@ pub(crate) fn why_without_effect(
     snapshot: &Snapshot,
     pids: &BTreeSet<Pid>,
 ) -> Option<String> {
+    why_not_reached(mode, command, snapshot, pids).or_else(|| why_unpolled(mode, snapshot, pids))
+}
+
+/// Why a mode of sockets has no effect on processes that wait elsewhere.
+fn why_unpolled(mode: &DeliveryMode, snapshot: &Snapshot, pids: &BTreeSet<Pid>) -> Option<String> {
+    mode.socket_busy_poll().and_then(|_| why_sockets_do_not_poll(snapshot, pids))
+}
+
+fn why_not_reached(mode: &DeliveryMode, command: &str, snapshot: &Snapshot, pids: &BTreeSet<Pid>) -> Option<String> {
     let settings = library_settings(mode, None).ok()?;
     let search = std::env::var_os("PATH").unwrap_or_default();
     let by_library = LaunchProgram::find(OsStr::new(command), &search).ok()?.reach == Reach::Preload;
@@ -47,16 +56,16 @@ pub(crate) fn why_without_effect(
 /// Time after which the sockets of a command are taken for those that it serves.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// Whether the data of a command passes no queue, for longer than its start takes.
+/// Whether a mode has no effect on a command, for longer than its start takes.
 #[derive(Debug, Default)]
-struct QueuelessWatch {
+struct EffectWatch {
     since: Option<Instant>,
     is_reported: bool,
 }
 
-impl QueuelessWatch {
+impl EffectWatch {
     /// Returns the cause once.
-    fn look(&mut self, cause: Option<NoQueueCause>, now: Instant) -> Option<NoQueueCause> {
+    fn look<Cause>(&mut self, cause: Option<Cause>, now: Instant) -> Option<Cause> {
         let Some(cause) = cause else {
             self.since = None;
             return None;
@@ -76,7 +85,8 @@ pub(super) struct Verifier {
     /// The command and its descendants; absent if the attachment finds them.
     targets: Option<Targets>,
     tracker: ReachTracker,
-    queueless: QueuelessWatch,
+    queueless: EffectWatch,
+    unpolled: EffectWatch,
 }
 
 impl Verifier {
@@ -90,7 +100,8 @@ impl Verifier {
             proc: ProcRoot::default(),
             targets: None,
             tracker: ReachTracker::default(),
-            queueless: QueuelessWatch::default(),
+            queueless: EffectWatch::default(),
+            unpolled: EffectWatch::default(),
         }
     }
 
@@ -121,6 +132,7 @@ impl Verifier {
     /// every call in it.
     pub(super) fn look(&mut self, snapshot: &Snapshot, pids: &BTreeSet<Pid>) {
         self.look_for_queueless(snapshot, pids);
+        self.look_for_receives(snapshot, pids);
         if !self.is_needed() {
             return;
         }
@@ -146,6 +158,13 @@ impl Verifier {
         }
     }
 
+    fn look_for_receives(&mut self, snapshot: &Snapshot, pids: &BTreeSet<Pid>) {
+        let cause = why_unpolled(&self.mode, snapshot, pids);
+        if let Some(why) = self.unpolled.look(cause, Instant::now()) {
+            output::say(&format!("quell: {} has no effect on {why}", self.mode));
+        }
+    }
+
     /// Reports processes without a result after the command has exited.
     pub(super) fn end(&self) {
         if self.is_needed() && self.tracker.is_empty() && !self.queueless.is_reported {
@@ -167,11 +186,13 @@ impl Verifier {
 
 #[cfg(test)]
 mod tests {
+    use quell_host::attach::no_queue::NoQueueCause;
+
     use super::*;
 
     #[test]
     fn a_command_whose_data_passes_no_queue_is_reported_once_and_not_while_it_starts() {
-        let (mut watch, began) = (QueuelessWatch::default(), Instant::now());
+        let (mut watch, began) = (EffectWatch::default(), Instant::now());
         let local = || Some(NoQueueCause::Loopback);
         let mut at = |ms, cause| watch.look(cause, began + Duration::from_millis(ms));
         assert_eq!((at(0, local()), at(900, local())), (None, None), "it may open other sockets");

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use quell_host::attach::mode_command::starting;
 use quell_host::plan::selects_device;
 use quell_linux::visible;
 use quell_mode::{DeliveryMode, ProgramWait, Requirement, Threaded};
@@ -19,7 +20,7 @@ pub(super) fn text(report: &str, subject: &SubjectFacts, mode: DeliveryMode, sho
          All evidence: {show}\n\
          {}",
         report.trim_end(),
-        usage(mode, &queues, (&placement_options(subject), &netns_option(subject)))
+        usage(mode, &queues, (&placement_options(subject), netns_of(subject)))
     );
     let comments = evidence.lines().map(|line| format!("# {}", visible::name(line)));
     let comments: Vec<String> = comments.map(|line| line.trim_end().to_owned()).collect();
@@ -80,15 +81,22 @@ fn queues(subject: &SubjectFacts, mode: DeliveryMode) -> BTreeMap<&str, BTreeSet
     by_device
 }
 
-/// Option of `quell apply` for the network namespace in which the queues are, after a space.
-fn netns_option(subject: &SubjectFacts) -> String {
-    let SubjectFacts::Programs(facts) = subject else { return String::new() };
-    let netns = facts.queues.iter().find_map(|queue| queue.netns.as_deref());
-    netns.map_or_else(String::new, |netns| format!(" --netns {}", shell_words::quote(netns)))
+/// Name of the network namespace in which the queues are; absent without one.
+fn netns_of(subject: &SubjectFacts) -> Option<&str> {
+    match subject {
+        SubjectFacts::Programs(facts) => facts.queues.iter().find_map(|queue| queue.netns.as_deref()),
+        SubjectFacts::Command(facts) => facts.netns.as_deref(),
+        _ => None,
+    }
 }
 
-fn usage(mode: DeliveryMode, queues: &BTreeMap<&str, BTreeSet<u32>>, (placement, netns): (&str, &str)) -> String {
-    let run = format!("quell run --profile THIS_FILE{placement} -- COMMAND");
+fn usage(
+    mode: DeliveryMode,
+    queues: &BTreeMap<&str, BTreeSet<u32>>,
+    (placement, netns): (&str, Option<&str>),
+) -> String {
+    let run = starting(netns, &format!("quell run --profile THIS_FILE{placement}"));
+    let netns = netns.map_or_else(String::new, |netns| format!(" --netns {}", shell_words::quote(netns)));
     match (needs_run(mode), queues.is_empty()) {
         (true, _) => format!("To use it: {run}. A running program cannot get this mode."),
         (false, true) => format!("To use it: quell attach --profile THIS_FILE{placement} PID, or {run}"),

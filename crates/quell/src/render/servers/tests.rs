@@ -489,8 +489,9 @@ fn where_no_server_was_found_is_said_with_the_command_that_looks_elsewhere() {
 
 #[test]
 fn a_program_without_epoll_has_a_row_a_reason_and_the_modes_that_can_work() {
+    let (netns, next) = (Some("a b".to_owned()), NextStep::Measure { steered: false });
     let of =
-        |waits| HostServer { waits, modes: without_epolls(), ..server("dnsd", NextStep::Measure { steered: false }) };
+        |waits| HostServer { waits, netns: netns.clone(), modes: without_epolls(), ..server("dnsd", next.clone()) };
     let command = "quell bench --pid ".to_owned() + &pid_7481().to_string() + " --modes base,defer20";
     let row = table(&[of(ServerWait::Poll)], Terminal::PIPE, Fixes::ByDoctor);
     assert!(row.contains("measure modes without epoll (poll or select): quell bench --pid"), "{row}");
@@ -498,7 +499,7 @@ fn a_program_without_epoll_has_a_row_a_reason_and_the_modes_that_can_work() {
         (ServerWait::Poll, " waits in poll or select, so modes in which epolls poll do not apply"),
         (
             ServerWait::Receive,
-            "sockpoll50 polls there, unless a UDP socket receives from several queues; its measurement",
+            "starts the program: `ip netns exec 'a b' quell bench --modes base,sockpoll50 -- COMMAND`)",
         ),
         (ServerWait::IoUring, " waits in io_uring, so"),
         (ServerWait::Unknown, " has no epoll with connections, so"),

@@ -266,10 +266,14 @@ fn a_command_whose_data_passes_no_queue_is_reported() {
 #[test]
 fn the_sockets_of_quell_respond_busy_poll() {
     let Some(lab) = RunLab::raise_without_memcached("respond") else { return };
-    for options in [&[][..], &["--shape", "blocking"], &["--udp"]] {
+    for (options, waits_in_epoll) in [(&[][..], true), (&["--shape", "blocking"], false), (&["--udp"], true)] {
         let respond = [&[lab::QUELL, "respond", "0.0.0.0:7002"], options].concat();
         let quell = lab.run(&["sockpoll50"], &respond);
         wait_until_said(&quell, "has SO_BUSY_POLL 50 on its sockets");
+        let no_effect = format!("sockpoll50 has no effect on quell {}: it waits in epoll_wait(2)", quell.command());
+        if waits_in_epoll {
+            wait_until(|| quell.err().contains(&no_effect).then_some(()).ok_or_else(|| quell.err()));
+        }
         quell.signal(Signal::TERM);
         quell.end();
     }
