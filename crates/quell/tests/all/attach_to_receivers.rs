@@ -76,9 +76,6 @@ fn two_steered_udp_workers_get_both_queues() {
             (&["suspend20"], 3, "`tune` --steer --steer-udp"),
             (&["suspend20", "--steer", "--steer-udp"], 0, "server0 rx 0-1"),
         ],
-            (&["suspend20"], 3, "give `quell attach`, `bench` or `tune` --steer --steer-udp"),
-            (&["suspend20", "--steer", "--steer-udp"], 0, "server0 rx 0-1"),
-        ],
     );
 }
 
