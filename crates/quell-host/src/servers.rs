@@ -42,7 +42,7 @@ use crate::findings::{
 };
 use crate::snapshot::arrival::receiving_napis;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
-use crate::snapshot::{FileWait, Files, Process, Protocol, Snapshot, SocketState};
+use crate::snapshot::{FileWait, Files, NetworkNamespace, Process, Protocol, Snapshot, SocketState};
 
 /// Packets per second of a server below which their delivery, at some 20 µs each, takes less than 1 % of a CPU.
 const FEW_PACKETS_PER_S: u64 = 500;
@@ -225,9 +225,8 @@ pub fn servers(now: &Snapshot, before: Option<&Snapshot>, known: &Known<'_>) -> 
     let by_root = by_root(now, known.origins);
     let of_root = |processes: Vec<&Process>| {
         (receives(&query, &processes) && !is_left_out(&query, &processes)).then(|| {
-            let inodes = || processes.iter().filter_map(|process| process.namespace.known());
-            let named = now.named_netns_of(&processes.iter().map(|process| process.pid).collect());
-            let netns = named.map(str::to_owned).or_else(|| inodes().find_map(|&inode| now.other_netns(inode)));
+            let its = processes.iter().filter_map(|process| now.namespace(*process.namespace.known()?));
+            let netns = its.filter(|one| one.is_entered()).map(NetworkNamespace::label).next();
             HostServer { netns, ..server(&query, &processes, known) }
         })
     };

@@ -1,6 +1,9 @@
 //! Names and units of the metrics of a slice.
 
 use quell_experiment::{Criterion, Goal};
+use quell_tune::TuneMetric;
+
+use crate::conclusion::Quantity;
 
 /// Unit of work by which costs are divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +64,17 @@ pub fn printed_latency(quantile: f64) -> String {
 pub fn is_latency(name: &str) -> bool {
     let quantile = name.strip_prefix("beside ").unwrap_or(name).strip_prefix('p').and_then(|it| it.strip_suffix("-us"));
     quantile.is_some_and(|quantile| quantile.parse::<f64>().is_ok())
+}
+
+impl Quantity {
+    #[must_use]
+    pub fn is_latency(&self) -> bool {
+        match self {
+            Self::Criterion(Criterion::Latency { .. }) | Self::Metric(TuneMetric::Latency { .. }) => true,
+            Self::Criterion(Criterion::Metric { name, .. }) => is_latency(name),
+            Self::Metric(_) => false,
+        }
+    }
 }
 
 /// Polled packets per second.

@@ -3,10 +3,8 @@
 use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, Goal, RatioEstimate, WhyUndecided};
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
-use quell_tune::TuneMetric;
 
 use crate::conclusion::{Conclusion, EstimatedGain, LoadSplit, OpenGain, Quantity, QuantityChange, UndecidedCost};
-use crate::figures;
 
 /// Largest factor by which a quantity may get worse under a mode that is recommended for others.
 pub const COST_MAX: f64 = 1.25;
@@ -104,17 +102,6 @@ impl AtLoad {
     /// Whether more time can change nothing, or not that the mode is worse.
     fn is_decided(&self) -> bool {
         !self.is_unsettled || !self.worse.is_empty()
-    }
-}
-
-impl Quantity {
-    #[must_use]
-    pub fn is_latency(&self) -> bool {
-        match self {
-            Self::Criterion(Criterion::Latency { .. }) | Self::Metric(TuneMetric::Latency { .. }) => true,
-            Self::Criterion(Criterion::Metric { name, .. }) => figures::is_latency(name),
-            Self::Metric(_) => false,
-        }
     }
 }
 

@@ -34,6 +34,14 @@ pub struct TuneResult {
     pub spent_ms: f64,
 }
 
+impl TuneResult {
+    /// See [`ArmReport::limit_ratio`].
+    #[must_use]
+    pub fn limit_ratio(&self, mode: DeliveryMode) -> Option<f64> {
+        self.arms.iter().find(|arm| arm.mode == mode)?.limit_ratio
+    }
+}
+
 /// An arm of the search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -109,6 +117,12 @@ pub struct Rival {
 }
 
 impl Rival {
+    /// Ratio of the objective, from fresh slices if there are some; see [`looks`](Self::looks).
+    #[must_use]
+    pub fn ratio(&self) -> f64 {
+        self.interval.map_or(self.looks, |interval| interval.ratio)
+    }
+
     /// Budget that probably decides whether the mode is better, in ms, which is absent if it is too long. `None` if that is
     /// decided.
     #[must_use]

@@ -58,6 +58,6 @@ pub fn devices_with_queues<'a>(snapshot: &'a Snapshot, names: &[String]) -> Resu
 
 /// Devices of the caller's network namespace.
 pub fn own_devices(snapshot: &Snapshot) -> impl Iterator<Item = &Device> {
-    let own = snapshot.namespaces.iter().find(|namespace| namespace.is_current).map(|namespace| namespace.inode);
+    let own = snapshot.own_namespace().map(|namespace| namespace.inode);
     snapshot.devices.iter().filter(move |device| Some(device.namespace) == own)
 }

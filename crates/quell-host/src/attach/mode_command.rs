@@ -84,8 +84,14 @@ pub const STARTS_PROGRAM: &str = " -- COMMAND";
 /// The command line of a command of Quell that starts a program, in the network namespace with this name.
 #[must_use]
 pub fn starting(netns: Option<&str>, line: &str) -> String {
+    entered(netns, line) + STARTS_PROGRAM
+}
+
+/// A command line that runs in the network namespace with this name.
+#[must_use]
+pub fn entered(netns: Option<&str>, line: &str) -> String {
     let enter = entering(netns, None).map(|words| typed(&words.iter().map(String::as_str).collect::<Vec<_>>()) + " ");
-    enter.unwrap_or_default() + line + STARTS_PROGRAM
+    enter.unwrap_or_default() + line
 }
 
 impl fmt::Display for ModeCommand {

@@ -495,7 +495,7 @@ impl AttachPlan {
         if threaded && mode.napi().threaded == Threaded::Off {
             self.limitations.push(Limitation::NapiThreadRemains { napi: napi.id });
         }
-        let namespace = query.now.namespaces.iter().find(|namespace| namespace.inode == device.namespace);
+        let namespace = query.now.namespace(device.namespace);
         let Some(&namespace_cookie) = namespace.and_then(|namespace| namespace.cookie.known()) else {
             let why = "the network namespace of its device cannot be identified".to_owned();
             return self.impossible.push(AttachObstacle { what: what(), reason: why });

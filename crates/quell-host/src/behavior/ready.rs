@@ -455,9 +455,8 @@ fn diags(snapshot: &Snapshot, candidates: &[Candidate]) -> HashMap<u64, SockDiag
             _ => None,
         })
         .collect();
-    let is_current = |inode: u64| snapshot.namespaces.iter().any(|one| one.inode == inode && one.is_current);
     let open = |inode: u64| {
-        if is_current(inode) {
+        if snapshot.namespace(inode).is_some_and(|namespace| namespace.is_current) {
             return SockDiag::open().ok();
         }
         let within = snapshot.processes.iter().find(|process| process.namespace.known() == Some(&inode));
@@ -465,7 +464,7 @@ fn diags(snapshot: &Snapshot, candidates: &[Candidate]) -> HashMap<u64, SockDiag
             Some(process) => Namespace::open_pid(ProcRoot::default().path(), process.pid),
             // A program can have sockets in a namespace that it left.
             None => {
-                let named = snapshot.namespaces.iter().find(|one| one.inode == inode)?.name()?;
+                let named = snapshot.namespace(inode)?.name()?;
                 NamespaceName::new(named).and_then(|name| Namespace::open_named(&name))
             }
         };

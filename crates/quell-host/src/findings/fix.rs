@@ -182,11 +182,9 @@ impl Fix {
         Self::Command(typed(words))
     }
 
-    /// A command in the namespace with this inode. It names the namespace also if Quell runs in it, which not every shell
-    /// of the reader does.
+    /// A command in the namespace with this inode.
     pub(super) fn in_namespace(query: &SnapshotQuery<'_>, namespace: u64, words: &[&str]) -> Self {
-        let known = query.now.namespaces.iter().find(|one| one.inode == namespace);
-        let Some(known) = known.filter(|known| !known.is_current || known.name().is_some()) else {
+        let Some(known) = query.now.namespace(namespace).filter(|known| known.is_entered()) else {
             return Self::command(words);
         };
         let inhabitant = query.now.processes.iter().find(|process| process.namespace.known() == Some(&namespace));

@@ -144,7 +144,7 @@ static FILES: Rule = Rule {
 
 fn files(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let has_mode = |napi: &SnapshotNapi| napi.suspends() || napi.defers();
-    let here = query.now.namespaces.iter().find(|namespace| namespace.is_current).map(|namespace| namespace.inode);
+    let here = query.now.own_namespace().map(|namespace| namespace.inode);
     let is_configured = |device: &&Device| device.napis.known_elements().any(has_mode);
     let devices: Vec<&Device> = query.now.devices.iter().filter(is_configured).collect();
     if devices.is_empty() {

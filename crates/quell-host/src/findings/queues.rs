@@ -150,7 +150,7 @@ fn of_stalled(query: &SnapshotQuery<'_>, device: &Device) -> Option<Observation>
         return None;
     }
     let arrived = query.device_packets(device).filter(|&arrived| arrived >= ARRIVALS_TO_JUDGE)?;
-    let namespace = query.now.namespaces.iter().find(|namespace| namespace.inode == device.namespace)?;
+    let namespace = query.now.namespace(device.namespace)?;
     let before = query.namespace_before(device.namespace)?;
     if namespace.ip_rx_packets.known()? != before.ip_rx_packets.known()? {
         return None;

@@ -143,4 +143,15 @@ impl NetworkNamespace {
     pub fn name(&self) -> Option<&str> {
         self.names.first().map(String::as_str)
     }
+
+    /// Its name, or its inode.
+    #[must_use]
+    pub fn label(&self) -> String {
+        self.name().map_or_else(|| format!("net:[{}]", self.inode), str::to_owned)
+    }
+
+    /// Whether a command about it enters it. Not every shell of a reader is in a named namespace in which Quell runs.
+    pub(crate) fn is_entered(&self) -> bool {
+        !self.is_current || self.name().is_some()
+    }
 }

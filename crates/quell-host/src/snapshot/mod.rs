@@ -113,10 +113,20 @@ impl Snapshot {
         Ok(serde_json::from_slice(json)?)
     }
 
+    #[must_use]
+    pub fn namespace(&self, inode: u64) -> Option<&NetworkNamespace> {
+        self.namespaces.iter().find(|namespace| namespace.inode == inode)
+    }
+
+    /// Network namespace of this command.
+    #[must_use]
+    pub fn own_namespace(&self) -> Option<&NetworkNamespace> {
+        self.namespaces.iter().find(|namespace| namespace.is_current)
+    }
+
     /// Name, or inode, of a network namespace that is not the one of this command.
     pub(crate) fn other_netns(&self, inode: u64) -> Option<String> {
-        let namespace = self.namespaces.iter().find(|one| one.inode == inode && !one.is_current)?;
-        Some(namespace.name().map_or_else(|| format!("net:[{inode}]"), str::to_owned))
+        Some(self.namespace(inode).filter(|one| !one.is_current)?.label())
     }
 
     /// Name of the network namespace of these programs; absent without one.
@@ -124,13 +134,7 @@ impl Snapshot {
     pub fn named_netns_of(&self, programs: &BTreeSet<Pid>) -> Option<&str> {
         let its = self.processes.iter().filter(|process| programs.contains(&process.pid));
         let inode = its.filter_map(|process| process.namespace.known()).next()?;
-        self.namespaces.iter().find(|namespace| namespace.inode == *inode)?.name()
-    }
-
-    /// Name of the network namespace of this command; absent without one.
-    #[must_use]
-    pub fn own_netns(&self) -> Option<&str> {
-        self.namespaces.iter().find(|namespace| namespace.is_current)?.name()
+        self.namespace(*inode)?.name()
     }
 
     /// The process of another snapshot in this one; `None` if it is gone, also if another has its PID now.

@@ -309,8 +309,8 @@ impl<'a> SnapshotQuery<'a> {
     }
 
     pub(crate) fn namespace_before(&self, inode: u64) -> Option<&'a NetworkNamespace> {
-        let before = self.before?.namespaces.iter().find(|namespace| namespace.inode == inode)?;
-        let now = self.now.namespaces.iter().find(|namespace| namespace.inode == inode)?;
+        let before = self.before?.namespace(inode)?;
+        let now = self.now.namespace(inode)?;
         (before.cookie.known().is_some() && before.cookie == now.cookie).then_some(before)
     }
 

@@ -73,7 +73,7 @@ impl<'a> Section<'a> {
         self.number_as(key, "a whole number from 0 to 4294967295")
     }
 
-    /// Reads a number of which `expected` says what it has to be.
+    /// Reads a number; errors say that it must be `expected`.
     pub(super) fn number_as(&self, key: &str, expected: &'static str) -> Result<Option<Placed<u32>>, ProfileError> {
         let number = self.value(key, expected, |value| match value {
             Value::Integer(number) => Some(*number),

@@ -1,6 +1,7 @@
 //! What a result advises: the conclusion in words, and the next command.
 
 use quell_host::attach::affected_processes::PacketDelay;
+use quell_host::attach::mode_command::entered;
 use quell_host::findings::{WITHOUT_NAPI_ID, time_text};
 use quell_linux::visible;
 use quell_mode::DeliveryMode;
@@ -150,8 +151,8 @@ pub fn experiment_advice(result: &ExperimentResult) -> Option<Advice> {
 
 fn of_experiment(result: &ExperimentResult, conclusion: &Conclusion) -> Advice {
     let again = |longer_ms: Option<u64>| {
-        let longer_ms = longer_ms.or_else(|| result.sufficient_budget_ms());
-        words::repeat_experiment(result, Some(longer_ms.unwrap_or_else(|| result.budget_ms())))
+        let sufficient_ms = || result.sufficient_budget_ms().unwrap_or_else(|| result.budget_ms());
+        words::repeat_experiment(result, Some(longer_ms.unwrap_or_else(sufficient_ms)))
     };
     of(conclusion, &result.subject, again, &[])
 }
@@ -270,9 +271,8 @@ fn of(
         }
         (Conclusion::Use { mode, .. }, SubjectFacts::Command(facts)) => {
             let (placement, command) = (placement_options(subject), words::command_line(&facts.command));
-            let run = [words::command::entered(subject), vec!["quell".to_owned(), "run".to_owned()]].concat();
-            let run = words::command_line(&run);
-            advice(&said, Some(&format!("{run} {mode}{placement} -- {command}")))
+            let run = format!("quell run {mode}{placement} -- {command}");
+            advice(&said, Some(&entered(facts.netns.as_deref(), &run)))
         }
         (Conclusion::Use { mode, instead_of, .. }, _) => {
             let measured = format!("{said}. Before you use it, measure it on your server");

@@ -1,6 +1,6 @@
 //! The command that repeats a measurement, as far as a document records it.
 
-use quell_linux::netns::entering;
+use quell_host::attach::mode_command::entered;
 use quell_load::Workload;
 use quell_mode::DeliveryMode;
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
@@ -62,7 +62,7 @@ fn times((slice_ms, settle_ms): (u32, u32), budget_ms: u64, seed: u64, longer_ms
 /// Adds the options that name the subject, and quotes all words for a shell.
 fn with_subject(mut words: Vec<String>, subject: &SubjectFacts) -> String {
     let mut option = |name: &str, value: String| words.extend([name.to_owned(), value]);
-    let mut program = &[][..];
+    let (mut netns, mut program) = (None, &[][..]);
     match subject {
         SubjectFacts::Programs(facts) => {
             let pids: Vec<String> = facts.named_pids().map(|pid| pid.to_string()).collect();
@@ -76,7 +76,7 @@ fn with_subject(mut words: Vec<String>, subject: &SubjectFacts) -> String {
             for (name, command) in given {
                 command.iter().for_each(|command| option(name, shell_words::join(command)));
             }
-            program = &facts.command;
+            (netns, program) = (facts.netns.as_deref(), &facts.command);
         }
         SubjectFacts::Veth { lab, server, load, beside } => {
             option("--on", "lab".to_owned());
@@ -107,19 +107,9 @@ fn with_subject(mut words: Vec<String>, subject: &SubjectFacts) -> String {
         }
         SubjectFacts::Guest(_) => option("--on", "vm".to_owned()),
     }
-    let words = [entered(subject), words].concat();
     let placement = placement_options(subject);
     let end = if program.is_empty() { String::new() } else { format!(" -- {}", super::command_line(program)) };
-    super::command_line(&words) + &placement + &end
-}
-
-/// Words in front of a command that starts a measured command, in the network namespace of the measurement.
-pub(super) fn entered(subject: &SubjectFacts) -> Vec<String> {
-    let netns = match subject {
-        SubjectFacts::Command(facts) => facts.netns.as_deref(),
-        _ => None,
-    };
-    entering(netns, None).unwrap_or_default()
+    entered(netns, &super::command_line(&words)) + &placement + &end
 }
 
 fn measuring(facts: &ProgramsFacts) -> impl Iterator<Item = (&'static str, &[String])> {

@@ -16,8 +16,9 @@ const NOT_SHOWN: &str = "was not shown to hold all limits and to answer all requ
 pub fn refuted(result: &TuneResult) -> Vec<String> {
     let reason = |holds: bool| if holds { "was not better on fresh slices" } else { NOT_SHOWN };
     let line = |one: &Confirmation| format!("{} led the search, but {}", one.mode, reason(one.meets_limits));
-    let is_undecided =
-        |one: &Confirmation| result.rivals.iter().any(|rival| rival.mode == one.mode && undecided(rival).is_some());
+    let is_undecided = |one: &Confirmation| {
+        result.rivals.iter().any(|rival| rival.mode == one.mode && rival.open_budget_ms().is_some())
+    };
     result.confirmations.iter().filter(|one| !is_undecided(one)).map(line).collect()
 }
 
@@ -32,8 +33,8 @@ pub fn rivals(result: &TuneResult) -> Vec<String> {
     let (open, closed): (Vec<&Rival>, Vec<&Rival>) = result
         .rivals
         .iter()
-        .filter(|rival| undecided(rival).is_some() || !is_said(rival))
-        .partition(|rival| undecided(rival).is_some());
+        .filter(|rival| rival.open_budget_ms().is_some() || !is_said(rival))
+        .partition(|rival| rival.open_budget_ms().is_some());
     let mut lines: Vec<String> = open.iter().take(NAMED).map(|rival| open_rival(result, rival, answer)).collect();
     if open.len() > NAMED {
         let more = open.len() - NAMED;
@@ -57,29 +58,20 @@ pub fn rivals(result: &TuneResult) -> Vec<String> {
     lines
 }
 
-/// The budget that decides about a mode, if more time can.
-fn undecided(rival: &Rival) -> Option<Option<u64>> {
-    match rival.why {
-        WhyNotChosen::Undecided { budget_ms } | WhyNotChosen::NotCompared { budget_ms } => Some(budget_ms),
-        _ => None,
-    }
-}
-
 fn open_rival(result: &TuneResult, rival: &Rival, answer: DeliveryMode) -> String {
     let interval = rival.interval.and_then(|of| Some(change_with_interval(of.ratio, of.low, of.high?)));
-    let change = interval.unwrap_or_else(|| change(rival.interval.map_or(rival.looks, |interval| interval.ratio)));
+    let change = interval.unwrap_or_else(|| change(rival.ratio()));
     let what = match rival.why {
         WhyNotChosen::NotCompared { .. } => format!("not compared on fresh slices in {:.0} s", result.spent_ms / 1e3),
         _ => format!("not decided in {:.0} s", result.spent_ms / 1e3),
     };
-    let remedy = match undecided(rival).flatten() {
+    let remedy = match rival.open_budget_ms().flatten() {
         Some(ms) => format!("--budget {} probably decides it", budget(ms)),
         None => "an hour is probably not enough".to_owned(),
     };
     let metric = result.plan.goal.objective.to_string();
     let metric = visible::name(&metric);
-    let ratio = result.arms.iter().find(|arm| arm.mode == rival.mode).and_then(|arm| arm.limit_ratio);
-    let exceeds = ratio.filter(|ratio| ratio.is_finite() && *ratio > 1.0);
+    let exceeds = result.limit_ratio(rival.mode).filter(|ratio| ratio.is_finite() && *ratio > 1.0);
     let limit = exceeds.map_or_else(String::new, |ratio| format!(" (at {} of the limit)", of_limit(ratio)));
     format!("{} looks better than {answer}, {metric} {change}{limit}: {what}; {remedy}", rival.mode)
 }

@@ -170,21 +170,18 @@ impl TuneFile {
         })
     }
 
-    /// The conclusion to keep the present mode, with the rival that looks best and that more time can decide.
+    /// The conclusion to keep the present mode, with the rival that more time can decide and that looks best, within the
+    /// limits if one is.
     fn not_beaten(&self, present: DeliveryMode) -> Conclusion {
         let quantity = Quantity::Metric(self.search.plan.goal.objective.clone());
-        let ratio = |rival: &Rival| rival.interval.map_or(rival.looks, |interval| interval.ratio);
         let open = self.search.rivals.iter().filter_map(|rival| Some((rival, rival.open_budget_ms()?)));
-        let exceeds = |mode: &DeliveryMode| {
-            let of_mode = self.search.arms.iter().find(|arm| arm.mode == *mode);
-            of_mode.and_then(|arm| arm.limit_ratio).is_some_and(|ratio| ratio > 1.0)
-        };
         let size = |&(rival, budget_ms): &(&Rival, Option<u64>)| {
-            (budget_ms.is_some(), !exceeds(&rival.mode), ratio(rival).ln().abs())
+            let exceeds = self.search.limit_ratio(rival.mode).is_some_and(|ratio| ratio > 1.0);
+            (budget_ms.is_some(), !exceeds, rival.ratio().ln().abs())
         };
         let best = open.max_by(|one, other| size(one).partial_cmp(&size(other)).unwrap_or(Ordering::Equal));
         let (best, budget_ms) = best.unzip();
-        let best = best.map(|rival| EstimatedGain { mode: rival.mode.to_string(), ratio: ratio(rival), load: None });
+        let best = best.map(|rival| EstimatedGain { mode: rival.mode.to_string(), ratio: rival.ratio(), load: None });
         let budget_ms = budget_ms.flatten().filter(|_| longer_ms(self.search.plan.budget_ms).is_some());
         let open = best.map(|best| OpenGain { quantity, best: Some(best) }).into_iter().collect();
         let has_failed = |arm: &&ArmReport| matches!(arm.state, ArmState::NotSettable { .. });

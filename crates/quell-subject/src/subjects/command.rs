@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use quell_host::attach::launch::own_devices;
 use quell_host::attach::placement::Wanted;
 use quell_host::attach::{Attached, attachments, observe};
-use quell_host::snapshot::{Snapshot, TakeError};
+use quell_host::snapshot::{NetworkNamespace, Snapshot, TakeError};
 use quell_linux::netns::Namespace;
 use quell_linux::process::Spawn;
 use quell_linux::signal::Interruption;
@@ -56,7 +56,7 @@ impl CommandSpec {
         Ok(CommandFacts {
             command: self.command.clone(),
             directory: std::env::current_dir().ok(),
-            netns: snapshot.own_netns().map(str::to_owned),
+            netns: snapshot.own_namespace().and_then(NetworkNamespace::name).map(str::to_owned),
             devices: Some(with_queues().map(|device| device.name.clone()).collect()),
             base_is: base_is(with_queues().flat_map(|device| device.napis.known_elements())),
             load: self.load.clone(),

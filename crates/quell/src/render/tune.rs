@@ -150,8 +150,10 @@ pub(crate) fn render(file: &TuneFile, with_details: bool) -> String {
     };
     // What its filters and pins cost decided against the mode.
     let placed = match file.found() {
-        Some(_) => String::new(),
-        None => format!(" with{} as well", visible::name(&words::placement_options(&file.subject))),
+        None if result.answer.mode().is_some() => {
+            format!(" with{} as well", visible::name(&words::placement_options(&file.subject)))
+        }
+        _ => String::new(),
     };
     let answered = match file.why_withheld() {
         Some(WhyLonger::NotSteered) => format!("no answer: {}\n", words::NOT_STEERED),

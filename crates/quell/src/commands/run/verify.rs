@@ -65,7 +65,7 @@ struct EffectWatch {
 
 impl EffectWatch {
     /// Returns the cause once.
-    fn look<Cause>(&mut self, cause: Option<Cause>, now: Instant) -> Option<Cause> {
+    fn look(&mut self, cause: Option<String>, now: Instant) -> Option<String> {
         let Some(cause) = cause else {
             self.since = None;
             return None;
@@ -85,8 +85,7 @@ pub(super) struct Verifier {
     /// The command and its descendants; absent if the attachment finds them.
     targets: Option<Targets>,
     tracker: ReachTracker,
-    queueless: EffectWatch,
-    unpolled: EffectWatch,
+    without_effect: EffectWatch,
 }
 
 impl Verifier {
@@ -100,8 +99,7 @@ impl Verifier {
             proc: ProcRoot::default(),
             targets: None,
             tracker: ReachTracker::default(),
-            queueless: EffectWatch::default(),
-            unpolled: EffectWatch::default(),
+            without_effect: EffectWatch::default(),
         }
     }
 
@@ -131,8 +129,7 @@ impl Verifier {
     /// Judges processes of a snapshot. Reads the reports of their libraries after the snapshot, so that a report covers
     /// every call in it.
     pub(super) fn look(&mut self, snapshot: &Snapshot, pids: &BTreeSet<Pid>) {
-        self.look_for_queueless(snapshot, pids);
-        self.look_for_receives(snapshot, pids);
+        self.look_for_effect(snapshot, pids);
         if !self.is_needed() {
             return;
         }
@@ -149,25 +146,22 @@ impl Verifier {
         }
     }
 
-    fn look_for_queueless(&mut self, snapshot: &Snapshot, pids: &BTreeSet<Pid>) {
+    fn look_for_effect(&mut self, snapshot: &Snapshot, pids: &BTreeSet<Pid>) {
+        let mode = &self.mode;
         // A program that spins before it sleeps does so for events of every kind.
         let needs_queue =
-            self.mode != DeliveryMode::default() && !self.mode.requirements().contains(&Requirement::SpinBeforeSleep);
-        if needs_queue && let Some(cause) = self.queueless.look(final_cause(snapshot, pids), Instant::now()) {
-            output::say(&format!("quell: {}", render::queueless(&self.mode, &cause)));
-        }
-    }
-
-    fn look_for_receives(&mut self, snapshot: &Snapshot, pids: &BTreeSet<Pid>) {
-        let cause = why_unpolled(&self.mode, snapshot, pids);
-        if let Some(why) = self.unpolled.look(cause, Instant::now()) {
-            output::say(&format!("quell: {} has no effect on {why}", self.mode));
+            *mode != DeliveryMode::default() && !mode.requirements().contains(&Requirement::SpinBeforeSleep);
+        let queueless = needs_queue.then(|| final_cause(snapshot, pids)).flatten();
+        let queueless = queueless.map(|cause| render::queueless(mode, &cause));
+        let unpolled = || Some(format!("{mode} has no effect on {}", why_unpolled(mode, snapshot, pids)?));
+        if let Some(line) = self.without_effect.look(queueless.or_else(unpolled), Instant::now()) {
+            output::say(&format!("quell: {line}"));
         }
     }
 
     /// Reports processes without a result after the command has exited.
     pub(super) fn end(&self) {
-        if self.is_needed() && self.tracker.is_empty() && !self.queueless.is_reported {
+        if self.is_needed() && self.tracker.is_empty() && !self.without_effect.is_reported {
             let mode = &self.mode;
             output::say(&format!(
                 "quell: whether {mode} reached the command is unknown: no sockets of it were observed"
@@ -186,14 +180,12 @@ impl Verifier {
 
 #[cfg(test)]
 mod tests {
-    use quell_host::attach::no_queue::NoQueueCause;
-
     use super::*;
 
     #[test]
     fn a_command_whose_data_passes_no_queue_is_reported_once_and_not_while_it_starts() {
         let (mut watch, began) = (EffectWatch::default(), Instant::now());
-        let local = || Some(NoQueueCause::Loopback);
+        let local = || Some("over loopback".to_owned());
         let mut at = |ms, cause| watch.look(cause, began + Duration::from_millis(ms));
         assert_eq!((at(0, local()), at(900, local())), (None, None), "it may open other sockets");
         assert_eq!((at(950, None), at(1_000, local()), at(1_950, local())), (None, None, None), "it had others");

@@ -14,6 +14,7 @@ use quell_host::attach::attached::{Attached, AttachedMode, parents, started_sinc
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::owners::{QueueSharers, covered_values};
 use quell_host::attach::payoff::{DoesItPay, ModePayoff};
+use quell_host::attach::plan::polls_epolls;
 use quell_host::attach::stall::STALLS_MAX;
 use quell_host::findings::{Unreached, mixes_queues, workers_can_be_pinned};
 use quell_host::servers::{EarlierAnswers, JudgedMode, MeasuredStep, measured_step};
@@ -295,8 +296,7 @@ impl AppliedReport {
 
     /// When the mode can be set again: until then, it is refused for an epoll with connections of several queues.
     fn reconnect_first(&self, mode: &DeliveryMode) -> &'static str {
-        let polls = mode.epoll().is_some_and(|epoll| epoll.prefer_busy_poll || epoll.busy_poll_usecs > 0);
-        match self.mixes && polls {
+        match self.mixes && polls_epolls(mode) {
             true => " once its clients have reconnected, because an epoll has connections of several queues now",
             false => "",
         }
