@@ -11,7 +11,7 @@ use quell_mode::DeliveryMode;
 use quell_tune::{TuneEnd, TuneMetric};
 
 use crate::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
-use crate::facts::ProblemFacts;
+use crate::facts::{PRESENT, ProblemFacts};
 use crate::figures;
 pub use crate::standing::COST_MAX;
 use crate::standing::{AtLoad, Standing, Worth, open_gains};
@@ -360,7 +360,12 @@ impl ExperimentResult {
         let treatments: Vec<&Treatment<DeliveryMode>> =
             design.treatments.iter().filter(|treatment| !self.has_dropped(&treatment.name)).collect();
         let standings: Vec<Standing> = treatments.iter().map(|one| standing(&one.name)).collect();
-        let names = || treatments.iter().map(|treatment| treatment.name.as_str());
+        let name = |treatment: &&Treatment<DeliveryMode>| match treatment.name.as_str() {
+            PRESENT => self.subject.present(treatment.setting).to_string(),
+            name => name.to_owned(),
+        };
+        let names: Vec<String> = treatments.iter().map(name).collect();
+        let names = || names.iter().map(String::as_str);
         let next_ms = self.next_budget_ms(&analyses);
         let finding = |index: usize| self.subject.serious_finding(treatments[index].setting);
         let best_of = |has_finding: bool, least: Worth| {
@@ -404,7 +409,7 @@ impl ExperimentResult {
         }
         let pays = best.is_some_and(|(_, standing)| standing.worth() >= Worth::SomeLoads);
         if let Some((index, standing)) = best_of(true, Worth::SomeLoads).filter(|_| !pays) {
-            let (mode, saves) = (treatments[index].name.clone(), standing.saves(|_| true));
+            let (mode, saves) = (name(&treatments[index]), standing.saves(|_| true));
             let finding = finding(index).unwrap_or_default().to_owned();
             return keep(WhyKeep::SeriousFinding { mode, saves, finding }, Vec::new());
         }

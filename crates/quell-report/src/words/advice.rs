@@ -8,7 +8,7 @@ use quell_mode::DeliveryMode;
 use quell_result::ResultDocument;
 use quell_result::conclusion::{Conclusion, Quantity, QuantityChange, WhyKeep, WhyLonger, WorseMode};
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
-use quell_result::facts::{PRESENT, PlacementFacts, ProgramsFacts};
+use quell_result::facts::{PlacementFacts, ProgramsFacts};
 use quell_result::list::{Decision, DecisionKind};
 use quell_result::tune::TuneFile;
 use quell_tune::TuneGoal;
@@ -203,9 +203,6 @@ fn of(
     if let SubjectFacts::Programs(facts) = subject
         && let Some(attached) = facts.attached.map(|attached| subject.present(attached))
     {
-        for one in worse_mut(&mut shown).iter_mut().filter(|one| one.mode == PRESENT) {
-            one.mode = attached.to_string();
-        }
         if let Some(undo) = undo_of_worse(attached, conclusion, facts) {
             let placement = facts.placement.as_ref().filter(|placement| placement.is_by_attachment());
             let placed = match placement.map(PlacementFacts::pins) {
@@ -343,17 +340,9 @@ fn undo_of_worse(attached: DeliveryMode, conclusion: &Conclusion, facts: &Progra
     goes.then(|| format!("quell detach {}", joined(facts.attached_pids())))
 }
 
-fn worse_mut(conclusion: &mut Conclusion) -> &mut [WorseMode] {
-    match conclusion {
-        Conclusion::MeasureLonger { worse, .. } | Conclusion::NotDecidable { worse, .. } => worse,
-        Conclusion::Keep { because: WhyKeep::OthersAreWorse { modes, .. }, .. } => modes,
-        _ => &mut [],
-    }
-}
-
 /// Whether it is the mode that was attached during the measurement.
 fn is_attached(one: &WorseMode, attached: DeliveryMode) -> bool {
-    one.mode == PRESENT || one.mode == attached.to_string()
+    one.mode == attached.to_string()
 }
 
 /// A time as an option takes it.
@@ -498,7 +487,7 @@ mod tests {
         let base = ProgramsFacts { attached: Some(DeliveryMode::default()), base_is: Some(threaded), ..facts.clone() };
         let same = said(&keep(threaded, Vec::new(), None), &base).0;
         assert!(same.starts_with("keep threaded"), "base leaves the NAPI threads: {same}");
-        let (text, undo) = said(&undecided(&[PRESENT]), &facts);
+        let (text, undo) = said(&undecided(&["suspend200"]), &facts);
         assert!(text.starts_with("undo suspend200, and keep base: not") && undo == "quell detach 7 9", "{text}");
         let p50 = QuantityChange {
             quantity: Quantity::Metric(TuneMetric::Latency { quantile: 0.5 }),
@@ -507,7 +496,7 @@ mod tests {
             loads: Vec::new(),
             is_everywhere: true,
         };
-        let worse = vec![WorseMode { mode: PRESENT.to_owned(), costs: vec![p50] }];
+        let worse = vec![WorseMode { mode: "suspend200".to_owned(), costs: vec![p50] }];
         let because = WhyLonger::OtherPrograms { latency_helps: false };
         let disturbed = Conclusion::MeasureLonger { because, worse, open: Vec::new(), budget_ms: None };
         let (text, undo) = said(&disturbed, &facts);

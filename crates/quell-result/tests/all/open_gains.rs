@@ -1,8 +1,9 @@
-//! What more time may decide in favor of a mode.
+//! Modes in a conclusion that keeps the present one, and what more time may decide.
 
 use quell_experiment::{Criterion, Goal};
 use quell_result::conclusion::{Conclusion, OpenGain, WhyKeep};
 use quell_result::experiment::ExperimentResult;
+use quell_result::facts::PRESENT;
 
 use crate::conclusions::experiment;
 
@@ -50,4 +51,11 @@ fn a_latency_that_may_fall_less_than_another_rises_is_not_open() {
     };
     assert!(is_open(60.0), "p50 +20 %, p99 about −53 %");
     assert!(!is_open(150.0), "p50 ×3");
+}
+
+#[test]
+fn the_attached_mode_has_its_own_name_in_the_conclusion() {
+    let mut result = experiment(&[("suspend20", 60.0, 1.0)], 0.01);
+    result.experiments[0].record.design.treatments[0].name = PRESENT.to_owned();
+    assert_eq!(kept(&result).0, ["suspend20"]);
 }
