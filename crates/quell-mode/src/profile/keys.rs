@@ -219,7 +219,7 @@ const HEAD: &str = "# Keys of a profile
 
 Made from the tables in `crates/quell-mode/src/profile/keys.rs`; [apply.md](apply.md) shows how a profile is applied. A
 setting without a key stays unchanged on the host, unless a default is given. An unknown key is refused, with the nearest
-known key. Queue and CPU numbers are a number, an array, or a text such as `\"0-3,8\"`.
+key of its table, or all of them. Queue and CPU numbers are a number, an array, or a text such as `\"0-3,8\"`.
 ";
 
 const TAIL: &str = "
