@@ -62,7 +62,8 @@ fn each_report_has_the_polls_of_the_queue_and_the_program_on_it() {
         let packets = sample["packets"].as_u64().unwrap();
         let with_wait = sample["wait"]["packets"].as_u64().unwrap();
         let without = sample["wait"]["interrupt-packets"].as_u64().unwrap();
-        assert!(packets > 0 && with_wait + without == packets, "{report}");
+        // One poll can be half counted at either end of the interval, and it has the one datagram that is under way.
+        assert!(packets > 1 && (with_wait + without).abs_diff(packets) <= 1, "{report}");
         assert!(sample["polls"]["interrupt"].as_u64().unwrap() > 0, "{report}");
         let mut programs = report["programs"].as_array().unwrap().iter();
         assert!(programs.all(|program| program["cpus"].as_f64().is_some()), "also in the first report: {report}");
