@@ -185,11 +185,13 @@ impl SwitchPlan {
         switched
     }
 
-    /// Index of the first mode that changes nothing: what the queues and epolls have now.
+    /// Index of the first mode that changes nothing: what the queues and epolls have now. Never one with a poller, which they
+    /// do not show.
     #[must_use]
     pub fn present(&self) -> Option<usize> {
         let is_present = |mode: &usize| {
             self.impossible[*mode].is_empty()
+                && self.modes[*mode].poller().is_none()
                 && self.queues.iter().all(|queue| queue.values[*mode] == queue.old)
                 && self.epolls.iter().all(|epoll| epoll.params[*mode] == epoll.old)
         };

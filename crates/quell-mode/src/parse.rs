@@ -142,7 +142,8 @@ fn kind(head: Token<'_>) -> Result<ModeKind, Located> {
     let (word, number) = head.split_at(digits_at);
     let Some(mode) = WORDS.into_iter().find(|known| *known == word.text) else {
         let nearest = nearest(word.text, WORDS);
-        let number = |name| if WITH_NUMBER.contains(&name) { number.text } else { "" };
+        let example = if number.text.is_empty() { "20" } else { number.text };
+        let number = |name| if WITH_NUMBER.contains(&name) { example } else { "" };
         let nearest = nearest.map(|name| format!("{name}{}", number(name)));
         return Err((word.span(), ModeRefusal::UnknownMode { word: word.text.to_owned(), nearest }));
     };

@@ -59,11 +59,12 @@ pub fn printed_latency(quantile: f64) -> String {
     format!("p{}-us", (quantile * 1e4).round() / 1e2)
 }
 
-/// Whether a printed figure is a quantile of a latency, also that of a second server.
+/// Whether a printed figure is a quantile, the mean or the maximum of a latency, also that of a second server.
 #[must_use]
 pub fn is_latency(name: &str) -> bool {
-    let quantile = name.strip_prefix("beside ").unwrap_or(name).strip_prefix('p').and_then(|it| it.strip_suffix("-us"));
-    quantile.is_some_and(|quantile| quantile.parse::<f64>().is_ok())
+    let Some(of) = name.strip_prefix("beside ").unwrap_or(name).strip_suffix("-us") else { return false };
+    let quantile = of.strip_prefix('p').map(str::parse::<f64>);
+    ["mean", "max"].contains(&of) || matches!(quantile, Some(Ok(_)))
 }
 
 impl Quantity {

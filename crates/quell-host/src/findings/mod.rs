@@ -334,7 +334,12 @@ impl Finding {
     /// Whether the program would stall with these settings. Commands refuse to set them.
     #[must_use]
     pub fn predicts_stall(&self) -> bool {
-        self.severity == Severity::Serious && rule(self.id).is_some_and(|rule| rule.stalls)
+        self.severity == Severity::Serious && self.is_about_stalls()
+    }
+
+    #[must_use]
+    pub fn is_about_stalls(&self) -> bool {
+        rule(self.id).is_some_and(|rule| rule.stalls)
     }
 }
 

@@ -27,8 +27,8 @@ static FLOATING: Rule = Rule {
              per second",
     explanation: "Detected if a thread that waits on an epoll with connections is allowed on several CPUs. A warning \
                   if the epoll busy-polls, otherwise a note. Fix: pin the thread to the CPU of its queue's interrupt or \
-                  kernel thread, or to a CPU of its own if that CPU has several workers or the queue has neither \
-                  (veth).",
+                  kernel thread, or to a CPU of its own if that CPU has several workers. Not detected if all its queues \
+                  have neither (veth): their packets are handled on the CPU that sends them.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -47,8 +47,9 @@ fn floating(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let of = |epoll: &EpollContext<'_>| {
         let [(thread, _)] = epoll.waiters[..] else { return None };
         let cpus = thread.affinity.known().filter(|cpus| cpus.len() > 1)?;
+        let have_no_cpu = epoll.by_napi.keys().all(|&id| query.napi(id).is_some_and(|(_, napi)| has_no_cpu(napi)));
         // Any of Go's threads may wait next.
-        if alike_threads(epoll, thread) > epolls_of[&epoll.process.pid] {
+        if have_no_cpu || alike_threads(epoll, thread) > epolls_of[&epoll.process.pid] {
             return None;
         }
         let at = epoll.by_napi.keys().find_map(|&id| packet_cpu(query, id));
@@ -97,6 +98,11 @@ fn placed<'a>(query: &SnapshotQuery<'_>, epoll: &EpollContext<'a>) -> Option<(&'
     let [(thread, _)] = epoll.waiters[..] else { return None };
     let cpu = epoll.by_napi.keys().find_map(|&id| packet_cpu(query, id))?;
     Some((thread.affinity.known()?, only(cpu)))
+}
+
+/// Whether packets of a queue are handled on the CPU that sends them, as on a veth device.
+fn has_no_cpu(napi: &SnapshotNapi) -> bool {
+    napi.irq.known() == Some(&None) && napi.thread.known().is_some_and(Option::is_none)
 }
 
 /// The single CPU that processes a queue's packets.

@@ -23,7 +23,7 @@ static READY_OBJECT: Rule = Rule {
     severity: Severity::Serious,
     title: "an object stays ready in an epoll that suspends interrupts",
     impact: "Every epoll_wait that reports the object re-arms the suspension without polling the device. Packets wait \
-          forever; irq-suspend-timeout does not help.",
+          while it is ready; irq-suspend-timeout does not help.",
     source: "fs/eventpoll.c, ep_poll and ep_send_events; measured: no network event in 2 s with a timeout of 20 ms, 0 \
              to 18 requests/s instead of 200 with a UDP socket registered for EPOLLOUT",
     explanation: "Detected if an epoll with prefer_busy_poll, on a queue with irq-suspend-timeout, watches an object \
@@ -227,7 +227,7 @@ fn kind_in_words(kind: &WatchedKind) -> &str {
 static ZERO_TIMEOUT: Rule = Rule {
     id: "waits-with-timeout-zero",
     severity: Severity::Serious,
-    title: "no thread sleeps in an epoll that has to poll its queue",
+    title: "calls that do not sleep leave the queue of an epoll unpolled",
     impact: "An epoll_wait that returns events without sleeping leaves the interrupt masked and does not poll the device. \
           Packets wait up to irq-suspend-timeout, or without suspension up to gro-flush-timeout.",
     source: "fs/eventpoll.c, ep_poll; measured: median latency 0.07 ms to 10.7 ms with an inner epoll, 20,000 \
@@ -241,7 +241,9 @@ static ZERO_TIMEOUT: Rule = Rule {
                   calls suffice, too; a note if they are farther apart than the timeout of the queue); most of the \
                   calls returned nothing. Calls with longer timeouts count, too, if at most 1 % of them slept and the \
                   program sleeps in an outer epoll, or in a poll of this one. Otherwise, and with fewer calls, it is \
-                  unknown: a warning. The calls are counted at the tracepoints sys_enter and sys_exit, which needs \
+                  unknown: a warning. Also detected if its only thread sleeps in it, but at least 20 calls with \
+                  timeout 0 return nothing for each call that sleeps: packets that arrive during this spin wait for its end; a \
+                  warning if it takes less than 1 ms. The calls are counted at the tracepoints sys_enter and sys_exit, which needs \
                   CAP_BPF and CAP_PERFMON; without them, Quell samples in which calls threads sleep. Two snapshots \
                   from files show only that a thread was running or waiting for a CPU at least 90 % of the time, for \
                   fewer than 1,000 packets per second, and never slept in epoll_wait: a warning, because what it spins \
@@ -322,7 +324,10 @@ fn of_ready_waits(waits: &EpollWaits, outer: Option<&EpollContext<'_>>, time: &s
         }
         None => return None,
     };
-    Some((severity, format!("{} of {} in {time} slept; {sleeps}", waits.slept, counted(calls, "call"))))
+    Some((
+        severity,
+        format!("{} of {} in {time} slept; {sleeps}", thousands(&waits.slept.to_string()), counted(calls, "call")),
+    ))
 }
 
 /// Judges the waits on an epoll; `None` if threads sleep in it.
@@ -332,11 +337,21 @@ fn of_waits(
     behavior: &Behavior,
     waits: &EpollWaits,
 ) -> Option<(Severity, String)> {
+    let time = duration_text(behavior.waits_observed);
+    if let Some(before_sleep) = spin_before_sleep(behavior, waits) {
+        let severity = if before_sleep < Duration::from_nanos(LONG_NS) { Severity::Warning } else { Severity::Serious };
+        let empty = thousands(&waits.zero_empty.to_string());
+        let (slept, spins) = (counted(waits.slept, "call"), duration_text(before_sleep));
+        let observed = format!(
+            "in {time}, {empty} calls had timeout 0 and returned nothing, and {slept} slept: a thread spins for up to {spins} \
+             before it sleeps"
+        );
+        return Some((severity, observed));
+    }
     let sleeps_there = waits.is_slept_in || (behavior.not_counted.is_some() && waits.sleeping > 0);
     if !epoll.waiters.is_empty() || sleeps_there {
         return None;
     }
-    let time = duration_text(behavior.waits_observed);
     let outer = query.outer(epoll);
     if let Some(why) = &behavior.not_counted {
         let observed = format!("in none of {} in {time} did a thread sleep in it", counted(behavior.samples, "sample"));
@@ -363,7 +378,7 @@ fn of_waits(
         0 => format!("all {} in {time} had timeout 0", counted(waits.zero, "call")),
         sleeping => format!(
             "{} of {} in {time} had timeout 0",
-            waits.zero,
+            thousands(&waits.zero.to_string()),
             counted(waits.zero.saturating_add(sleeping), "call")
         ),
     };
@@ -375,6 +390,22 @@ fn of_waits(
         ZeroCause::Serious(observed) => (Severity::Serious, observed),
         ZeroCause::Unknown(observed) => (Severity::Warning, observed),
     })
+}
+
+/// Fewest calls with timeout 0 that return nothing, for each that sleeps, from which a thread spins before it sleeps.
+const EMPTY_PER_SLEEP: u64 = 20;
+/// Shortest such spin that matters.
+const SPIN_MIN: Duration = Duration::from_micros(50);
+
+/// Mean time for which the only thread of an epoll calls with timeout 0, and handles events, before it sleeps. Another one
+/// could poll in that time.
+fn spin_before_sleep(behavior: &Behavior, waits: &EpollWaits) -> Option<Duration> {
+    let is_spin = behavior.not_counted.is_none()
+        && waits.threads == 1
+        && waits.slept >= CALLS_OF_RESTING_MIN
+        && waits.zero_empty >= waits.slept.saturating_mul(EMPTY_PER_SLEEP);
+    let spin = waits.busy.div_f64(waits.slept.max(1) as f64);
+    (is_spin && spin >= SPIN_MIN).then_some(spin)
 }
 
 /// Text about calls that do not poll and are farther apart than the timer of the queue. The timer then polls before the

@@ -302,6 +302,10 @@ fn an_observation_decides_whether_waits_end_the_suspension() {
     let waits = |zero, zero_empty, sleeping| {
         Some(EpollWaits { zero, zero_empty, sleeping, busy: OBSERVED, ..EpollWaits::default() })
     };
+    let spins = |zero_empty, slept| {
+        let calls = EpollWaits { zero: zero_empty, zero_empty, sleeping: slept, slept, ..EpollWaits::default() };
+        Some(EpollWaits { busy: OBSERVED, is_slept_in: true, threads: 1, ..calls })
+    };
     let frames = |zero, busy| Some(EpollWaits { zero, busy, threads: 1, ..EpollWaits::default() });
     let elsewhere = Some(EpollWaits { zero: 500, sleeping_elsewhere: 1, threads: 1, ..EpollWaits::default() });
     for (nested, waits, expected) in [
@@ -311,6 +315,10 @@ fn an_observation_decides_whether_waits_end_the_suspension() {
         (false, waits(500, 490, 0), Some(Severity::Serious)),
         (false, waits(500, 490, 5), Some(Severity::Serious)),
         (false, waits(500, 490, 6), None),
+        // Spins of 83 ms and 0.5 ms before each sleep, and one that reads what it finds.
+        (false, spins(490, 6), Some(Severity::Serious)),
+        (false, spins(20_000, 1_000), Some(Severity::Warning)),
+        (false, spins(19_000, 1_000), None),
         // A saturated program that would sleep if it had no events.
         (false, waits(500, 10, 0), Some(Severity::Warning)),
         (false, elsewhere, Some(Severity::Serious)),

@@ -105,6 +105,17 @@ fn set_gro_flush_timeout(lab: &TestLab, napi: NapiId, gro_flush_timeout_ns: u64)
 }
 
 #[test]
+fn settings_without_a_poller_are_not_those_of_a_mode_with_one() {
+    let Some(mut lab) = TestLab::raise("present", 1) else { return };
+    let Some(server) = Server::start(&mut lab) else { return };
+    let userbusy: DeliveryMode = "userbusy".parse().unwrap();
+    let set = Netdev::open_in(&lab.server).unwrap().set_napi(lab.napis[0], &userbusy.napi().into());
+    set.unwrap();
+    let plan = server.plan(&["base", "userbusy", "defer1000"]);
+    assert_eq!((plan.present(), plan.present_setting()), (Some(2), Some("defer1000".parse().unwrap())));
+}
+
+#[test]
 fn a_server_answers_in_every_mode_and_is_restored_at_the_end() {
     let Some(mut lab) = TestLab::raise_beside_others("switch", 2) else { return };
     let Some(mut server) = Server::start(&mut lab) else { return };

@@ -30,7 +30,7 @@ fn an_unknown_name_is_refused_with_the_most_similar_one() {
         nearest: nearest.map(str::to_owned),
     };
     assert_refused("suspned20", "suspned", unknown("suspned", Some("suspend20")));
-    assert_refused("suspen", "suspen", unknown("suspen", Some("suspend")));
+    assert_refused("suspen", "suspen", unknown("suspen", Some("suspend20")));
     assert_refused("bace20", "bace", unknown("bace", Some("base")));
     assert_refused("Base", "Base", unknown("Base", Some("base")));
     assert_refused("threadbusy", "threadbusy", unknown("threadbusy", Some("threadedbusy")));

@@ -353,6 +353,13 @@ elif SHAPE == "one-sleeps":
     while True:
         for fd, _ in epoll.poll(0):
             answer(fd)
+elif SHAPE == "spin-then-sleep":
+    while True:
+        until = time.monotonic() + 0.0003
+        while not (events := epoll.poll(0)) and time.monotonic() < until:
+            pass
+        for fd, _ in events or epoll.poll():
+            answer(fd)
 elif SHAPE == "in-turn":
     lock = threading.Lock()
 

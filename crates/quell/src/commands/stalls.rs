@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use quell_host::attach::Attachment;
 use quell_host::behavior::{Behavior, observe, polling_programs};
-use quell_host::findings::{Finding, FixText, Node, examine_observed};
+use quell_host::findings::{Finding, FixText, Node, Severity, examine_observed};
 use quell_host::snapshot::Snapshot;
 use quell_linux::Pid;
+use quell_result::top::{IntervalReport, ObservedQueue};
 
 use crate::exit::{Exit, Failure};
 use crate::render::attach::finding_lines;
@@ -47,13 +48,38 @@ fn refused_because(Finding { id, title, impact, fix, .. }: &Finding, observed: &
     )
 }
 
+/// What an observation of programs under the settings in force says about stalls: also what is unknown, as a warning.
+fn of_stalls(snapshot: &Snapshot, behavior: &Behavior) -> Vec<Finding> {
+    let mut findings = examine_observed(snapshot, None, &BTreeMap::new(), Some(behavior)).findings;
+    findings.retain(|finding| finding.is_about_stalls() && finding.severity > Severity::Note);
+    findings
+}
+
+/// Stalls that an observation of these programs now predicts, if packets of a queue wait for longer than its timer allows.
+pub(super) fn of_long_waits(report: &IntervalReport, snapshot: &Snapshot, pids: &[Pid]) -> Vec<Finding> {
+    let waits_long = |queue: &ObservedQueue| {
+        let timer_ns = queue.settings.gro_flush_timeout_ns.filter(|ns| *ns > 0);
+        let p99_ns = queue.sample.as_ref().and_then(|sample| sample.wait.p99_ns);
+        timer_ns.zip(p99_ns).is_some_and(|(timer_ns, p99_ns)| p99_ns > 2 * timer_ns)
+    };
+    let programs: BTreeSet<Pid> = polling_programs(snapshot).into_iter().filter(|pid| pids.contains(pid)).collect();
+    if programs.is_empty() || !report.queues.iter().any(waits_long) {
+        return Vec::new();
+    }
+    let mut findings = of_stalls(snapshot, &observe(snapshot, &programs, true));
+    findings.retain(|finding| finding.predicts_stall() && finding.has_epoll_of(&programs));
+    findings
+}
+
 /// Observes the programs of an attachment while it lives, in a thread of its own, so that passes go on.
 #[derive(Default)]
 pub(super) struct StallForecast {
     observation: Option<JoinHandle<Behavior>>,
     due: Option<Instant>,
     observed: BTreeSet<Pid>,
-    has_new_epolls: bool,
+    /// Whether the calls of the programs are to be counted by the next observation, and were by the latest one.
+    must_count: bool,
+    counts: bool,
     reported: BTreeSet<(&'static str, Vec<Node>)>,
 }
 
@@ -61,7 +87,7 @@ impl StallForecast {
     /// Begins and ends observations. `is_new` says that this pass set the mode on new objects: the waits of their programs
     /// are counted, too. Returns a line for each new finding that predicts a stall.
     pub(super) fn look(&mut self, attachment: &Attachment, snapshot: &Snapshot, is_new: bool) -> Vec<String> {
-        self.has_new_epolls |= is_new;
+        self.must_count |= is_new;
         match self.observation.take_if(|observation| observation.is_finished()) {
             Some(observation) => {
                 observation.join().map_or_else(|_| Vec::new(), |observed| self.judge(snapshot, &observed))
@@ -80,11 +106,11 @@ impl StallForecast {
         let pids = attachment.targets().pids();
         let programs: BTreeSet<_> = polling_programs(snapshot).intersection(&pids).copied().collect();
         // The preload library of `quell run` sets epolls, too, which no pass reports.
-        let counts = self.has_new_epolls || !programs.is_subset(&self.observed);
+        let counts = self.must_count || !programs.is_subset(&self.observed);
         if programs.is_empty() || !(counts || Instant::now() >= self.due?) {
             return None;
         }
-        self.has_new_epolls = false;
+        (self.must_count, self.counts) = (false, counts);
         self.due = Some(Instant::now() + OBSERVED_AGAIN);
         self.observed.clone_from(&programs);
         let snapshot = snapshot.clone();
@@ -92,7 +118,9 @@ impl StallForecast {
     }
 
     fn judge(&mut self, snapshot: &Snapshot, behavior: &Behavior) -> Vec<String> {
-        let mut findings = examine_observed(snapshot, None, &BTreeMap::new(), Some(behavior)).findings;
+        let mut findings = of_stalls(snapshot, behavior);
+        // What samples leave open, counted calls decide.
+        self.must_count |= behavior.not_counted.is_some() && !self.counts && !findings.is_empty();
         findings
             .retain(|finding| finding.predicts_stall() && self.reported.insert((finding.id, finding.nodes.clone())));
         finding_lines(&findings)

@@ -23,6 +23,7 @@ use quell_result::top::{IntervalReport, ObservedProgram};
 
 use super::earlier::{below, earlier_answers};
 use super::lab::is_persistent_lab;
+use super::stalls::of_long_waits;
 use crate::exit::{Exit, Failure};
 use crate::journals::{boot_id, journal, name_of};
 use crate::output;
@@ -97,11 +98,15 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
     applied.iter_mut().for_each(|applied| applied.find_other_owners(&owners, parent_of));
     let pids: Vec<Pid> = applied.iter().flat_map(AppliedReport::observed_pids).collect();
     if !pids.is_empty() {
-        let (report, snapshot) = match observed(pids) {
+        let (report, snapshot) = match observed(pids.clone()) {
             Ok((report, snapshot)) => (Ok(report), Some(snapshot)),
             Err(why) => (Err(why), None),
         };
         applied.iter_mut().for_each(|applied| applied.judge(&report));
+        if let (Ok(report), Some(snapshot)) = (&report, &snapshot) {
+            let predicted = of_long_waits(report, snapshot, &pids);
+            applied.iter_mut().for_each(|applied| applied.predict(&predicted));
+        }
         if let Some(snapshot) = &snapshot {
             let answers = earlier_answers();
             let below = |pids: &BTreeSet<Pid>| below(snapshot, pids, &owners);

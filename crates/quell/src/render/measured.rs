@@ -73,8 +73,7 @@ pub(super) fn advice(
 pub(super) fn undone(is_undone: bool, attached: Option<AttachedMode>) -> String {
     match attached.filter(|_| is_undone) {
         Some(AttachedMode { launched: true, .. }) => format!("; {START_WITHOUT}"),
-        Some(AttachedMode { steers: true, pins: true, .. }) => "; its filters and pins end with it".to_owned(),
-        Some(AttachedMode { steers: true, .. }) => "; its filters end with it".to_owned(),
+        Some(AttachedMode { steers: true, .. }) => "; its filters and pins end with it".to_owned(),
         _ => String::new(),
     }
 }

@@ -102,11 +102,10 @@ pub(crate) fn tree(plan: &ProfilePlan) -> String {
         };
         let _ = writeln!(text, "{indent}{queues}{}", line.text);
     }
-    if lines.is_empty() {
-        text.push_str("nothing to change\n");
-    }
     if !plan.impossible.is_empty() {
         let _ = writeln!(text, "not possible here:\n{}", impossible(plan));
+    } else if lines.is_empty() {
+        text.push_str("nothing to change\n");
     }
     text
 }

@@ -312,6 +312,7 @@ mod tests {
             measured: None,
             sharing: None,
             effects: Vec::new(),
+            predicted: Vec::new(),
             conclusion: None,
         }
     }

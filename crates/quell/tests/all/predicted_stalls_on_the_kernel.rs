@@ -95,6 +95,11 @@ fn a_mode_under_which_a_writable_socket_stalls_the_program_is_refused() {
 fn a_mode_under_which_waits_with_timeout_zero_stall_the_program_is_refused() {
     let Some(stage) = Stage::enter("cli-nested", "nested") else { return };
     stage.assert_refused("which watches it");
+    let pid = stage.pid();
+    stage.says(0, &["attach", "suspend20", &pid, "--yes", "--accept-stalls", "--seconds", "0"]);
+    let text = stage.says(0, &["status"]);
+    assert!(text.contains("which watches it"), "its packets wait for longer than gro-flush-timeout: {text}");
+    stage.says(0, &["detach", &pid]);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use quell_host::attach::owners::{QueueSharers, covered_values};
 use quell_host::attach::payoff::{DoesItPay, ModePayoff};
 use quell_host::attach::plan::polls_epolls;
 use quell_host::attach::stall::STALLS_MAX;
-use quell_host::findings::{Unreached, mixes_queues, workers_can_be_pinned};
+use quell_host::findings::{Finding, Unreached, mixes_queues, workers_can_be_pinned};
 use quell_host::servers::{EarlierAnswers, JudgedMode, MeasuredStep, measured_step};
 use quell_host::snapshot::Snapshot;
 use quell_linux::Pid;
@@ -32,6 +32,7 @@ use super::set::{SetReport, what_is_set};
 use super::{settings, span, to_programs, unix_s};
 use crate::journals::name_of;
 use crate::output::on_one_line;
+use crate::render::attach::finding_lines;
 use crate::render::conclusion::LastLine;
 use crate::render::payoff;
 use crate::render::program_arguments::ProgramArguments;
@@ -102,6 +103,8 @@ pub(crate) struct AppliedReport {
     pub(super) sharing: Option<QueueSharers>,
     /// Verdicts on its programs that are running. Empty for profiles.
     pub(super) effects: Vec<ProgramEffect>,
+    /// Findings that predict a stall. Its programs are observed if packets waited for longer than twice gro-flush-timeout.
+    pub(super) predicted: Vec<Finding>,
     /// What to do about the program for which it pays least: stored measurements decide first. Null without a mode.
     pub(super) conclusion: Option<LastLine>,
 }
@@ -174,6 +177,7 @@ impl AppliedReport {
             measured: None,
             sharing: None,
             effects: Vec::new(),
+            predicted: Vec::new(),
             conclusion: None,
         }
     }
@@ -264,10 +268,19 @@ impl AppliedReport {
 
     /// Counts the stalls of its queues, if they are as frequent as those that end a mode and were accepted.
     pub(crate) fn count_stalls(&mut self, stalls: &[StallRecord]) {
-        let are_accepted = self.attached.is_some_and(|attached| attached.accepts_stalls);
         let own = stalls.iter().filter(|record| record.journal_name == self.journal_name && !record.reverted);
         let count = own.map(|record| record.stalls).sum();
-        self.stalls = if are_accepted && count >= STALLS_MAX as u64 { count } else { 0 };
+        self.stalls = if self.accepts_stalls() && count >= STALLS_MAX as u64 { count } else { 0 };
+    }
+
+    fn accepts_stalls(&self) -> bool {
+        self.attached.is_some_and(|attached| attached.accepts_stalls)
+    }
+
+    /// Adds those of these findings that are about its programs.
+    pub(crate) fn predict(&mut self, findings: &[Finding]) {
+        let pids = self.attached_pids().collect();
+        self.predicted = findings.iter().filter(|finding| finding.has_epoll_of(&pids)).cloned().collect();
     }
 
     /// Whether a setting has another value now. That of a queue that does not exist at present has none.
@@ -349,6 +362,10 @@ impl AppliedReport {
             let step = self.measured.as_ref().filter(|_| self.better().is_some())?;
             return measured::advice(step, &self.attached?.mode, &programs, "");
         };
+        if let Some(finding) = self.predicted.first().filter(|_| !self.accepts_stalls()) {
+            let (undo, detach) = programs.undo();
+            return Some((format!("{} delays packets ({}): {undo}", worst.mode, finding.id), detach));
+        }
         let is_clear = worst.pays.is_no() || worst.pays == DoesItPay::TooFewPackets || self.stalls > 0;
         if let Some(attached) = self.attached.filter(|attached| attached.accepts_stalls && !is_clear) {
             return Some(payoff::accepted(&attached.mode, &programs));
@@ -428,6 +445,7 @@ impl fmt::Display for AppliedReport {
             writeln!(f, "  and {} more; --json lists all", self.set.len() - SET_SHOWN)?;
         }
         self.effects.iter().try_for_each(|effect| writeln!(f, "{}", effect.line(self.sharing.is_some())))?;
+        finding_lines(&self.predicted).iter().try_for_each(|line| writeln!(f, "  {line}"))?;
         for TargetProgram { name, pid, .. } in &self.started_since {
             writeln!(f, "  {} {pid}: started since, without the mode", on_one_line(name))?;
         }
