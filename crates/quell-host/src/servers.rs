@@ -61,6 +61,9 @@ pub struct HostServer {
     pub place: Option<ProgramPlace>,
     /// Name, or inode, of its network namespace; absent if it is unknown, or that of this command without a name.
     pub netns: Option<String>,
+    /// Whether this command was started in a named network namespace, which is not that of the server: it comes later.
+    #[serde(skip)]
+    pub is_aside: bool,
     /// How it waits for packets.
     pub waits: ServerWait,
     /// Its attachment; absent if it is not attached.
@@ -217,24 +220,31 @@ pub struct Known<'a> {
     pub behavior: Option<&'a Behavior>,
 }
 
-/// Servers of the host: first those that need a fix, then those that used the most CPU time. Programs that only have
+/// Servers of the host: first those that need a fix, then those that used the most CPU time. Started in a named network
+/// namespace, those in it come before all others. Programs that only have
 /// connections of the present SSH session, and Quell's own (`quell load`, `export`), are left out.
 #[must_use]
 pub fn servers(now: &Snapshot, before: Option<&Snapshot>, known: &Known<'_>) -> Vec<HostServer> {
     let query = SnapshotQuery::new(now, before);
     let by_root = by_root(now, known.origins);
+    let is_in_named = now.own_namespace().is_some_and(|own| own.name().is_some());
     let of_root = |processes: Vec<&Process>| {
         (receives(&query, &processes) && !is_left_out(&query, &processes)).then(|| {
-            let its = processes.iter().filter_map(|process| now.namespace(*process.namespace.known()?));
-            let netns = its.filter(|one| one.is_entered()).map(NetworkNamespace::label).next();
-            HostServer { netns, ..server(&query, &processes, known) }
+            let mut its = processes.iter().filter_map(|process| now.namespace(*process.namespace.known()?));
+            let is_aside = is_in_named && its.clone().all(|one| !one.is_current);
+            let netns = its.find(|one| one.is_entered()).map(NetworkNamespace::label);
+            HostServer { netns, is_aside, ..server(&query, &processes, known) }
         })
     };
     let mut servers: Vec<HostServer> = by_root.into_values().filter_map(of_root).collect();
     let order = |server: &HostServer| (server.serious > 0, server.cpus.unwrap_or(0.0));
     servers.sort_by(|one, other| {
         let ((one_serious, one_cpus), (other_serious, other_cpus)) = (order(one), order(other));
-        other_serious.cmp(&one_serious).then(other_cpus.total_cmp(&one_cpus)).then(one.pid.cmp(&other.pid))
+        one.is_aside
+            .cmp(&other.is_aside)
+            .then(other_serious.cmp(&one_serious))
+            .then(other_cpus.total_cmp(&one_cpus))
+            .then(one.pid.cmp(&other.pid))
     });
     servers
 }
@@ -414,6 +424,7 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
         name: first.name.clone(),
         place: known.origins.get(&first.pid).and_then(|origin| origin.place.clone()),
         netns: None,
+        is_aside: false,
         waits,
         attached,
         can_pin: processes.iter().any(|process| can_be_pinned(query, process)),

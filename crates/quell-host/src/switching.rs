@@ -185,8 +185,8 @@ impl SwitchPlan {
         switched
     }
 
-    /// Index of the first mode that changes nothing: what the queues and epolls have now. Never one with a poller, which they
-    /// do not show.
+    /// Index of the first mode that changes nothing: what the queues and epolls have now. Never one with a poller, which
+    /// they do not show.
     #[must_use]
     pub fn present(&self) -> Option<usize> {
         let is_present = |mode: &usize| {

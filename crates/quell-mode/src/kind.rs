@@ -47,7 +47,8 @@ pub enum ModeKind {
     },
     /// `napibusy`: `epoll_wait` busy polls for 64 µs before it sleeps.
     NapiBusy,
-    /// `fullbusy`: `epoll_wait` busy polls permanently. No wait of the program sleeps longer than 1 ms.
+    /// `fullbusy`: `epoll_wait` busy polls for 1 ms, and no wait of the program takes longer: it polls permanently if packets
+    /// come more often. A later one waits for the timer of 5 ms.
     FullBusy,
     /// `suspendN`: interrupts are suspended while the program is busy. An idle program gets them without delay.
     Suspend {
@@ -97,7 +98,7 @@ impl ModeKind {
             Self::Base => "an interrupt announces packets, softirq polls the queue",
             Self::Defer { .. } => "while packets keep arriving, a timer polls instead of interrupts",
             Self::NapiBusy => "epoll_wait busy polls before it sleeps, for 64 us by default",
-            Self::FullBusy => "epoll_wait busy polls all the time, the program never sleeps",
+            Self::FullBusy => "epoll_wait busy polls for 1 ms; slow if packets come more rarely",
             Self::Suspend { .. } => "no interrupts while the program is busy, prompt ones while it is idle",
             Self::Threaded => "a kernel thread per queue polls instead of softirq",
             Self::ThreadedBusy => "a kernel thread per queue busy polls without end, on a whole CPU",

@@ -99,8 +99,8 @@ impl DeliveryMode {
         self.settings.poller
     }
 
-    /// Whether someone polls the queues without end or while the program waits, so that a whole CPU is busy at any
-    /// load.
+    /// Whether someone polls the queues without end, or while the program waits: CPU time is used at any load, up to a
+    /// whole CPU.
     #[must_use]
     pub fn polls_at_any_load(&self) -> bool {
         let spins = self.epoll().is_some_and(|epoll| epoll.busy_poll_usecs > 0);

@@ -215,11 +215,21 @@ impl ModePayoff {
             && matches!(self.pays, CostsCpuTime { .. } | NearBreakEven | MeasureToKnow | CannotTell)
     }
 
-    /// Whether it saves no CPU time, and no lower latency repays that, because its timer delays packets and nobody polls.
+    /// Whether it saves no CPU time, and no lower latency repays that, because its timer delays packets: nobody polls, or
+    /// not until the next packet comes.
     #[must_use]
     pub fn only_delays(&self) -> bool {
+        let is_deferred = matches!(self.mode.kind(), ModeKind::Defer { .. });
         matches!(self.pays, DoesItPay::CostsCpuTime { .. } | DoesItPay::NearBreakEven)
-            && matches!(self.mode.kind(), ModeKind::Defer { .. })
+            && (is_deferred || self.waits_for_long_timer())
+    }
+
+    /// Whether packets waited for a timer that is longer than the busy polling of the program.
+    fn waits_for_long_timer(&self) -> bool {
+        let (napi, epoll) = (self.mode.napi(), self.mode.epoll().unwrap_or_default());
+        let timer_ns = napi.gro_flush_timeout_ns;
+        let is_longer = epoll.busy_poll_usecs > 0 && timer_ns > u64::from(epoll.busy_poll_usecs) * 1_000;
+        is_longer && napi.irq_suspend_timeout_ns == 0 && self.wait_p99_ns.is_some_and(|ns| ns >= timer_ns / 2)
     }
 
     /// The same, if another program has changed settings of the mode since it was attached. To set it again is refused, or
@@ -391,6 +401,17 @@ mod tests {
         let above = EffectOnQueue { polls: 3_300 * 7 / 2, ..seen(3_300) };
         assert!(instead("suspend20", above).is_some(), "2.5 polls by the kernel per packet");
         assert_eq!(instead("suspend20", seen(PACKETS_FOR_VERDICT - 1)), None);
+    }
+
+    #[test]
+    fn a_poll_that_ends_before_the_next_packet_only_delays_it_by_a_long_timer() {
+        let only_delays = |mode: &str, wait_us: u64| {
+            let seen = EffectOnQueue { wait_p99_ns: Some(wait_us * 1_000), ..seen(3_300, 3_300_000, 3_300_000) };
+            payoff(mode, &[(seen, in_effect())], None).only_delays()
+        };
+        assert!(only_delays("fullbusy", 5_000) && only_delays("napibusy", 190));
+        assert!(!only_delays("fullbusy", 900), "packets come more often than its polls end");
+        assert!(!only_delays("suspend200", 5_000), "interrupts while the program sleeps");
     }
 
     /// Answers over many intervals at a steady rate of packets, under a mode whose timer expires as often as it can.

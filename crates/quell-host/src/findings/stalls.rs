@@ -241,14 +241,15 @@ static ZERO_TIMEOUT: Rule = Rule {
                   calls suffice, too; a note if they are farther apart than the timeout of the queue); most of the \
                   calls returned nothing. Calls with longer timeouts count, too, if at most 1 % of them slept and the \
                   program sleeps in an outer epoll, or in a poll of this one. Otherwise, and with fewer calls, it is \
-                  unknown: a warning. Also detected if its only thread sleeps in it, but at least 20 calls with \
-                  timeout 0 return nothing for each call that sleeps: packets that arrive during this spin wait for its end; a \
-                  warning if it takes less than 1 ms. The calls are counted at the tracepoints sys_enter and sys_exit, which needs \
-                  CAP_BPF and CAP_PERFMON; without them, Quell samples in which calls threads sleep. Two snapshots \
-                  from files show only that a thread was running or waiting for a CPU at least 90 % of the time, for \
-                  fewer than 1,000 packets per second, and never slept in epoll_wait: a warning, because what it spins \
-                  on is not visible. Fix: a mode without busy polling; or quell run, which turns timeout 0 into a \
-                  short wait under suspension, unless the program calls only when the epoll has events.",
+                  unknown: a warning. Also detected if its only thread makes calls with longer timeouts, but for \
+                  each at least 20 with timeout 0 that return nothing: packets that arrive during this spin wait for \
+                  its end; a warning if it takes less than 1 ms. The calls are counted at the tracepoints sys_enter \
+                  and sys_exit, which needs CAP_BPF and CAP_PERFMON; without them, Quell samples in which calls \
+                  threads sleep. Two snapshots from files show only that a thread was running or waiting for a CPU at \
+                  least 90 % of the time, for fewer than 1,000 packets per second, and never slept in epoll_wait: a \
+                  warning, because what it spins on is not visible. Fix: a mode without busy polling; or quell run, \
+                  which turns timeout 0 into a short wait under suspension, unless the program calls only when the \
+                  epoll has events.",
     needs_two: false,
     judges_settings: false,
     stalls: true,
@@ -338,13 +339,13 @@ fn of_waits(
     waits: &EpollWaits,
 ) -> Option<(Severity, String)> {
     let time = duration_text(behavior.waits_observed);
-    if let Some(before_sleep) = spin_before_sleep(behavior, waits) {
-        let severity = if before_sleep < Duration::from_nanos(LONG_NS) { Severity::Warning } else { Severity::Serious };
+    if let Some(spin) = spin_before_wait(behavior, waits) {
+        let severity = if spin < Duration::from_nanos(LONG_NS) { Severity::Warning } else { Severity::Serious };
         let empty = thousands(&waits.zero_empty.to_string());
-        let (slept, spins) = (counted(waits.slept, "call"), duration_text(before_sleep));
+        let (others, spins) = (counted(waits.sleeping, "call"), duration_text(spin));
         let observed = format!(
-            "in {time}, {empty} calls had timeout 0 and returned nothing, and {slept} slept: a thread spins for up to {spins} \
-             before it sleeps"
+            "in {time}, {empty} calls had timeout 0 and returned nothing, and {others} had a longer timeout: a thread spins \
+             for up to {spins} before it waits"
         );
         return Some((severity, observed));
     }
@@ -392,19 +393,19 @@ fn of_waits(
     })
 }
 
-/// Fewest calls with timeout 0 that return nothing, for each that sleeps, from which a thread spins before it sleeps.
-const EMPTY_PER_SLEEP: u64 = 20;
+/// Fewest calls with timeout 0 that return nothing, for each that would wait, from which a thread spins before it waits.
+const EMPTY_PER_WAIT: u64 = 20;
 /// Shortest such spin that matters.
 const SPIN_MIN: Duration = Duration::from_micros(50);
 
-/// Mean time for which the only thread of an epoll calls with timeout 0, and handles events, before it sleeps. Another one
-/// could poll in that time.
-fn spin_before_sleep(behavior: &Behavior, waits: &EpollWaits) -> Option<Duration> {
+/// Mean time for which the only thread of an epoll calls with timeout 0, and handles events, before it waits, and so polls.
+/// Another thread could poll in that time.
+fn spin_before_wait(behavior: &Behavior, waits: &EpollWaits) -> Option<Duration> {
     let is_spin = behavior.not_counted.is_none()
         && waits.threads == 1
-        && waits.slept >= CALLS_OF_RESTING_MIN
-        && waits.zero_empty >= waits.slept.saturating_mul(EMPTY_PER_SLEEP);
-    let spin = waits.busy.div_f64(waits.slept.max(1) as f64);
+        && waits.sleeping >= CALLS_OF_RESTING_MIN
+        && waits.zero_empty >= waits.sleeping.saturating_mul(EMPTY_PER_WAIT);
+    let spin = waits.busy.div_f64(waits.sleeping.max(1) as f64);
     (is_spin && spin >= SPIN_MIN).then_some(spin)
 }
 

@@ -315,10 +315,12 @@ fn an_observation_decides_whether_waits_end_the_suspension() {
         (false, waits(500, 490, 0), Some(Severity::Serious)),
         (false, waits(500, 490, 5), Some(Severity::Serious)),
         (false, waits(500, 490, 6), None),
-        // Spins of 83 ms and 0.5 ms before each sleep, and one that reads what it finds.
+        // Spins of 83 ms and 0.5 ms before each wait, and one that reads what it finds.
         (false, spins(490, 6), Some(Severity::Serious)),
         (false, spins(20_000, 1_000), Some(Severity::Warning)),
         (false, spins(19_000, 1_000), None),
+        // `quell run fullbusy`: each wait polls, and hardly one sleeps.
+        (false, spins(7_000, 7_000).map(|waits| EpollWaits { slept: 100, ..waits }), None),
         // A saturated program that would sleep if it had no events.
         (false, waits(500, 10, 0), Some(Severity::Warning)),
         (false, elsewhere, Some(Severity::Serious)),

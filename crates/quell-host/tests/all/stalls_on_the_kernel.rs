@@ -223,14 +223,14 @@ fn waits_with_timeout_zero_are_refused() {
 }
 
 #[test]
-fn a_spin_before_each_sleep_is_found() {
+fn a_spin_before_each_wait_is_found() {
     let Some(mut lab) = TestLab::raise_beside_others("stall-spin", 1) else { return };
-    let Some((findings, behavior)) = predicted(&mut lab, "spin-then-sleep", none) else { return };
+    let Some((findings, behavior)) = predicted(&mut lab, "spin-then-wait", none) else { return };
     if behavior.not_counted.is_some() {
         return skip(Lacks::KernelFeature, "calls cannot be counted");
     }
     let [finding] = &findings[..] else { panic!("{findings:#?} {behavior:#?}") };
-    assert!(finding.id == ZERO && finding.observed.ends_with("before it sleeps"), "{finding:#?} {behavior:#?}");
+    assert!(finding.id == ZERO && finding.observed.ends_with("before it waits"), "{finding:#?} {behavior:#?}");
 }
 
 /// Measured: 60 frames/s answer in 7.6 ms (median) under base and 13.8 ms under suspend20, 20 frames/s in 25 ms under both.

@@ -353,7 +353,7 @@ elif SHAPE == "one-sleeps":
     while True:
         for fd, _ in epoll.poll(0):
             answer(fd)
-elif SHAPE == "spin-then-sleep":
+elif SHAPE == "spin-then-wait":
     while True:
         until = time.monotonic() + 0.0003
         while not (events := epoll.poll(0)) and time.monotonic() < until:

@@ -55,7 +55,7 @@ fn of_stalls(snapshot: &Snapshot, behavior: &Behavior) -> Vec<Finding> {
     findings
 }
 
-/// Stalls that an observation of these programs now predicts, if packets of a queue wait for longer than its timer allows.
+/// Stalls that an observation of these programs predicts, if packets of a queue waited for longer than its timer allows.
 pub(super) fn of_long_waits(report: &IntervalReport, snapshot: &Snapshot, pids: &[Pid]) -> Vec<Finding> {
     let waits_long = |queue: &ObservedQueue| {
         let timer_ns = queue.settings.gro_flush_timeout_ns.filter(|ns| *ns > 0);

@@ -128,7 +128,9 @@ fn next(plan: &TunePlan, ranked: &[RankedMode], programs: &str) -> String {
         .into_iter()
         .map(|(mode, why)| match why {
             WhyNotMeasured::NeedsLaunch => format!("{mode} (only `quell run` can set it)"),
-            WhyNotMeasured::PollsAtAnyLoad => format!("{mode} (a whole CPU per worker or queue at any load)"),
+            WhyNotMeasured::PollsAtAnyLoad => {
+                format!("{mode} (up to a whole CPU per worker or queue, also at low load)")
+            }
         })
         .collect();
     let left_out = match left_out.is_empty() {
@@ -149,7 +151,7 @@ fn next(plan: &TunePlan, ranked: &[RankedMode], programs: &str) -> String {
         0 => String::new(),
         count => {
             let use_up = agree(&count, "uses", "use");
-            format!("{} {use_up} a whole CPU per worker or queue at any load.\n", polls.join(" and "))
+            format!("{} {use_up} up to a whole CPU per worker or queue, also at low load.\n", polls.join(" and "))
         }
     };
     let names: Vec<String> = std::iter::once(&plan.present).chain(&modes).map(ToString::to_string).collect();
@@ -267,11 +269,14 @@ mod tests {
             "{lowest}"
         );
         assert!(lowest.contains("COMMAND measures latency"), "{lowest}");
-        assert!(lowest.contains("fullbusy uses a whole CPU"), "{lowest}");
+        assert!(lowest.contains("fullbusy uses up to a whole CPU"), "{lowest}");
         assert!(lowest.starts_with("Left out below: eventspin20 (only `quell run` can set it).\n"), "{lowest}");
         let least = next(&plan("least cpu"), &ranked, "--pid 1");
         assert!(least.ends_with(" --modes base,suspend50,defer100"), "{least}");
-        assert!(least.starts_with("Left out below: fullbusy (a whole CPU per worker or queue at any load)"), "{least}");
+        assert!(
+            least.starts_with("Left out below: fullbusy (up to a whole CPU per worker or queue, also at low load)"),
+            "{least}"
+        );
         let none = next(&plan("lowest p99"), &ranked[5..], "--pid 1");
         assert_eq!(none, "The model knows no other mode that is worth measuring at these loads.");
     }

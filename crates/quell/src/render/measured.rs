@@ -73,7 +73,7 @@ pub(super) fn advice(
 pub(super) fn undone(is_undone: bool, attached: Option<AttachedMode>) -> String {
     match attached.filter(|_| is_undone) {
         Some(AttachedMode { launched: true, .. }) => format!("; {START_WITHOUT}"),
-        Some(AttachedMode { steers: true, .. }) => "; its filters and pins end with it".to_owned(),
+        Some(AttachedMode { steers: true, .. }) => "; its filters, and pins if any, end with it".to_owned(),
         _ => String::new(),
     }
 }
@@ -166,7 +166,7 @@ mod tests {
         let placed = AttachedMode { steers: true, pins: true, ..attached };
         let (text, command) = advice(&step(returned, true), &placed.mode, &programs.clone().attached(Some(placed)), "")
             .unwrap_or_else(|| panic!("none"));
-        assert!(text.ends_with("its filters and pins end with it"), "{text}");
+        assert!(text.ends_with("its filters, and pins if any, end with it"), "{text}");
         assert_eq!(command.as_deref(), Some("quell detach 812"), "as before the attachment");
         let (text, command) = said(step(better, true));
         assert!(text.contains("use suspend200 instead of suspend20") && text.contains("restart the clients"), "{text}");

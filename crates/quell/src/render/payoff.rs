@@ -6,7 +6,7 @@ use quell_host::attach::owners::{ModeInForce, QueueSharers};
 use quell_host::attach::payoff::{DoesItPay, ModePayoff};
 use quell_host::findings::{LackingCpus, STEERED, time_text};
 use quell_linux::visible::{self, agree, counted};
-use quell_mode::{DeliveryMode, ModeKind, Threaded};
+use quell_mode::{DeliveryMode, Threaded};
 
 use super::measured;
 use super::program_arguments::ProgramArguments;
@@ -259,7 +259,7 @@ fn costs_or_saves(payoff: &ModePayoff) -> &'static str {
     if payoff.polls_more() { "costs" } else { "saves no" }
 }
 
-/// Who uses whole CPUs under a mode that polls at any load.
+/// Who uses whole CPUs under a mode that polls while there are no packets.
 #[must_use]
 pub(crate) fn whole_cpus(mode: &DeliveryMode, queues: usize) -> Option<String> {
     let of_queues = |thread: &str| {
@@ -269,13 +269,17 @@ pub(crate) fn whole_cpus(mode: &DeliveryMode, queues: usize) -> Option<String> {
     match (mode.poller().is_some(), mode.napi().threaded) {
         (true, _) => Some(of_queues("polling thread")),
         (false, Threaded::BusyPoll) => Some(of_queues("NAPI thread")),
-        _ => mode.polls_at_any_load().then(|| match (mode.kind(), mode.epoll()) {
-            (ModeKind::NapiBusy, Some(epoll)) => format!(
-                "each worker polls for {} µs before it sleeps, and uses a whole CPU if packets come as often",
-                epoll.busy_poll_usecs
-            ),
-            _ => "each worker polls while it waits, and uses a whole CPU, at any load".to_owned(),
-        }),
+        _ => {
+            let polled_us = mode.epoll().map(|epoll| epoll.busy_poll_usecs).filter(|us| *us > 0)?;
+            let timer_ns = mode.napi().gro_flush_timeout_ns;
+            let later = match timer_ns > u64::from(polled_us) * 1_000 {
+                true => format!("; if they come more rarely, they wait for up to {}", time_text(timer_ns)),
+                false => String::new(),
+            };
+            Some(format!(
+                "each worker polls for {polled_us} µs before it sleeps, and uses a whole CPU if packets come as often{later}"
+            ))
+        }
     }
 }
 
@@ -306,8 +310,9 @@ pub(crate) fn accepted(mode: &DeliveryMode, programs: &ProgramArguments) -> (Str
 
 /// Its connections come through queues that others have got since, as after a change of the number of queues.
 #[must_use]
-pub(crate) fn elsewhere(mode: &DeliveryMode) -> String {
-    format!("the program receives from queues without {mode}: set it again")
+pub(crate) fn elsewhere(mode: &DeliveryMode, is_followed: bool) -> String {
+    let first = if is_followed { "`--follow` sets it there within seconds; otherwise " } else { "" };
+    format!("the program receives from queues without {mode}: {first}set it again")
 }
 
 /// How connections from before an attachment get to their workers. A reload would end a measurement.
@@ -444,7 +449,10 @@ mod tests {
             "{poller}"
         );
         let (spinning, _) = said("fullbusy", DoesItPay::MeasureToKnow);
-        assert!(spinning.contains("each worker polls while it waits, and uses a whole CPU"), "{spinning}");
+        assert!(
+            spinning.contains("each worker polls for 1000 µs before it sleeps, and uses a whole CPU"),
+            "{spinning}"
+        );
     }
 
     #[test]
@@ -497,7 +505,7 @@ mod tests {
         );
         assert_eq!(command.as_deref(), Some("quell detach 812 813"));
         let (idle, command) = said("fullbusy", DoesItPay::TooFewPackets);
-        assert!(idle.contains(", and each worker polls while it waits, and uses a whole CPU"), "{idle}");
+        assert!(idle.contains(", and each worker polls for 1000 µs before it sleeps, and uses a whole CPU"), "{idle}");
         assert_eq!(command.as_deref(), Some("quell detach 812 813"));
         assert_eq!(said("base", DoesItPay::ChangesNothing).1.as_deref(), Some("quell bench --pid 812,813"));
     }

@@ -60,7 +60,7 @@ pub(super) fn most_urgent(servers: &[HostServer]) -> Option<&HostServer> {
         | NextStep::NoModeHelps
         | NextStep::NothingToGain(_) => 8,
     };
-    servers.iter().min_by_key(|server| rank(server))
+    servers.iter().min_by_key(|server| (server.is_aside, rank(server)))
 }
 
 /// Why the next step is to measure again, with the measurement. Absent for other steps.
@@ -370,5 +370,19 @@ fn also(servers: &[HostServer], first: &HostServer) -> String {
     match alike.is_empty() {
         true => String::new(),
         false => format!("; likewise {}{more}", alike[..alike.len().min(NAMED)].join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::server;
+    use super::*;
+
+    #[test]
+    fn started_in_a_network_namespace_the_conclusion_is_about_its_servers() {
+        let is_urgent = NextStep::FindStall { mode: DeliveryMode::default(), cause: None };
+        let aside = HostServer { is_aside: true, ..server("nginx", is_urgent) };
+        let own = server("redis", NextStep::NoModeHelps);
+        assert_eq!(most_urgent(&[aside, own]).map(|server| server.name.as_str()), Some("redis"));
     }
 }

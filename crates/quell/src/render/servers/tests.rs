@@ -26,16 +26,16 @@ fn pid_7481() -> Pid {
     Pid::new(7_481).unwrap()
 }
 
-fn server(name: &str, next: NextStep) -> HostServer {
-    let pid = pid_7481();
+pub(super) fn server(name: &str, next: NextStep) -> HostServer {
     HostServer {
         sharing: None,
         suspension: None,
-        pid,
+        pid: pid_7481(),
         name: name.to_owned(),
-        processes: vec![pid],
+        processes: vec![pid_7481()],
         place: Some(ProgramPlace::Unit("nginx.service".to_owned())),
         netns: None,
+        is_aside: false,
         waits: ServerWait::Epoll,
         attached: None,
         can_pin: true,

@@ -353,7 +353,7 @@ impl AppliedReport {
             effect.payoff.is_none() && matches!(effect.effect, LiveEffect::Judged(ModeVerdict::NotInEffect(_)))
         };
         if let Some(attached) = wanted.filter(|it| !it.launched && self.effects.iter().any(is_elsewhere)) {
-            return set_again(&attached.mode, payoff::elsewhere(&attached.mode));
+            return set_again(&attached.mode, payoff::elsewhere(&attached.mode, self.is_followed));
         }
         let Some(worst) = self.worst_payoff() else {
             if self.effects.iter().any(|effect| effect.lost_queues) {
