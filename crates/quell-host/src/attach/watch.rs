@@ -61,7 +61,7 @@ impl AttachmentWatch {
     #[must_use]
     pub fn after(reported: Option<&ModePayoff>) -> Self {
         let mut watch = Self::default();
-        watch.effects.pays = reported.map(|payoff| discriminant(&payoff.pays));
+        reported.into_iter().for_each(|payoff| watch.effects.record(payoff));
         let is_unknown = |pays: &DoesItPay| pays.is_unclear() || matches!(pays, DoesItPay::NotInEffect { .. });
         // Without an answer, nobody wanted to know.
         watch.effects.is_reported = reported.is_none_or(|payoff| !is_unknown(&payoff.pays));
@@ -78,9 +78,12 @@ impl AttachmentWatch {
     pub fn look(&mut self, attachment: &Attachment, snapshot: Option<&Snapshot>) -> Result<WatchEvents, SamplerError> {
         let queues: Vec<QueueStep> = attachment.queues().cloned().collect();
         if queues.is_empty() || attachment.is_measured() {
-            let EffectWatch { pays, is_reported, ref last, .. } = self.effects;
+            let EffectWatch { pays, has_delayed, is_reported, ref last, .. } = self.effects;
             let is_reported = is_reported || !last.0.is_empty();
-            *self = Self { effects: EffectWatch { pays, is_reported, ..EffectWatch::default() }, ..Self::default() };
+            *self = Self {
+                effects: EffectWatch { pays, has_delayed, is_reported, ..EffectWatch::default() },
+                ..Self::default()
+            };
             return Ok(WatchEvents::default());
         }
         let napis = queues.iter().map(|step| step.napi);
@@ -116,6 +119,8 @@ struct EffectWatch {
     saw_others: bool,
     /// Whether the mode paid when this was reported last.
     pays: Option<Discriminant<DoesItPay>>,
+    /// Whether it was reported that it only delays packets.
+    has_delayed: bool,
     /// Whether it was reported to be in effect before the watch began.
     is_reported: bool,
 }
@@ -244,11 +249,13 @@ impl EffectWatch {
     /// alternate, so that only a first one is news.
     fn is_news(&self, payoff: &ModePayoff) -> bool {
         let alternates = matches!(payoff.pays, DoesItPay::NearBreakEven) && self.pays.is_some();
-        !payoff.pays.is_unclear() && !alternates && self.pays != Some(discriminant(&payoff.pays))
+        let is_other = self.pays != Some(discriminant(&payoff.pays)) || payoff.only_delays() && !self.has_delayed;
+        !payoff.pays.is_unclear() && !alternates && is_other
     }
 
     fn record(&mut self, payoff: &ModePayoff) {
         self.pays = Some(discriminant(&payoff.pays));
+        self.has_delayed |= payoff.only_delays();
     }
 }
 
@@ -281,7 +288,7 @@ mod tests {
 
     #[test]
     fn an_answer_whether_the_mode_pays_is_news_once_it_differs_from_the_one_before() {
-        let mode = "suspend200".parse().unwrap();
+        let [mode, fullbusy] = ["suspend200", "fullbusy"].map(|mode| mode.parse().unwrap());
         let payoff = |pays| ModePayoff { pays, ..ModePayoff::of(mode, &[], None, None) };
         let unpolled = || DoesItPay::LeavesQueuesUnpolled { fix: "steer".to_owned(), command: None };
         let costs = |instead: &str| DoesItPay::CostsCpuTime {
@@ -296,6 +303,11 @@ mod tests {
         assert!(!watch.is_news(&payoff(DoesItPay::CannotTell)));
         assert!(!watch.is_news(&payoff(costs("defer200"))));
         assert!(!watch.is_news(&payoff(DoesItPay::NearBreakEven)));
+        let at_low_load = |wait_p99_ns| ModePayoff { mode: fullbusy, wait_p99_ns, ..payoff(costs("suspend500")) };
+        watch.record(&at_low_load(None));
+        assert!(watch.is_news(&at_low_load(Some(5_000_000))), "its polls end before the next packet comes");
+        watch.record(&at_low_load(Some(5_000_000)));
+        assert!(!watch.is_news(&at_low_load(None)) && !watch.is_news(&at_low_load(Some(5_000_000))));
         let mut unreported = AttachmentWatch::after(None).effects;
         assert!(unreported.is_news(&payoff(unpolled())) && unreported.is_news(&payoff(DoesItPay::NearBreakEven)));
         unreported.record(&payoff(DoesItPay::NearBreakEven));

@@ -248,7 +248,10 @@ fn long_flush(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         Some(Observation {
             severity: Severity::Warning,
             nodes,
-            observed: format!("after {polled_us} µs without a packet, the next one waits for up to {}", time_text(flush)),
+            observed: format!(
+                "after {polled_us} µs without a packet, the next one waits for up to {}",
+                time_text(flush)
+            ),
             fix: vec![Fix::napi_set(query, device, napi, &[(NapiAttribute::GroFlushTimeout, 200_000)])],
         })
     };
