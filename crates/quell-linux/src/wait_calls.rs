@@ -16,6 +16,9 @@ pub struct WaitCalls {
     pub reading: &'static [i64],
     /// Calls that write or connect, and can sleep for the socket of their first argument.
     pub writing: &'static [i64],
+    /// Those of them whose third argument has `MSG_DONTWAIT`, and those whose fourth has it.
+    pub flags_third: &'static [i64],
+    pub flags_fourth: &'static [i64],
     /// Offsets of the first five arguments in `struct pt_regs`, in bytes.
     pub arguments: [u64; 5],
 }
@@ -43,6 +46,8 @@ const WRITING: &[i64] = &[
     libc::SYS_sendfile,
     libc::SYS_connect,
 ];
+const FLAGS_THIRD: &[i64] = &[libc::SYS_recvmsg, libc::SYS_sendmsg];
+const FLAGS_FOURTH: &[i64] = &[libc::SYS_recvfrom, libc::SYS_recvmmsg, libc::SYS_sendto, libc::SYS_sendmmsg];
 
 #[cfg(target_arch = "x86_64")]
 const fn here() -> Option<WaitCalls> {
@@ -61,6 +66,8 @@ const fn here() -> Option<WaitCalls> {
         io_uring_enter: libc::SYS_io_uring_enter,
         reading: READING,
         writing: WRITING,
+        flags_third: FLAGS_THIRD,
+        flags_fourth: FLAGS_FOURTH,
         // `user_regs_struct` begins like `pt_regs` (`arch/x86/include/uapi/asm/ptrace.h`).
         arguments: [
             offset_of!(regs, rdi) as u64,
@@ -85,6 +92,8 @@ const fn here() -> Option<WaitCalls> {
         io_uring_enter: libc::SYS_io_uring_enter,
         reading: READING,
         writing: WRITING,
+        flags_third: FLAGS_THIRD,
+        flags_fourth: FLAGS_FOURTH,
         // `pt_regs` begins with x0 to x30 (`arch/arm64/include/asm/ptrace.h`).
         arguments: [0, 8, 16, 24, 32],
     })

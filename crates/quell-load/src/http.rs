@@ -44,10 +44,17 @@ pub(crate) fn parse_http(bytes: &[u8]) -> Parsed {
     match end.filter(|end| *end <= bytes.len()) {
         Some(end) => {
             let answer = if (200..300).contains(&code) { Answer::Right } else { Answer::ServerError };
-            Parsed::Complete { bytes: end, answer }
+            match value(response.headers, "connection").is_some_and(|option| option.eq_ignore_ascii_case(b"close")) {
+                true => Parsed::Last { bytes: end, answer },
+                false => Parsed::Complete { bytes: end, answer },
+            }
         }
         None => Parsed::Incomplete,
     }
+}
+
+fn value<'a>(headers: &[httparse::Header<'a>], name: &str) -> Option<&'a [u8]> {
+    headers.iter().find(|header| header.name.eq_ignore_ascii_case(name)).map(|header| header.value)
 }
 
 /// `None` if the end of the body cannot be found.
@@ -59,11 +66,10 @@ fn body(code: u16, headers: &[httparse::Header<'_>]) -> Option<Body> {
     if code == 204 || code == 304 {
         return Some(Body::Bytes(0));
     }
-    let value = |name: &str| headers.iter().find(|header| header.name.eq_ignore_ascii_case(name)).map(|one| one.value);
-    if let Some(coding) = value("transfer-encoding") {
+    if let Some(coding) = value(headers, "transfer-encoding") {
         return coding.eq_ignore_ascii_case(b"chunked").then_some(Body::Chunks);
     }
-    let length = std::str::from_utf8(value("content-length")?).ok()?;
+    let length = std::str::from_utf8(value(headers, "content-length")?).ok()?;
     let length = length.bytes().all(|byte| byte.is_ascii_digit()).then(|| length.parse().ok()).flatten();
     length.filter(|length| *length <= BODY_BYTES_MAX).map(Body::Bytes)
 }
@@ -128,6 +134,12 @@ mod tests {
                 assert_eq!(parse_http(&response[..end]), Parsed::Incomplete, "{end}");
             }
         }
+    }
+
+    #[test]
+    fn a_server_announces_that_it_closes_the_connection_after_a_response() {
+        let response = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: Close\r\n\r\n";
+        assert_eq!(parse_http(response), Parsed::Last { bytes: response.len(), answer: Answer::Right });
     }
 
     #[test]

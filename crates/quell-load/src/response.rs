@@ -21,6 +21,11 @@ pub(crate) enum Parsed {
         bytes: usize,
         answer: Answer,
     },
+    /// The same, and the server closes the connection after it.
+    Last {
+        bytes: usize,
+        answer: Answer,
+    },
     /// The bytes are not a response to this request. The rest of the stream cannot be parsed either.
     Malformed,
 }
@@ -160,7 +165,7 @@ fn consume(bytes: &[u8], each: &mut impl FnMut(&[u8]) -> Parsed) -> Option<usize
     let mut used = 0;
     while used < bytes.len() {
         match each(&bytes[used..]) {
-            Parsed::Complete { bytes, .. } => used += bytes,
+            Parsed::Complete { bytes, .. } | Parsed::Last { bytes, .. } => used += bytes,
             Parsed::Incomplete => break,
             Parsed::Malformed => return None,
         }

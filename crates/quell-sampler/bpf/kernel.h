@@ -25,6 +25,7 @@ enum { PF_KTHREAD = 0x00200000 };
 enum { S_IFMT = 0170000, S_IFSOCK = 0140000 };
 /* asm-generic/fcntl.h */
 enum { O_NONBLOCK = 04000 };
+enum { MSG_DONTWAIT = 0x40 }; /* linux/socket.h */
 enum { AF_INET = 2, AF_INET6 = 10, AF_XDP = 44 };
 enum { TCP_LISTEN = 10 }; /* net/tcp_states.h */
 

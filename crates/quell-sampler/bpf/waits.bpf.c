@@ -69,7 +69,7 @@ struct pending {
 	__u32 zero;
 	__u32 files; /* of poll */
 	__u32 is_read;
-	__u32 unused;
+	__u32 is_nonblocking;
 	__u64 sleeps;
 	__u64 polled; /* struct pollfd */
 };
@@ -96,6 +96,9 @@ const volatile __s64 IO_URING_ENTER;
 const volatile __u64 SOCKET_CALLS[CALLS / 64];
 /* Those of them that read or accept. */
 const volatile __u64 READ_CALLS[CALLS / 64];
+/* Those of them whose third or fourth argument has MSG_DONTWAIT. */
+const volatile __u64 FLAGS_2_CALLS[CALLS / 64];
+const volatile __u64 FLAGS_3_CALLS[CALLS / 64];
 /* Set by the loader: offsets of the arguments in struct pt_regs. */
 const volatile __u64 ARGUMENT_0;
 const volatile __u64 ARGUMENT_1;
@@ -245,7 +248,7 @@ static __always_inline void count_read(struct place place)
 SEC("raw_tp/sys_enter")
 int quell_enter(__u64 *ctx)
 {
-	__u64 regs = ctx[0], pid_tgid, flags, max_events = 0;
+	__u64 regs = ctx[0], pid_tgid, flags = 0, max_events = 0;
 	__s64 id = (__s64)ctx[1];
 	struct pending call = {};
 	struct calls *calls;
@@ -268,6 +271,11 @@ int quell_enter(__u64 *ctx)
 		call.place.kind = SOCKET;
 		call.place.of = (__u32)argument(regs, ARGUMENT_0);
 		call.is_read = READ_CALLS[id / 64] >> (id % 64) & 1;
+		if (FLAGS_2_CALLS[id / 64] >> (id % 64) & 1)
+			flags = argument(regs, ARGUMENT_2);
+		else if (FLAGS_3_CALLS[id / 64] >> (id % 64) & 1)
+			flags = argument(regs, ARGUMENT_3);
+		call.is_nonblocking = !!(flags & MSG_DONTWAIT);
 		bpf_map_update_elem(&pending, &tid, &call, 0);
 		return 0;
 	}
@@ -317,7 +325,8 @@ int quell_exit(__u64 *ctx)
 		return 0;
 	slept = sleeps() != call->sleeps;
 	if (call->place.kind == SOCKET) {
-		if (slept)
+		/* One that must not wait can sleep for the lock of its socket. */
+		if (slept && !call->is_nonblocking)
 			count_file(call->place, call->place.of);
 		if (call->is_read && returned > 0)
 			count_read(call->place);

@@ -122,10 +122,13 @@ impl WaitSampler {
         let mut loader = EbpfLoader::new();
         loader.btf(Some(&btf));
         numbers.iter().for_each(|(name, number)| _ = loader.override_global(name, number, true));
-        let socket_calls = bit_set(calls.reading.iter().chain(calls.writing));
-        let read_calls = bit_set(calls.reading);
-        loader.override_global("SOCKET_CALLS", socket_calls.as_slice(), true);
-        loader.override_global("READ_CALLS", read_calls.as_slice(), true);
+        let bit_sets = [
+            ("SOCKET_CALLS", bit_set(calls.reading.iter().chain(calls.writing))),
+            ("READ_CALLS", bit_set(calls.reading)),
+            ("FLAGS_2_CALLS", bit_set(calls.flags_third)),
+            ("FLAGS_3_CALLS", bit_set(calls.flags_fourth)),
+        ];
+        bit_sets.iter().for_each(|(name, calls)| _ = loader.override_global(name, calls.as_slice(), true));
         let [first, second, third, fourth, fifth] = &calls.arguments;
         loader
             .override_global("ARGUMENT_0", first, true)

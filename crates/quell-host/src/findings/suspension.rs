@@ -7,6 +7,7 @@ use quell_linux::visible::counted;
 use quell_mode::NapiAttribute;
 
 use super::fix::Fix;
+use super::sorting::{QueuePerEpoll, one_queue_per_epoll};
 use super::text::time_text;
 use super::{Observation, Rule, Severity};
 use crate::attach::effect::{EffectOnQueue, ModeVerdict, suspension_of};
@@ -132,23 +133,30 @@ fn nobody_prefers(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         let mut nodes = vec![query.napi_node(napi.id)];
         nodes.extend(epolls.iter().flat_map(|epoll| epoll.nodes()));
         nodes.dedup();
+        // A mode that polls is refused for an epoll that keeps the connections of several queues.
+        let (mixing, others): (Vec<_>, Vec<_>) = epolls.iter().copied().partition(|epoll| cannot_be_sorted(query, epoll));
+        let by_program = "let the program set prefer_busy_poll on its epoll (ioctl EPIOCSPARAMS)";
+        let first = match mixing.first() {
+            Some(epoll) if others.is_empty() => one_queue_per_epoll(query, epoll),
+            _ => Fix::attach(query, napi, &others.iter().map(|epoll| epoll.process).collect::<Vec<_>>(), by_program),
+        };
         observations.push(Observation {
             severity: Severity::Warning,
             nodes,
             observed: format!("{} on it, none with prefer_busy_poll", counted(epolls.len(), "epoll")),
             fix: vec![
-                Fix::attach(
-                    query,
-                    napi,
-                    &epolls.iter().map(|epoll| epoll.process).collect::<Vec<_>>(),
-                    "let the program set prefer_busy_poll on its epoll (ioctl EPIOCSPARAMS)",
-                ),
+                first,
                 Fix::napi_set(query, device, napi, &[(NapiAttribute::IrqSuspendTimeout, 0)])
                     .instead("to end suspension"),
             ],
         });
     }
     observations
+}
+
+/// Whether an epoll has connections of several queues, which a filter cannot change.
+fn cannot_be_sorted(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> bool {
+    epoll.by_napi.len() > 1 && QueuePerEpoll::of(query, epoll) != QueuePerEpoll::Steered
 }
 
 static NESTED_EPOLL: Rule = Rule {

@@ -376,13 +376,15 @@ impl<'a> Drive<'a> {
         let before = connection.pending.len();
         let (pending, tally, window) = (&mut connection.pending, &mut self.tally, &self.plan.window_ns);
         let received = &buffer[..length.min(buffer.len())];
+        let mut is_last = false;
         let understood = connection.reader.feed(received, |bytes| {
             let Some(&front) = pending.front() else { return Parsed::Malformed };
             let parsed = content.parse(front.request, bytes);
-            if let Parsed::Complete { answer, .. } = parsed {
+            if let Parsed::Complete { answer, .. } | Parsed::Last { answer, .. } = parsed {
                 pending.pop_front();
                 record(tally, window, front, answer, now_ns);
             }
+            is_last |= matches!(parsed, Parsed::Last { .. });
             parsed
         });
         let freed = before - connection.pending.len();
@@ -392,6 +394,10 @@ impl<'a> Drive<'a> {
         if !understood || (is_datagram && connection.reader.is_amid()) {
             self.tally.errors.malformed += 1;
             return self.drop_connection(id, now_ns);
+        }
+        if is_last {
+            // The next request needs another connection.
+            return self.drop_until(id, now_ns);
         }
         self.reuse(id, freed, now_ns);
     }

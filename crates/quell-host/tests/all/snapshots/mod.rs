@@ -148,6 +148,14 @@ fn of_suspension() -> Vec<Edit> {
             ],
         ),
         edit("no-epoll-prefers", Warning, vec![("/processes/0/files/epolls/1/params/prefer_busy_poll", json!(false))]),
+        edit(
+            "no-epoll-prefers",
+            Warning,
+            vec![
+                ("/processes/0/files/epolls/1/params/prefer_busy_poll", json!(false)),
+                ("/sockets/1/napi", json!(8_194)),
+            ],
+        ),
         edit("nested-epoll", Warning, vec![("/processes/0/files/epolls/1/targets", inner)]),
         edit(
             "suspension-without-effect",
