@@ -134,7 +134,8 @@ fn nobody_prefers(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         nodes.extend(epolls.iter().flat_map(|epoll| epoll.nodes()));
         nodes.dedup();
         // A mode that polls is refused for an epoll that keeps the connections of several queues.
-        let (mixing, others): (Vec<_>, Vec<_>) = epolls.iter().copied().partition(|epoll| cannot_be_sorted(query, epoll));
+        let (mixing, others): (Vec<_>, Vec<_>) =
+            epolls.iter().copied().partition(|epoll| cannot_be_sorted(query, epoll));
         let by_program = "let the program set prefer_busy_poll on its epoll (ioctl EPIOCSPARAMS)";
         let first = match mixing.first() {
             Some(epoll) if others.is_empty() => one_queue_per_epoll(query, epoll),
