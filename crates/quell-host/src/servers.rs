@@ -61,7 +61,7 @@ pub struct HostServer {
     pub place: Option<ProgramPlace>,
     /// Name, or inode, of its network namespace; absent if it is unknown, or that of this command without a name.
     pub netns: Option<String>,
-    /// Whether this command was started in a named network namespace, which is not that of the server: it comes later.
+    /// Whether this command runs in a named network namespace, and the server in another one. Such servers come last.
     #[serde(skip)]
     pub is_aside: bool,
     /// How it waits for packets.
@@ -220,9 +220,9 @@ pub struct Known<'a> {
     pub behavior: Option<&'a Behavior>,
 }
 
-/// Servers of the host: first those that need a fix, then those that used the most CPU time. Started in a named network
-/// namespace, those in it come before all others. Programs that only have
-/// connections of the present SSH session, and Quell's own (`quell load`, `export`), are left out.
+/// Servers of the host: first those that need a fix, then those that used the most CPU time. If this command runs in a
+/// named network namespace, servers of others come last. Programs that only have connections of the present SSH session,
+/// and Quell's own (`quell load`, `export`), are left out.
 #[must_use]
 pub fn servers(now: &Snapshot, before: Option<&Snapshot>, known: &Known<'_>) -> Vec<HostServer> {
     let query = SnapshotQuery::new(now, before);

@@ -16,8 +16,9 @@ pub struct WaitCalls {
     pub reading: &'static [i64],
     /// Calls that write or connect, and can sleep for the socket of their first argument.
     pub writing: &'static [i64],
-    /// Those of them whose third argument has `MSG_DONTWAIT`, and those whose fourth has it.
+    /// Those of them whose third argument is flags, with `MSG_DONTWAIT`.
     pub flags_third: &'static [i64],
+    /// Those of them whose fourth argument is flags.
     pub flags_fourth: &'static [i64],
     /// Offsets of the first five arguments in `struct pt_regs`, in bytes.
     pub arguments: [u64; 5],

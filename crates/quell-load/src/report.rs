@@ -207,9 +207,10 @@ impl fmt::Display for ErrorCounts {
 }
 
 impl ErrorCounts {
+    /// Whether no request and no connection failed. A server may close a connection after it has announced that.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        *self == Self::default()
+        *self == Self { reconnected: self.reconnected, ..Self::default() }
     }
 
     /// Number of requests that were lost, not answered in time, or answered incorrectly.

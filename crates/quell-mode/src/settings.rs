@@ -29,6 +29,13 @@ pub struct EpollParams {
 }
 
 impl EpollParams {
+    /// Whether a busy poll without a packet ends before a timer of this length. The epoll then forgets its queue, and the
+    /// next packet waits for the timer (`fs/eventpoll.c`, `ep_busy_loop`).
+    #[must_use]
+    pub fn ends_before(&self, timer_ns: u64) -> bool {
+        self.busy_poll_usecs > 0 && u64::from(self.busy_poll_usecs) * 1_024 < timer_ns
+    }
+
     /// Short form `busy_poll_usecs/busy_poll_budget/prefer_busy_poll`. Tables and the settings of the preload library
     /// use it.
     #[must_use]

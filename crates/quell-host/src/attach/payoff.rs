@@ -228,8 +228,9 @@ impl ModePayoff {
     fn waits_for_long_timer(&self) -> bool {
         let (napi, epoll) = (self.mode.napi(), self.mode.epoll().unwrap_or_default());
         let timer_ns = napi.gro_flush_timeout_ns;
-        let is_longer = epoll.busy_poll_usecs > 0 && timer_ns > u64::from(epoll.busy_poll_usecs) * 1_000;
-        is_longer && napi.irq_suspend_timeout_ns == 0 && self.wait_p99_ns.is_some_and(|ns| ns >= timer_ns / 2)
+        epoll.ends_before(timer_ns)
+            && napi.irq_suspend_timeout_ns == 0
+            && self.wait_p99_ns.is_some_and(|ns| ns >= timer_ns / 2)
     }
 
     /// The same, if another program has changed settings of the mode since it was attached. To set it again is refused, or

@@ -28,7 +28,7 @@ static FLOATING: Rule = Rule {
     explanation: "Detected if a thread that waits on an epoll with connections is allowed on several CPUs. A warning \
                   if the epoll busy-polls, otherwise a note. Fix: pin the thread to the CPU of its queue's interrupt or \
                   kernel thread, or to a CPU of its own if that CPU has several workers. Not detected if all its queues \
-                  have neither (veth): their packets are handled on the CPU that sends them.",
+                  have neither, as on veth: the CPU that sends handles the packets.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -100,7 +100,7 @@ fn placed<'a>(query: &SnapshotQuery<'_>, epoll: &EpollContext<'a>) -> Option<(&'
     Some((thread.affinity.known()?, only(cpu)))
 }
 
-/// Whether packets of a queue are handled on the CPU that sends them, as on a veth device.
+/// Whether the CPU that sends a packet of the queue handles it, as on a veth device.
 fn has_no_cpu(napi: &SnapshotNapi) -> bool {
     napi.irq.known() == Some(&None) && napi.thread.known().is_some_and(Option::is_none)
 }

@@ -297,8 +297,8 @@ static SHARED_EPOLL: Rule = Rule {
     severity: Severity::Warning,
     title: "several threads wait on one epoll",
     impact: "An epoll polls one queue, so a program whose threads share an epoll can use only one. A thread that finds no \
-             packet makes the epoll forget the queue, also while another one handles events: that one then sleeps without a \
-             poll, and packets wait for the timer, up to irq-suspend-timeout.",
+             packet makes the epoll forget the queue. Another thread that handles events at that time sleeps afterwards \
+             without a poll, and packets wait for up to irq-suspend-timeout.",
     source: "fs/eventpoll.c: struct eventpoll has one napi_id, which ep_busy_loop clears (derived from the code); Go's \
              runtime and tokio use one epoll for all threads",
     explanation: "Detected if at least two threads slept on the same epoll. A warning if it busy-polls, a note if its \

@@ -47,6 +47,16 @@ fn caused(pids: &BTreeSet<Pid>) -> (Vec<Finding>, Behavior) {
     (consequences_observed(&snapshot, None, &plan, Some(&behavior)), behavior)
 }
 
+/// [`predicted`], if calls can be counted.
+fn counted(lab: &mut TestLab, shape: &'static str, connections: Connections) -> Option<(Vec<Finding>, Behavior)> {
+    let (findings, behavior) = predicted(lab, shape, connections)?;
+    if behavior.not_counted.is_some() {
+        skip(Lacks::KernelFeature, "calls cannot be counted");
+        return None;
+    }
+    Some((findings, behavior))
+}
+
 /// Expects that each of these shapes is refused by this rule, with these words.
 fn assert_refused(test: &str, id: &str, shapes: &[(&'static str, Connections, &str)]) {
     for &(shape, connections, words) in shapes {
@@ -225,10 +235,7 @@ fn waits_with_timeout_zero_are_refused() {
 #[test]
 fn a_spin_before_each_wait_is_found() {
     let Some(mut lab) = TestLab::raise_beside_others("stall-spin", 1) else { return };
-    let Some((findings, behavior)) = predicted(&mut lab, "spin-then-wait", none) else { return };
-    if behavior.not_counted.is_some() {
-        return skip(Lacks::KernelFeature, "calls cannot be counted");
-    }
+    let Some((findings, behavior)) = counted(&mut lab, "spin-then-wait", none) else { return };
     let [finding] = &findings[..] else { panic!("{findings:#?} {behavior:#?}") };
     assert!(finding.id == ZERO && finding.observed.ends_with("before it waits"), "{finding:#?} {behavior:#?}");
 }
@@ -237,10 +244,7 @@ fn a_spin_before_each_wait_is_found() {
 #[test]
 fn frames_that_are_longer_than_the_suspension_are_not_refused() {
     let Some(mut lab) = TestLab::raise_beside_others("stall-frames", 1) else { return };
-    let Some((findings, behavior)) = predicted(&mut lab, "slow-tick", none) else { return };
-    if behavior.not_counted.is_some() {
-        return skip(Lacks::KernelFeature, "calls cannot be counted");
-    }
+    let Some((findings, behavior)) = counted(&mut lab, "slow-tick", none) else { return };
     let [finding] = &findings[..] else { panic!("{findings:#?} {behavior:#?}") };
     assert_eq!((finding.id, finding.severity), (ZERO, Severity::Note), "{finding:#?} {behavior:#?}");
     assert!(finding.observed.ends_with("apart, and packets wait for up to 20 ms"), "{finding:#?}");
@@ -250,10 +254,7 @@ fn frames_that_are_longer_than_the_suspension_are_not_refused() {
 #[test]
 fn a_socket_that_is_read_at_regular_times_is_not_a_finding() {
     let Some(mut lab) = TestLab::raise_beside_others("stall-read", 1) else { return };
-    let Some((findings, behavior)) = predicted(&mut lab, "refilled", none) else { return };
-    if behavior.not_counted.is_some() {
-        return skip(Lacks::KernelFeature, "calls cannot be counted");
-    }
+    let Some((findings, behavior)) = counted(&mut lab, "refilled", none) else { return };
     assert_eq!(behavior.ready, BTreeMap::new(), "{behavior:#?}");
     assert!(findings.iter().all(|finding| finding.id != READY), "{findings:#?}");
 }
@@ -262,10 +263,7 @@ fn a_socket_that_is_read_at_regular_times_is_not_a_finding() {
 #[test]
 fn an_object_that_stays_ready_in_a_program_that_looks_rarely_is_a_note() {
     let Some(mut lab) = TestLab::raise_beside_others("stall-rare", 1) else { return };
-    let Some((findings, behavior)) = predicted(&mut lab, "slow-tick-writable", none) else { return };
-    if behavior.not_counted.is_some() {
-        return skip(Lacks::KernelFeature, "calls cannot be counted");
-    }
+    let Some((findings, _)) = counted(&mut lab, "slow-tick-writable", none) else { return };
     let ready = findings.iter().find(|finding| finding.id == READY).unwrap_or_else(|| panic!("{findings:#?}"));
     assert_eq!(ready.severity, Severity::Note, "{ready:#?}");
     assert!(ready.observed.ends_with("apart, and packets wait for up to 20 ms"), "{ready:#?}");

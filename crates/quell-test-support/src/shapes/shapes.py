@@ -355,7 +355,7 @@ elif SHAPE == "one-sleeps":
             answer(fd)
 elif SHAPE == "spin-then-wait":
     while True:
-        until = time.monotonic() + 0.0003
+        until = time.monotonic() + 0.0005
         while not (events := epoll.poll(0)) and time.monotonic() < until:
             pass
         for fd, _ in events or epoll.poll():

@@ -48,7 +48,7 @@ fn refused_because(Finding { id, title, impact, fix, .. }: &Finding, observed: &
     )
 }
 
-/// What an observation of programs under the settings in force says about stalls: also what is unknown, as a warning.
+/// Findings about stalls under the settings in force. A warning can mean that samples do not decide it.
 fn of_stalls(snapshot: &Snapshot, behavior: &Behavior) -> Vec<Finding> {
     let mut findings = examine_observed(snapshot, None, &BTreeMap::new(), Some(behavior)).findings;
     findings.retain(|finding| finding.is_about_stalls() && finding.severity > Severity::Note);
@@ -77,8 +77,9 @@ pub(super) struct StallForecast {
     observation: Option<JoinHandle<Behavior>>,
     due: Option<Instant>,
     observed: BTreeSet<Pid>,
-    /// Whether the calls of the programs are to be counted by the next observation, and were by the latest one.
+    /// Whether the next observation has to count calls.
     must_count: bool,
+    /// Whether the latest observation was to count calls.
     counts: bool,
     reported: BTreeSet<(&'static str, Vec<Node>)>,
 }
@@ -119,7 +120,7 @@ impl StallForecast {
 
     fn judge(&mut self, snapshot: &Snapshot, behavior: &Behavior) -> Vec<String> {
         let mut findings = of_stalls(snapshot, behavior);
-        // What samples leave open, counted calls decide.
+        // Counted calls decide what samples leave open.
         self.must_count |= behavior.not_counted.is_some() && !self.counts && !findings.is_empty();
         findings
             .retain(|finding| finding.predicts_stall() && self.reported.insert((finding.id, finding.nodes.clone())));

@@ -104,13 +104,12 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
         };
         applied.iter_mut().for_each(|applied| applied.judge(&report));
         if let (Ok(report), Some(snapshot)) = (&report, &snapshot) {
-            let predicted = of_long_waits(report, snapshot, &pids);
-            applied.iter_mut().for_each(|applied| applied.predict(&predicted));
-        }
-        if let Some(snapshot) = &snapshot {
-            let answers = earlier_answers();
+            let (predicted, answers) = (of_long_waits(report, snapshot, &pids), earlier_answers());
             let below = |pids: &BTreeSet<Pid>| below(snapshot, pids, &owners);
-            applied.iter_mut().for_each(|applied| applied.look(snapshot, &answers, below));
+            for applied in &mut applied {
+                applied.predict(&predicted);
+                applied.look(snapshot, &answers, below);
+            }
         }
     }
     let mut stalls = journal().stall_records(&boot_id()?).map_err(Failure::refused)?;

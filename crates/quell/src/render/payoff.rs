@@ -259,7 +259,7 @@ fn costs_or_saves(payoff: &ModePayoff) -> &'static str {
     if payoff.polls_more() { "costs" } else { "saves no" }
 }
 
-/// Who uses whole CPUs under a mode that polls while there are no packets.
+/// Threads that use whole CPUs under a mode that polls while no packet arrives.
 #[must_use]
 pub(crate) fn whole_cpus(mode: &DeliveryMode, queues: usize) -> Option<String> {
     let of_queues = |thread: &str| {
@@ -270,14 +270,15 @@ pub(crate) fn whole_cpus(mode: &DeliveryMode, queues: usize) -> Option<String> {
         (true, _) => Some(of_queues("polling thread")),
         (false, Threaded::BusyPoll) => Some(of_queues("NAPI thread")),
         _ => {
-            let polled_us = mode.epoll().map(|epoll| epoll.busy_poll_usecs).filter(|us| *us > 0)?;
+            let epoll = mode.epoll().filter(|epoll| epoll.busy_poll_usecs > 0)?;
             let timer_ns = mode.napi().gro_flush_timeout_ns;
-            let later = match timer_ns > u64::from(polled_us) * 1_000 {
+            let later = match epoll.ends_before(timer_ns) {
                 true => format!("; if they come more rarely, they wait for up to {}", time_text(timer_ns)),
                 false => String::new(),
             };
             Some(format!(
-                "each worker polls for {polled_us} µs before it sleeps, and uses a whole CPU if packets come as often{later}"
+                "each worker polls for {} µs before it sleeps, and uses a whole CPU if packets come as often{later}",
+                epoll.busy_poll_usecs
             ))
         }
     }
