@@ -6,6 +6,7 @@ use std::collections::{BTreeSet, HashSet};
 use quell_linux::Pid;
 use quell_linux::netns::{self, Namespace, NamespaceError, NamespaceName};
 use quell_linux::proc::{ProcError, ProcRoot};
+use quell_linux::shell;
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -32,12 +33,12 @@ pub fn by_inode(proc: &ProcRoot, inode: u64) -> Result<Option<Namespace>, Search
 /// read.
 pub(crate) fn command_in(namespace: &Namespace, proc: &ProcRoot, words: &[&str]) -> Option<String> {
     if Namespace::current().is_ok_and(|current| current.inode() == namespace.inode()) {
-        return Some(shell_words::join(words));
+        return Some(shell::command(words));
     }
     let name = name_of(namespace);
     let pid = || namespace.processes(proc.path()).ok()?.pids.first().copied();
     let enter = netns::entering(name.as_deref(), if name.is_some() { None } else { pid() })?;
-    Some(shell_words::join(enter.iter().map(String::as_str).chain(words.iter().copied())))
+    Some(shell::command(enter.iter().map(String::as_str).chain(words.iter().copied())))
 }
 
 /// Name of a namespace, as of `ip netns`.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use quell_linux::netlink::NetlinkError;
 use quell_linux::netns::NamespaceError;
 use quell_linux::process::ProcessError;
+use quell_linux::shell;
 
 use crate::journal::JournalError;
 use crate::settings::SettingsError;
@@ -29,7 +30,7 @@ pub enum UndoError {
     #[error(
         "network namespace {name} is not the one that Quell created (cookie {today} instead of {made}), so it was \
          left alone; if you no longer need it, run `ip netns delete {}`",
-        shell_words::quote(name)
+        shell::word(name)
     )]
     NotTheSame { name: String, made: u64, today: u64 },
     #[error(

@@ -42,6 +42,7 @@ pub mod reuseport;
 pub mod sched;
 pub mod service_manager;
 pub mod settings_files;
+pub mod shell;
 pub mod signal;
 pub mod signal_queue;
 pub mod sock_diag;

@@ -215,11 +215,11 @@ impl QuantityChange {
     }
 }
 
-/// A quantity that looks worse under a mode, or was not compared, at one load.
+/// A quantity that looks worse under a mode, can be much worse, or was not compared, at one load.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UndecidedCost {
     pub quantity: Quantity,
-    /// Ratio to the reference. Absent without an estimate.
+    /// Ratio to the reference. Absent without an estimate, or if the estimate is a gain.
     pub ratio: Option<f64>,
     /// Absent if the result has one load.
     pub load: Option<OfferedLoad>,

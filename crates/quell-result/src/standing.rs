@@ -19,7 +19,8 @@ pub(crate) struct AtLoad {
     pub(crate) named: Option<OfferedLoad>,
     better: Vec<(Quantity, f64)>,
     worse: Vec<(Quantity, f64)>,
-    /// What looks worse, or has no estimate, without a verdict.
+    /// What looks worse, has no estimate, or can be much worse although it looks better, without a verdict. With the ratio
+    /// if it looks worse.
     undecided: Vec<(Quantity, Option<f64>)>,
     /// What may be better by more than the margin, without a verdict, with the estimate if it is one of a gain.
     open: Vec<(Quantity, Option<f64>)>,
@@ -57,6 +58,8 @@ impl AtLoad {
                     };
                     if is_worse && (is_open || ratio.is_some()) {
                         at_load.undecided.push((quantity(&contrast.criterion), ratio));
+                    } else if is_open && can_be_much_worse(contrast) {
+                        at_load.undecided.push((quantity(&contrast.criterion), None));
                     }
                     if is_open && reason != WhyUndecided::ForeignCpu && can_be_better(contrast, margin) {
                         at_load.open.push((quantity(&contrast.criterion), ratio.filter(|_| !is_worse)));
@@ -119,6 +122,14 @@ fn can_be_better(contrast: &ContrastResult, margin: f64) -> bool {
     contrast.estimate.is_none_or(|estimate| match contrast.criterion.goal() {
         Goal::Lowest => estimate.low < 1.0 / (1.0 + margin),
         Goal::Highest => estimate.high.is_none_or(|high| high > 1.0 + margin),
+    })
+}
+
+/// Whether the interval of a contrast contains a cost of more than [`COST_MAX`].
+fn can_be_much_worse(contrast: &ContrastResult) -> bool {
+    contrast.estimate.is_none_or(|estimate| match contrast.criterion.goal() {
+        Goal::Lowest => estimate.high.is_none_or(|high| high > COST_MAX),
+        Goal::Highest => estimate.low < 1.0 / COST_MAX,
     })
 }
 

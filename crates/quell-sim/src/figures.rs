@@ -49,7 +49,7 @@ pub struct Figures {
     #[serde(deserialize_with = "nan_if_null")]
     #[schemars(with = "Option<f64>")]
     pub poll_work: f64,
-    /// NAPI polls per second and queue.
+    /// NAPI polls per second and queue, with some of other interfaces, as the published counter has them.
     #[serde(deserialize_with = "nan_if_null")]
     #[schemars(with = "Option<f64>")]
     pub polls_per_s: f64,

@@ -5,10 +5,10 @@ use std::fmt;
 
 use quell_linux::Pid;
 use quell_linux::netns::entering;
+use quell_linux::shell;
 use quell_mode::DeliveryMode;
 
 use super::AttachedMode;
-use crate::findings::typed;
 use crate::snapshot::Snapshot;
 
 /// Command that gives programs a mode. Programs that have one get another command, because `quell attach` refuses them.
@@ -90,7 +90,7 @@ pub fn starting(netns: Option<&str>, line: &str) -> String {
 /// A command line that runs in the network namespace with this name.
 #[must_use]
 pub fn entered(netns: Option<&str>, line: &str) -> String {
-    let enter = entering(netns, None).map(|words| typed(&words.iter().map(String::as_str).collect::<Vec<_>>()) + " ");
+    let enter = entering(netns, None).map(|words| shell::command(words) + " ");
     enter.unwrap_or_default() + line
 }
 

@@ -20,7 +20,7 @@ use super::poll_counting::PollCounting;
 use super::stall::{StallWatch, Stalled, SuspendedQueue};
 use super::stall_log::StallLog;
 use crate::findings::{cpus_lacking_for_pollers, one_queue_if_attached, unpolled_queues};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, SnapshotSocket};
 
 const PERIOD: Duration = Duration::from_secs(5);
 /// Minimum length of the interval before the first verdict.
@@ -78,10 +78,10 @@ impl AttachmentWatch {
     pub fn look(&mut self, attachment: &Attachment, snapshot: Option<&Snapshot>) -> Result<WatchEvents, SamplerError> {
         let queues: Vec<QueueStep> = attachment.queues().cloned().collect();
         if queues.is_empty() || attachment.is_measured() {
-            let EffectWatch { pays, has_delayed, is_reported, ref last, .. } = self.effects;
+            let EffectWatch { pays, has_delayed, were_unpolled, is_reported, ref last, .. } = self.effects;
             let is_reported = is_reported || !last.0.is_empty();
             *self = Self {
-                effects: EffectWatch { pays, has_delayed, is_reported, ..EffectWatch::default() },
+                effects: EffectWatch { pays, has_delayed, were_unpolled, is_reported, ..EffectWatch::default() },
                 ..Self::default()
             };
             return Ok(WatchEvents::default());
@@ -121,8 +121,16 @@ struct EffectWatch {
     pays: Option<Discriminant<DoesItPay>>,
     /// Whether it was reported that it only delays packets.
     has_delayed: bool,
+    /// Whether the last answer was that it leaves queues unpolled.
+    were_unpolled: bool,
     /// Whether it was reported to be in effect before the watch began.
     is_reported: bool,
+}
+
+/// Whether a client is connected to one of these programs through a queue.
+fn has_connections(seen: &Snapshot, programs: &BTreeSet<Pid>) -> bool {
+    let has_queue = |socket: &SnapshotSocket| matches!(socket.napi.known(), Some(Some(_)));
+    seen.sockets_of(programs).any(|socket| socket.remote.is_some() && has_queue(socket))
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -240,7 +248,14 @@ impl EffectWatch {
             Ok(now) => Concluded { payoff: payoff_in(&now), seen: Some(now) },
             Err(_) => Concluded { payoff, seen: None },
         });
-        let concluded = concluded.filter(|concluded| self.is_news(&concluded.payoff));
+        // Without connections nothing shows whether those of one epoll would be on several queues again. About programs that
+        // have exited there is nothing to advise.
+        let is_known = |seen: &Snapshot| match self.were_unpolled {
+            true => has_connections(seen, programs),
+            false => seen.processes.iter().any(|one| programs.contains(&one.pid) && one.namespace.known().is_some()),
+        };
+        let concluded = concluded
+            .filter(|concluded| self.is_news(&concluded.payoff) && concluded.seen.as_ref().is_none_or(is_known));
         concluded.iter().for_each(|concluded| self.record(&concluded.payoff));
         Ok((changes, concluded))
     }
@@ -256,6 +271,7 @@ impl EffectWatch {
     fn record(&mut self, payoff: &ModePayoff) {
         self.pays = Some(discriminant(&payoff.pays));
         self.has_delayed |= payoff.only_delays();
+        self.were_unpolled = matches!(payoff.pays, DoesItPay::LeavesQueuesUnpolled { .. });
     }
 }
 

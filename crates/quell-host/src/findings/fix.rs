@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use quell_linux::netns::entering;
-use quell_linux::{CpuList, Pid, visible};
+use quell_linux::{CpuList, Pid, shell};
 use quell_mode::{DeliveryMode, NapiAttribute, PartialNapiSettings};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
@@ -179,7 +179,7 @@ impl Fix {
 
     /// A command that works in any network namespace. Its words may contain arbitrary names and are quoted here.
     pub(super) fn command(words: &[&str]) -> Self {
-        Self::Command(typed(words))
+        Self::Command(shell::command(words))
     }
 
     /// A command in the namespace with this inode.
@@ -192,7 +192,7 @@ impl Fix {
             Some(enter) => {
                 Self::command(&enter.iter().map(String::as_str).chain(words.iter().copied()).collect::<Vec<_>>())
             }
-            None => Self::Advice(format!("in network namespace {namespace}: {}", typed(words))),
+            None => Self::Advice(format!("in network namespace {namespace}: {}", shell::command(words))),
         }
     }
 
@@ -299,30 +299,6 @@ fn suspending_mode(napi: &SnapshotNapi) -> Option<DeliveryMode> {
     text.parse().ok()
 }
 
-/// Quotes a command for a shell, which splits it into the same words.
-pub(crate) fn typed(words: &[&str]) -> String {
-    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
-}
-
-/// Quotes a word for a POSIX shell. Uses `printf` for characters that cannot be displayed or typed. Only trailing
-/// newlines are lost.
-pub(super) fn quoted(word: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-+=:,./@%".contains(&byte);
-    if !word.starts_with(['=', '~']) && !word.is_empty() && word.bytes().all(is_plain) {
-        return word.to_owned();
-    }
-    if visible::name(word) == word {
-        return shell_words::quote(word).into_owned();
-    }
-    let written = |byte: u8| match byte {
-        b' '..=b'~' if !matches!(byte, b'\\' | b'\'' | b'%') => char::from(byte).to_string(),
-        other => format!("\\{other:03o}"),
-    };
-    // `printf` treats a leading hyphen as an option.
-    let no_options = if word.starts_with('-') { "-- " } else { "" };
-    format!("\"$(printf {no_options}'{}')\"", word.bytes().map(written).collect::<String>())
-}
-
 #[cfg(test)]
 mod tests {
     use quell_linux::NapiId;
@@ -348,45 +324,9 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_begins_with_a_hyphen_is_not_an_option() {
-        let words = ["-a\u{7}", "--\u{7}"];
-        assert_eq!(parsed_by_sh(&typed(&words)), words);
-    }
-
-    #[test]
     fn programs_get_the_mode_of_their_queue() {
         assert_eq!(attached(&napi(100, 20_000, 20_000_000)), "suspend20");
         assert_eq!(attached(&napi(10, 20_500, 20_000_000)), "suspend20.5,defer-hard-irqs=10");
-    }
-
-    /// Words that a shell parses from a command.
-    fn parsed_by_sh(command: &str) -> Vec<String> {
-        let script = format!("printf '%s\\0' {command}");
-        let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
-        assert!(output.status.success() && output.stderr.is_empty(), "{script}: {output:?}");
-        let words = String::from_utf8(output.stdout).unwrap();
-        words.split_terminator('\0').map(ToOwned::to_owned).collect()
-    }
-
-    #[test]
-    fn a_name_with_shell_syntax_is_one_word_of_the_command() {
-        for name in
-            ["$(id)", "`id`", "a;b", "a b", "a'b", "\\", "#", "~", "*", "-rf", "\u{1b}[2J%s", "\u{202e}a", "!!", ""]
-        {
-            assert_eq!(parsed_by_sh(&typed(&["ethtool", "-K", name, "gro"])), ["ethtool", "-K", name, "gro"]);
-        }
-    }
-
-    proptest::proptest! {
-        #![proptest_config(proptest::test_runner::Config::with_cases(64))]
-        #[test]
-        fn a_shell_parses_a_command_back_to_its_words(
-            words in proptest::collection::vec("[^\\x00]{0,12}", 1..4),
-        ) {
-            let words: Vec<String> = words.iter().map(|word| word.trim_end_matches('\n').to_owned()).collect();
-            let borrowed: Vec<&str> = words.iter().map(String::as_str).collect();
-            proptest::prop_assert_eq!(parsed_by_sh(&typed(&borrowed)), words);
-        }
     }
 
     #[test]

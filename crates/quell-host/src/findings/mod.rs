@@ -39,7 +39,6 @@ use crate::snapshot::{Process, Snapshot};
 
 use crate::snapshot::query::SnapshotQuery;
 pub(crate) use device::{GRO_OFF_ID, gro_on, lacks_napi};
-pub(crate) use fix::typed;
 pub use fix::{Fix, FixText};
 pub use markdown::markdown;
 pub(crate) use missing_queue::link_up;

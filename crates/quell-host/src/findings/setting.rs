@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 
 use quell_change::change::{Change, NapiSettingsChange, PlannedChange};
 use quell_change::journal::{History, Purpose};
-use quell_linux::{Ifindex, NapiId, Pid};
+use quell_linux::{Ifindex, NapiId, Pid, shell};
 use quell_mode::{DeliveryMode, NapiAttribute, PartialNapiSettings};
 
-use super::fix::quoted;
 use super::sorting::server_of;
 use super::{Finding, Fix};
 use crate::attach::{AttachedMode, ModeCommand};
@@ -188,9 +187,9 @@ fn fix_of_owner(owner: &History, settings: &[&Setting], now: &Snapshot) -> Optio
     match purpose {
         Purpose::Profile { name, netns, .. } => {
             let wanted: Vec<String> = settings.iter().map(|setting| setting.wanted()).collect();
-            let netns = netns.as_ref().map(|netns| format!(" --netns {}", quoted(netns))).unwrap_or_default();
-            let files: String = name.split(", ").map(|file| format!(" {}", quoted(file))).collect();
-            let revert = format!("quell revert {}", quoted(name));
+            let netns = netns.as_ref().map(|netns| format!(" --netns {}", shell::word(netns))).unwrap_or_default();
+            let files: String = name.split(", ").map(|file| format!(" {}", shell::word(file))).collect();
+            let revert = format!("quell revert {}", shell::word(name));
             Some(Fix::advice(format!(
                 "profile {name} sets it: correct it there ({}), then `{revert} && quell apply{netns}{files}`; `{revert}` \
                  undoes the profile",

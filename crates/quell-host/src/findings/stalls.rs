@@ -248,8 +248,8 @@ static ZERO_TIMEOUT: Rule = Rule {
                   threads sleep. Two snapshots from files show only that a thread was running or waiting for a CPU at \
                   least 90 % of the time, for fewer than 1,000 packets per second, and never slept in epoll_wait: a \
                   warning, because what it spins on is not visible. Fix: a mode without busy polling; or quell run, \
-                  which turns timeout 0 into a short wait under suspension, unless the program calls only when the \
-                  epoll has events.",
+                  which turns timeout 0 into a short wait under suspension, unless the program spins, or calls \
+                  only when the epoll has events.",
     needs_two: false,
     judges_settings: false,
     stalls: true,
@@ -260,7 +260,7 @@ static ZERO_TIMEOUT: Rule = Rule {
 const FEW: u64 = 100;
 
 const RUN_OR_DEFER: &str = "start the program with `quell run`, which turns timeout 0 into a short wait, or use a mode \
-                            without suspension, such as defer20, if a measurement finds that it pays";
+                            without suspension, such as defer20; keep either if a measurement finds that it pays";
 
 const SLEEP_OR_DEFER: &str = "use a mode in which the epoll does not poll, such as defer20, if a measurement finds that \
                               it pays, or let the program sleep in the epoll that has the connections";
@@ -279,7 +279,7 @@ fn zero_timeout(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             None => {
                 let (thread, observed) = of_spinning(query, epoll)?;
                 nodes.push(Node::from(thread));
-                (Severity::Warning, observed, RUN_OR_DEFER)
+                (Severity::Warning, observed, SLEEP_OR_DEFER)
             }
         };
         Some(Observation { severity, nodes, observed, fix: vec![Fix::advice(advice)] })
@@ -288,7 +288,8 @@ fn zero_timeout(query: &SnapshotQuery<'_>) -> Vec<Observation> {
 }
 
 /// A call with a short wait ends the suspension only if it finds no events. A program that sleeps elsewhere makes such a
-/// call only if it calls until the epoll has no events.
+/// call only if it calls until the epoll has no events. In a program that spins, the call also makes the epoll forget its
+/// queue, so that packets wait for the timer.
 fn advice_of_waits(
     query: &SnapshotQuery<'_>,
     epoll: &EpollContext<'_>,
@@ -300,13 +301,20 @@ fn advice_of_waits(
         return "look again at a lower load, at which the program handles the events of one call sooner";
     }
     let is_called_if_ready = query.outer(epoll).is_some() || waits.polled > 0 || waits.sleeping_elsewhere > 0;
+    let spins =
+        spin_before_wait(behavior, waits).is_some() || !is_called_if_ready && !sleeps_elsewhere(behavior, waits);
     let is_drained = behavior.not_counted.is_none()
         && waits.zero_empty * EMPTY_ONE_OF >= waits.zero
         && waits.sleeping * FEW <= waits.zero;
-    match query.suspends(epoll) && (is_drained || !is_called_if_ready) {
+    match query.suspends(epoll) && !spins && (is_drained || !is_called_if_ready) {
         true => RUN_OR_DEFER,
         false => SLEEP_OR_DEFER,
     }
+}
+
+/// Whether the threads of an epoll slept elsewhere for most of the time.
+fn sleeps_elsewhere(behavior: &Behavior, waits: &EpollWaits) -> bool {
+    waits.busy * 2 < behavior.waits_observed
 }
 
 /// Judges calls with timeouts above 0 that never sleep, because the program sleeps elsewhere until the epoll has events.
@@ -367,7 +375,7 @@ fn of_waits(
     if waits.sleeping.saturating_mul(FEW) > waits.zero {
         return of_ready_waits(waits, outer, &time);
     }
-    let sleeps_elsewhere = waits.busy * 2 < behavior.waits_observed;
+    let sleeps_elsewhere = sleeps_elsewhere(behavior, waits);
     if waits.zero < if outer.is_some() || sleeps_elsewhere { CALLS_OF_RESTING_MIN } else { CALLS_MIN } {
         let why = match waits.zero.saturating_add(waits.sleeping) {
             0 => "its threads handle events of one call for longer, as under overload, or work elsewhere",

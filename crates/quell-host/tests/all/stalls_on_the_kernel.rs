@@ -272,7 +272,9 @@ fn an_object_that_stays_ready_in_a_program_that_looks_rarely_is_a_note() {
 /// A short wait instead of timeout 0 ends the suspension only if it finds no events.
 #[test]
 fn a_shorter_wait_is_advised_only_if_the_program_also_calls_without_events() {
-    for (shape, is_advised) in [("nested", false), ("nested-in-poll", false), ("nested-drains", true), ("tick", true)] {
+    for (shape, is_advised) in
+        [("nested", false), ("nested-in-poll", false), ("nested-drains", true), ("tick", true), ("spin", false)]
+    {
         let Some(mut lab) = TestLab::raise_beside_others("stall-advice", 1) else { return };
         let Some((findings, behavior)) = predicted(&mut lab, shape, none) else { return };
         if behavior.not_counted.is_some() {

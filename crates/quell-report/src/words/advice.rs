@@ -3,6 +3,7 @@
 use quell_host::attach::affected_processes::PacketDelay;
 use quell_host::attach::mode_command::entered;
 use quell_host::findings::{WITHOUT_NAPI_ID, time_text};
+use quell_linux::shell;
 use quell_linux::visible;
 use quell_mode::DeliveryMode;
 use quell_result::ResultDocument;
@@ -267,7 +268,7 @@ fn of(
             advice(&said, Some(&format!("{detach}quell attach {mode}{} {pids}", placement_options(subject))))
         }
         (Conclusion::Use { mode, .. }, SubjectFacts::Command(facts)) => {
-            let (placement, command) = (placement_options(subject), words::command_line(&facts.command));
+            let (placement, command) = (placement_options(subject), shell::command(&facts.command));
             let run = format!("quell run {mode}{placement} -- {command}");
             advice(&said, Some(&entered(facts.netns.as_deref(), &run)))
         }

@@ -1,6 +1,7 @@
 //! The command that repeats a measurement, as far as a document records it.
 
 use quell_host::attach::mode_command::entered;
+use quell_linux::shell;
 use quell_load::Workload;
 use quell_mode::DeliveryMode;
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
@@ -108,8 +109,8 @@ fn with_subject(mut words: Vec<String>, subject: &SubjectFacts) -> String {
         SubjectFacts::Guest(_) => option("--on", "vm".to_owned()),
     }
     let placement = placement_options(subject);
-    let end = if program.is_empty() { String::new() } else { format!(" -- {}", super::command_line(program)) };
-    entered(netns, &super::command_line(&words)) + &placement + &end
+    let end = if program.is_empty() { String::new() } else { format!(" -- {}", shell::command(program)) };
+    entered(netns, &shell::command(&words)) + &placement + &end
 }
 
 fn measuring(facts: &ProgramsFacts) -> impl Iterator<Item = (&'static str, &[String])> {

@@ -34,9 +34,7 @@ pub use published_xdp::published_xdp;
 pub use recording::{RecordedChange, RecordingSummary, recording_summary};
 pub use rivals::{of_limit, refuted, rivals};
 pub use settings::{settings_restored, settings_tables};
-pub use subject::{
-    base_is, command_line, host, placement, pollers_share_cpus, problems, queues_of_command, short_subject, subject,
-};
+pub use subject::{base_is, host, placement, pollers_share_cpus, problems, queues_of_command, short_subject, subject};
 
 /// A table with a heading, for pages and terminals.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use quell_cli::number;
 use quell_host::findings::WITHOUT_NAPI_ID;
+use quell_linux::shell;
 use quell_linux::visible::{self, counted};
 use quell_mode::DeliveryMode;
 use quell_result::experiment::SubjectFacts;
@@ -12,12 +13,6 @@ use quell_result::facts::{
 };
 use quell_result::simulation::SimulationSetup;
 use quell_sim::sweep::SweepRow;
-
-/// Words of a command as a shell reads them, on one line.
-#[must_use]
-pub fn command_line(words: &[String]) -> String {
-    visible::name(&shell_words::join(words)).into_owned()
-}
 
 /// Kernel and processor.
 #[must_use]
@@ -36,7 +31,7 @@ pub fn short_subject(subject: &SubjectFacts) -> String {
             names.dedup();
             visible::name(&names.join(", ")).into_owned()
         }
-        SubjectFacts::Command(facts) => command_line(&facts.command),
+        SubjectFacts::Command(facts) => shell::command(&facts.command),
         SubjectFacts::Veth { server, .. } => {
             let name = server.version.as_ref().or(server.command.first());
             let name = name.map_or_else(|| "a server".into(), |name| visible::name(name));
@@ -64,7 +59,7 @@ pub fn subject(subject: &SubjectFacts) -> Vec<String> {
             let stand_in =
                 if lab.interrupt_stand_in { "NAPI threads replace interrupts" } else { "softirqs on the sending CPU" };
             let beside =
-                beside.as_ref().map(|words| format!("; second server on the same queues: {}", command_line(words)));
+                beside.as_ref().map(|words| format!("; second server on the same queues: {}", shell::command(words)));
             let beside = beside.unwrap_or_default();
             let steered = if lab.steered { "; connections are steered" } else { "" };
             let shared = if lab.shared_core == Some(true) { "; server and client share a core" } else { "" };
@@ -162,7 +157,7 @@ fn of_command(facts: &CommandFacts) -> String {
         options => format!(" with {}", visible::name(&options.join(" "))),
     };
     let queues = queues_of_command(facts).map(|queues| format!("; {queues}")).unwrap_or_default();
-    format!("{}: started for each slice{placement}{queues}; {traffic}", command_line(&facts.command))
+    format!("{}: started for each slice{placement}{queues}; {traffic}", shell::command(&facts.command))
 }
 
 /// The queues that modes set for a command: `modes set all queues of this network namespace: eth0`.
@@ -177,16 +172,16 @@ pub fn queues_of_command(facts: &CommandFacts) -> Option<String> {
 
 fn traffic(load: Option<&[String]>, latency: Option<&[String]>, beside: Option<&[String]>) -> String {
     let load = match (load, latency) {
-        (Some(load), _) => Some(format!("load: {}", command_line(load))),
+        (Some(load), _) => Some(format!("load: {}", shell::command(load))),
         (None, None) => Some("live traffic".to_owned()),
         (None, Some(_)) => None,
     };
     let latency = match latency {
-        Some(latency) => format!("measured by: {}", command_line(latency)),
+        Some(latency) => format!("measured by: {}", shell::command(latency)),
         None => "latency is not measured, so only CPU time and what the kernel counts are compared".to_owned(),
     };
     let beside =
-        beside.map(|beside| format!("another program on the same queues is measured by: {}", command_line(beside)));
+        beside.map(|beside| format!("another program on the same queues is measured by: {}", shell::command(beside)));
     load.into_iter().chain([latency]).chain(beside).collect::<Vec<_>>().join("; ")
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use quell_experiment::Goal;
 use quell_linux::process::{Child, Output, ProcessError, Spawn};
+use quell_linux::shell;
 use quell_linux::visible;
 use quell_result::figures::PRINTED_REQUESTS;
 
@@ -211,7 +212,7 @@ impl Judge {
 
     /// The command line.
     pub(crate) fn command(&self) -> String {
-        visible::name(&shell_words::join(&self.words)).into_owned()
+        shell::command(&self.words)
     }
 }
 

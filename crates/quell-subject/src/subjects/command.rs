@@ -13,7 +13,7 @@ use quell_host::snapshot::{NetworkNamespace, Snapshot, TakeError};
 use quell_linux::netns::Namespace;
 use quell_linux::process::Spawn;
 use quell_linux::signal::Interruption;
-use quell_linux::{CpuList, Pid, visible};
+use quell_linux::{CpuList, Pid, shell, visible};
 use quell_mode::DeliveryMode;
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
 use quell_result::facts::CommandFacts;
@@ -245,7 +245,7 @@ impl CommandRunner for Runner<'_> {
 
     fn check_running(&mut self) -> Result<(), CommandFailure> {
         if let Some(ended) = self.server.as_mut().and_then(HelperCommand::how_it_ended) {
-            let command = visible::name(&shell_words::join(self.command)).into_owned();
+            let command = shell::command(self.command);
             let why = format!("the command `{command}` exited ({}); its stderr: {}", ended.status, ended.printed);
             return Err(CommandFailure::Failed(why));
         }

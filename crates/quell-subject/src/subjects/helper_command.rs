@@ -8,6 +8,7 @@ use quell_change::journal::Purpose;
 use quell_change::transaction::Transaction;
 use quell_linux::Pid;
 use quell_linux::process::{Child, Output, Spawn};
+use quell_linux::shell;
 use quell_linux::visible;
 
 use super::{HelperError, Tools};
@@ -83,7 +84,7 @@ impl HelperCommand {
         let stderr = self.child.stderr_tail().unwrap_or_default();
         let stderr = String::from_utf8_lossy(&stderr);
         let printed = if stderr.trim().is_empty() { "empty".into() } else { visible::name(naming_a_rank(&stderr)) };
-        let command = visible::name(&shell_words::join(&self.words)).into_owned();
+        let command = shell::command(&self.words);
         Some(EndedCommand { command, status: self.ended?, printed: printed.into_owned() })
     }
 

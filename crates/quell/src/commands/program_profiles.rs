@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use quell_linux::shell;
 use quell_linux::visible;
 use quell_mode::did_you_mean;
 use quell_mode::profile::{Profile, ProgramProfile, Source};
@@ -37,7 +38,7 @@ pub(crate) fn say_where_found(program: &ProgramProfile, options: &[String], comm
     output::say(&format!(
         "this mode was not measured on this program: {}; compare it here:\n  {}",
         visible::name(&elsewhere.value),
-        visible::name(&shell_words::join(words))
+        shell::command(words)
     ));
 }
 

@@ -6,6 +6,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use quell_host::findings;
 use quell_linux::output_file::OutputFile;
+use quell_linux::shell;
 use quell_linux::visible;
 use quell_report::picture;
 use quell_result::list::{ListedContent, ListedResult, ResultsList};
@@ -121,7 +122,7 @@ pub(super) fn say_where(file: &OutputFile) {
 /// Command that prints a stored result again.
 pub(super) fn show_command(file: &OutputFile) -> String {
     let argument = ResultStore::of_user().argument_for(file.path());
-    format!("quell results show {}", shell_words::quote(&argument))
+    format!("quell results show {}", shell::word(&argument))
 }
 
 fn list(json: bool) -> Result<(), Failure> {

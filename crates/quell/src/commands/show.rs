@@ -3,6 +3,7 @@
 use clap::Args;
 use quell_host::plan::as_profile;
 use quell_host::snapshot::{self, Device, Snapshot};
+use quell_linux::netns::Namespace;
 use quell_linux::visible;
 
 use super::snapshot_scope::{ScopeArgs, not_taken};
@@ -28,7 +29,9 @@ pub(crate) struct ShowArgs {
 }
 
 pub(crate) fn run(args: &ShowArgs) -> Result<(), Failure> {
-    let (snapshot, _) = snapshot::take(&args.scope.with_attachments()?).map_err(|error| not_taken(&error))?;
+    // A profile is for the devices of one network namespace, whichever others attachments reach into.
+    let scope = if args.as_profile { args.scope.alone()? } else { args.scope.with_attachments()? };
+    let (snapshot, _) = snapshot::take(&scope).map_err(|error| not_taken(&error))?;
     if args.json {
         return output::json(&snapshot);
     }
@@ -37,6 +40,10 @@ pub(crate) fn run(args: &ShowArgs) -> Result<(), Failure> {
     }
     let style = show_tree::Style { terminal: Terminal::of_stdout(), details: args.details };
     output::styled(&show_tree::tree(&snapshot, style), style.terminal)
+}
+
+fn is_current(namespace: u64) -> bool {
+    Namespace::current().is_ok_and(|current| current.inode() == namespace)
 }
 
 const PROFILE_HEAD: &str = "\
@@ -53,6 +60,14 @@ fn profile(snapshot: &Snapshot, args: &ShowArgs) -> Result<(), Failure> {
     };
     let text = as_profile(snapshot, is_wanted).map_err(Failure::usage)?;
     output::data(PROFILE_HEAD)?;
+    if let Some(namespace) = snapshot.devices.first().and_then(|device| snapshot.namespace(device.namespace))
+        && let Some(name) = namespace.name().filter(|_| !is_current(namespace.inode))
+    {
+        output::data(&format!(
+            "# Of network namespace {}: give `quell apply` its name with --netns.\n",
+            visible::name(name)
+        ))?;
+    }
     let left_out = snapshot.devices.iter().filter(|device| device.name != "lo" && !is_wanted(device));
     let left_out: Vec<_> = left_out.map(|device| visible::name(&device.name)).collect();
     if !left_out.is_empty() {

@@ -31,10 +31,16 @@ pub(super) struct ScopeArgs {
 }
 
 impl ScopeArgs {
-    /// The scope, with the network namespaces into which attachments reach, and those of the devices of its programs.
-    pub(super) fn with_attachments(&self) -> Result<SnapshotScope, Failure> {
+    /// The scope, without network namespaces that attachments or devices of its programs add.
+    pub(super) fn alone(&self) -> Result<SnapshotScope, Failure> {
         let (mut scope, programs) = self.scope()?;
         scope.pids = programs.iter().flat_map(Targets::pids).collect();
+        Ok(scope)
+    }
+
+    /// The scope, with the network namespaces into which attachments reach, and those of the devices of its programs.
+    pub(super) fn with_attachments(&self) -> Result<SnapshotScope, Failure> {
+        let mut scope = self.alone()?;
         if !scope.whole_host
             && scope.device.is_none()
             && let Ok((seen, _)) = snapshot::take(&scope)

@@ -1,4 +1,4 @@
-//! Refuses modes under which programs would stall, and warns of programs that come to this while a mode is set.
+//! Refuses modes under which programs would stall, and ends modes under which programs come to this later.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread::{self, JoinHandle};
@@ -11,6 +11,7 @@ use quell_host::snapshot::Snapshot;
 use quell_linux::Pid;
 use quell_result::top::{IntervalReport, ObservedQueue};
 
+use super::attach::watch::QueueEvents;
 use crate::exit::{Exit, Failure};
 use crate::render::attach::finding_lines;
 
@@ -86,19 +87,20 @@ pub(super) struct StallForecast {
 
 impl StallForecast {
     /// Begins and ends observations. `is_new` says that this pass set the mode on new objects: the waits of their programs
-    /// are counted, too. Returns a line for each new finding that predicts a stall.
-    pub(super) fn look(&mut self, attachment: &Attachment, snapshot: &Snapshot, is_new: bool) -> Vec<String> {
+    /// are counted, too. Returns a line for each new finding that predicts a stall. Once another observation confirms it,
+    /// the mode must end, unless stalls are accepted.
+    pub(super) fn look(&mut self, attachment: &Attachment, snapshot: &Snapshot, is_new: bool) -> QueueEvents {
         self.must_count |= is_new;
         match self.observation.take_if(|observation| observation.is_finished()) {
-            Some(observation) => {
-                observation.join().map_or_else(|_| Vec::new(), |observed| self.judge(snapshot, &observed))
-            }
+            Some(observation) => observation
+                .join()
+                .map_or_else(|_| QueueEvents::default(), |observed| self.judge(attachment, snapshot, &observed)),
             None => {
                 // The snapshot is older than the changes of this pass.
                 if self.observation.is_none() && !is_new {
                     self.observation = self.begin(attachment, snapshot);
                 }
-                Vec::new()
+                QueueEvents::default()
             }
         }
     }
@@ -118,12 +120,21 @@ impl StallForecast {
         Some(thread::spawn(move || observe(&snapshot, &programs, counts)))
     }
 
-    fn judge(&mut self, snapshot: &Snapshot, behavior: &Behavior) -> Vec<String> {
+    fn judge(&mut self, attachment: &Attachment, snapshot: &Snapshot, behavior: &Behavior) -> QueueEvents {
         let mut findings = of_stalls(snapshot, behavior);
         // Counted calls decide what samples leave open.
         self.must_count |= behavior.not_counted.is_some() && !self.counts && !findings.is_empty();
-        findings
-            .retain(|finding| finding.predicts_stall() && self.reported.insert((finding.id, finding.nodes.clone())));
-        finding_lines(&findings)
+        findings.retain(Finding::predicts_stall);
+        let (programs, mode) = (attachment.targets().pids(), attachment.request().mode);
+        let confirmed = findings.iter().find(|finding| {
+            finding.has_epoll_of(&programs) && self.reported.contains(&(finding.id, finding.nodes.clone()))
+        });
+        let reverted = |Finding { id, title, observed, .. }: &Finding| {
+            format!("{mode} was reverted because its queues would stall: {id}: {title}: {observed}")
+        };
+        let must_end = confirmed.filter(|_| !attachment.accepts_stalls()).map(reverted);
+        findings.retain(|finding| self.reported.insert((finding.id, finding.nodes.clone())));
+        self.must_count |= !findings.is_empty();
+        QueueEvents { lines: finding_lines(&findings), must_end }
     }
 }

@@ -1,5 +1,6 @@
 //! The ranking of `quell tune --advise`: the answer, a table, and the command that measures the best modes.
 
+use quell_linux::shell;
 use quell_linux::visible::{self, agree, counted};
 use quell_mode::DeliveryMode;
 use quell_report::words;
@@ -156,9 +157,8 @@ fn next(plan: &TunePlan, ranked: &[RankedMode], programs: &str) -> String {
     };
     let names: Vec<String> = std::iter::once(&plan.present).chain(&modes).map(ToString::to_string).collect();
     let them = if looser.is_some() { "the closest modes" } else { "them" };
-    let looser = looser.map_or_else(String::new, |goal| {
-        format!("\nor ask for less: --goal {}", shell_words::quote(&visible::name(&goal.to_string())))
-    });
+    let looser =
+        looser.map_or_else(String::new, |goal| format!("\nor ask for less: --goal {}", shell::word(&goal.to_string())));
     let (compares, judge) = match names_latency(&plan.goal) {
         true => ("; COMMAND measures latency (docs/bench.md)", " --latency COMMAND"),
         false => ("", ""),

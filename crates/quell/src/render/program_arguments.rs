@@ -6,7 +6,7 @@ use quell_host::attach::{AttachedMode, ModeCommand, Selection};
 use quell_host::findings::Unreached;
 use quell_host::servers::{MeasuredStep, NextStep};
 use quell_linux::Pid;
-use quell_linux::visible;
+use quell_linux::shell;
 use quell_mode::{DeliveryMode, ModeKind};
 
 /// How the mode of a program that `quell run` started is undone.
@@ -171,7 +171,7 @@ impl ProgramArguments {
             Selection::Processes(pids) => Self::of_pids(pids),
             Selection::Cgroup(cgroup) => {
                 let path = cgroup.path().to_string_lossy();
-                let option = format!("--cgroup {}", visible::name(&shell_words::quote(&path)));
+                let option = format!("--cgroup {}", shell::word(&path));
                 Self::named(option.clone(), option)
             }
         }

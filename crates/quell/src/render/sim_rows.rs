@@ -39,7 +39,7 @@ const MEANINGS: [(&str, &str); 10] = [
     ("cyc/req", "executed cycles per request"),
     ("irq/s", "device interrupts, all queues"),
     ("pkt/poll", "packets per NAPI poll"),
-    ("poll/s", "NAPI polls of one queue"),
+    ("poll/s", "polls of one queue, some others"),
     ("ev/wait", "events that epoll_wait returned"),
 ];
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use quell_experiment::RatioEstimate;
+use quell_linux::shell;
 use quell_linux::visible::{self, agree, counted};
 use quell_mode::DeliveryMode;
 use quell_report::words;
@@ -77,7 +78,7 @@ pub(super) fn skipped(plan: &TunePlan) -> Option<String> {
 pub(crate) fn server(command: &ServerCommand) -> String {
     match command {
         ServerCommand::Memcached { .. } => "memcached".to_owned(),
-        ServerCommand::Other(words) => visible::name(&shell_words::join(words)).into_owned(),
+        ServerCommand::Other(words) => shell::command(words),
     }
 }
 

@@ -9,8 +9,7 @@ use std::thread;
 use crate::attach_on_the_kernel::stage::{Stage as MemcachedStage, assert_answers};
 use crate::command;
 use crate::userbusy_on_the_kernel::Ends;
-use quell_linux::Pid;
-use quell_linux::pidfd::{PidFd, Signal};
+use quell_linux::pidfd::Signal;
 use quell_test_support::lab::TestLab;
 use quell_test_support::shapes::{Shape, answering};
 use quell_test_support::wait_until;
@@ -174,34 +173,47 @@ fn a_mode_that_would_poll_one_of_the_queues_whose_data_an_epoll_receives_is_refu
 }
 
 #[test]
-fn a_follower_warns_of_a_socket_that_is_registered_later() {
+fn a_follower_warns_of_a_socket_that_is_registered_later_and_ends_the_mode() {
     let Some(stage) = Stage::enter("cli-later", "later") else { return };
     let mut follower = stage
         .quell(&["attach", "suspend20", &stage.pid(), "--follow", "--yes"])
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let pid = Pid::from_kernel(follower.id()).unwrap();
     let mut lines = BufReader::new(follower.stderr.take().unwrap()).lines().map(Result::unwrap);
     assert!(lines.any(|line| line.starts_with("following: ")));
     stage.program.child.pidfd().signal(Signal::USR1).unwrap();
     let warned = lines.any(|line| line.contains("is registered for EPOLLOUT and can be written"));
-    PidFd::open(pid).unwrap().signal(Signal::TERM).unwrap();
-    follower.wait().unwrap();
     assert!(warned, "the follower ended without a warning");
+    assert!(lines.any(|line| line.contains("suspend20 was reverted because its queues ")));
+    assert_eq!(follower.wait().unwrap().code(), Some(3));
+    assert!(!stage.is_suspended());
 }
 
-#[test]
-fn run_warns_of_an_object_that_stays_ready() {
-    let Some(mut lab) = TestLab::raise_beside_others("cli-run", 1) else { return };
+/// Runs a program of a shape under suspend20 until Quell has printed these words.
+fn assert_run_says(test: &str, shape: &'static str, words: &[&str]) {
+    let Some(mut lab) = TestLab::raise_beside_others(test, 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let journals = format!("QUELL_JOURNAL_DIR={}", dir.path().join("journal").display());
     let run = ["env", &journals, env!("CARGO_BIN_EXE_quell"), "run", "suspend20", "--"].map(str::to_owned);
     let launch = |program: Vec<String>| run.into_iter().chain(program).collect();
-    let Some(quell) = Shape::start_by(&mut lab, launch, "writable", Vec::new) else { return };
+    let Some(quell) = Shape::start_by(&mut lab, launch, shape, Vec::new) else { return };
     wait_until(|| {
         let said = String::from_utf8(quell.child.stderr_tail().unwrap()).unwrap();
-        if said.contains("is registered for EPOLLOUT and can be written") { Ok(()) } else { Err(said) }
+        if words.iter().all(|words| said.contains(words)) { Ok(()) } else { Err(said) }
     });
+    assert_eq!(lab.napi().settings.irq_suspend_timeout_ns, Some(0));
     quell.child.pidfd().signal(Signal::TERM).unwrap();
+}
+
+#[test]
+fn run_warns_of_an_object_that_stays_ready_and_ends_the_mode() {
+    let words = ["is registered for EPOLLOUT and can be written", "suspend20 was reverted because its queues "];
+    assert_run_says("cli-run", "writable", &words);
+}
+
+#[test]
+fn run_ends_a_mode_under_which_two_observations_predict_a_stall() {
+    let reverted = "suspend20 was reverted because its queues would stall: waits-with-timeout-zero";
+    assert_run_says("cli-run-nested", "nested", &[reverted, "the command continues with interrupts"]);
 }

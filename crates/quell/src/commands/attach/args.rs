@@ -6,7 +6,7 @@ use clap::Args;
 use quell_cli::simulation::refused_mode;
 use quell_host::attach::placement::Wanted;
 use quell_host::attach::{AttachError, Targets};
-use quell_linux::visible;
+use quell_linux::shell;
 use quell_mode::{DeliveryMode, ParseModeError};
 
 use super::AttachArgs;
@@ -98,7 +98,7 @@ impl AttachProgramsArgs {
             _ => None,
         };
         let options = self.programs.options(first.into_iter().chain(&self.words));
-        visible::name(&shell_words::join(options)).into_owned()
+        shell::command(options)
     }
 
     /// Reads the mode of a profile. The rest of its program table needs a program that Quell starts.

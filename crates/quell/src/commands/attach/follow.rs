@@ -142,8 +142,12 @@ fn keep_up(
         report_pass(&pass, attachment);
         missing.look(&pass, attachment).iter().for_each(|line| output::say(line));
         placed.iter().flat_map(placement::pass).for_each(|line| output::say(&line));
-        let forecast = pass.snapshot.iter().flat_map(|seen| forecast.look(attachment, seen, !pass.made.is_empty()));
-        forecast.for_each(|line| output::say(&line));
+        let look = |seen| forecast.look(attachment, seen, !pass.made.is_empty());
+        let QueueEvents { lines, must_end } = pass.snapshot.as_ref().map(look).unwrap_or_default();
+        lines.iter().for_each(|line| output::say(line));
+        if let Some(why) = must_end {
+            return Ok(Over::RevertedAfterStall(why));
+        }
         seen = pass.snapshot;
         let passed_in_ns = clock::process_cpu_ns().saturating_sub(before_ns);
         pace.spend(Duration::from_nanos(found_in_ns + passed_in_ns), is_changing);

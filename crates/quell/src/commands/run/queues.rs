@@ -45,6 +45,8 @@ pub(super) struct Queues {
     /// Programs and devices in the last pass.
     seen: Option<Snapshot>,
     details: bool,
+    /// Whether the mode was ended although the command runs.
+    has_given_up: bool,
     /// Whether stalls and effects are left to the caller.
     pub(super) unwatched: bool,
 }
@@ -161,7 +163,12 @@ impl Queues {
         false
     }
 
+    pub(super) fn has_given_up(&self) -> bool {
+        self.has_given_up
+    }
+
     fn give_up(&mut self, why: &str) {
+        self.has_given_up = true;
         if let Some(attachment) = self.attachment.take() {
             let restored = reverted::undo_outcome(&attachment.end_by(&format!("`quell run`: {why}")));
             self.print(&format!("{why}; {restored}; the command continues with interrupts"));
@@ -180,15 +187,22 @@ impl Queues {
                 }
                 let forecast = &mut self.forecast;
                 let examined = pass.snapshot.as_ref().filter(|_| !self.unwatched);
-                let warnings = examined.map(|seen| forecast.look(attachment, seen, !pass.made.is_empty()));
+                let look = |seen| forecast.look(attachment, seen, !pass.made.is_empty());
+                let QueueEvents { lines, must_end } = examined.map(look).unwrap_or_default();
                 let missing = self.missing.look(&pass, attachment);
-                self.print_all(warnings.into_iter().flatten());
+                self.print_all(lines);
                 self.print_all(render::pass(&pass, self.details));
                 self.print_all(missing);
                 self.print_all(placed.iter().flat_map(placement_lines::pass));
                 let has_news = !pass.started.is_empty() || !pass.made.is_empty();
                 self.seen = pass.snapshot;
-                has_news || placed.is_some_and(|placed| placed.is_changing)
+                match must_end {
+                    Some(why) => {
+                        self.give_up(&why);
+                        false
+                    }
+                    None => has_news || placed.is_some_and(|placed| placed.is_changing),
+                }
             }
             // The command may just have exited; the next pass finds out.
             Err(AttachError::Target(_) | AttachError::Look(_)) => false,

@@ -72,7 +72,9 @@ fn look(command: Pid, queues: &mut Queues, verifier: &mut Verifier) -> bool {
     if queues.has_attachment() {
         return queues.keep_up(verifier);
     }
-    verifier.look_at(command);
+    if !queues.has_given_up() {
+        verifier.look_at(command);
+    }
     false
 }
 

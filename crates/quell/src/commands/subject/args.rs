@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum, value_parser};
 use quell_host::attach::{TargetError, Targets};
-use quell_linux::visible;
+use quell_linux::shell;
 use quell_load::OfferedLoad;
 use quell_vm::KernelName;
 
@@ -174,7 +174,7 @@ impl SubjectArgs {
     pub(crate) fn programs_text(&self) -> String {
         let named = self.named.programs.options(std::iter::empty());
         let words = named.into_iter().chain(self.placement.wanted().options());
-        visible::name(&shell_words::join(words)).into_owned()
+        shell::command(words)
     }
 
     pub(super) fn command(&self) -> &[String] {

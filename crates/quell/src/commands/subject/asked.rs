@@ -9,6 +9,7 @@ use quell_experiment::SliceFlag;
 use quell_host::findings::LackingCpus;
 use quell_host::switching::SwitchError;
 use quell_linux::Pid;
+use quell_linux::shell;
 use quell_linux::visible::{self, counted};
 use quell_load::OfferedLoad;
 use quell_report::words;
@@ -200,7 +201,7 @@ fn plan_of_comparison(comparison: &Comparison, subject: &PlannedSubject<'_>) -> 
             "starts `{}` for each slice, under {modes}, for at most {budget_s} s; its connections are closed after each slice\n\
              {}a slice lasts {settle_ms} ms to settle and {slice_ms} ms to measure, and the time that the commands take \
              to start and end\n{}",
-            visible::name(&shell_words::join(&facts.command)),
+            shell::command(&facts.command),
             words::queues_of_command(facts).map(|queues| queues + "\n").unwrap_or_default(),
             commands([&facts.load, &facts.latency, &facts.beside]),
         ),
@@ -322,7 +323,7 @@ fn blocks(comparison: &Comparison, slice_ms: u64) -> String {
 /// Commands that send the load, measure latency, and measure another program, with their options.
 fn commands(commands: [&Option<Vec<String>>; 3]) -> String {
     let line = |(option, command): (&str, &Option<Vec<String>>)| {
-        let command = visible::name(&shell_words::join(command.as_ref()?)).into_owned();
+        let command = shell::command(command.as_ref()?);
         Some(format!("--{option}: `{command}`\n"))
     };
     ["load", "latency", "beside-latency"].into_iter().zip(commands).filter_map(line).collect()

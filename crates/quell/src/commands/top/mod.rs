@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use clap::Args;
 use quell_linux::output_file::{OutputFile, OutputLines};
+use quell_linux::shell;
 use quell_linux::signal::Interruption;
 use quell_linux::visible;
 use quell_mode::parse_duration;
@@ -91,7 +92,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let shown = show(args, &mut observer, interruption);
     if let Some(file) = &file {
         let argument = ResultStore::of_user().argument_for(file.path());
-        let (path, argument) = (visible::path(file.path()), shell_words::quote(&argument));
+        let (path, argument) = (visible::path(file.path()), shell::word(&argument));
         output::say(&format!("recording: {path}\nto look at it: quell report {argument} -o FILE.html"));
     }
     shown

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quell_host::attach::mode_command::starting;
 use quell_host::plan::selects_device;
+use quell_linux::shell;
 use quell_linux::visible;
 use quell_mode::{DeliveryMode, ProgramWait, Requirement, Threaded};
 use quell_result::experiment::SubjectFacts;
@@ -96,7 +97,7 @@ fn usage(
     (placement, netns): (&str, Option<&str>),
 ) -> String {
     let run = starting(netns, &format!("quell run --profile THIS_FILE{placement}"));
-    let netns = netns.map_or_else(String::new, |netns| format!(" --netns {}", shell_words::quote(netns)));
+    let netns = netns.map_or_else(String::new, |netns| format!(" --netns {}", shell::word(netns)));
     match (needs_run(mode), queues.is_empty()) {
         (true, _) => format!("To use it: {run}. A running program cannot get this mode."),
         (false, true) => format!("To use it: quell attach --profile THIS_FILE{placement} PID, or {run}"),

@@ -61,6 +61,8 @@ fn a_program_behind_a_macvlan_is_seen_with_its_mode_inside_and_outside_of_its_na
     }
     let attached = says(&["attach", MODE, &pid, "--yes", "--seconds", "0"]);
     assert!(attached.contains("server0"), "{attached}");
+    let profile = says(&["show", "--as-profile"]);
+    assert!(!profile.contains(MODE), "a profile is for the devices of this namespace: {profile}");
     ask();
 
     let status = says(&["status"]);
