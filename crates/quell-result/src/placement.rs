@@ -64,7 +64,10 @@ fn beside_unplaced<'a>(
         SubjectFacts::Programs(programs) => programs.attached,
         _ => None,
     };
-    let because = WhyKeep::PlacementCosts { options: subject.placement().join(" "), mode, saves, costs };
+    // The filter of an attachment stays.
+    let was_made = |option: &&String| !(subject.is_steered_by_attachment() && option.starts_with("--steer"));
+    let options: Vec<&str> = subject.placement().iter().filter(was_made).map(String::as_str).collect();
+    let because = WhyKeep::PlacementCosts { options: options.join(" "), mode, saves, costs };
     let present = attached.unwrap_or(instead_of);
     Conclusion::Keep { mode: present, because, open: Vec::new(), budget_ms: None, without_clients: false }
 }
@@ -114,11 +117,18 @@ impl SubjectFacts {
     /// Whether the measurement made filters and pins, and no slice shows what these change.
     #[must_use]
     pub fn has_unmeasured_placement(&self) -> bool {
-        let is_by_attachment = match self {
-            Self::Programs(programs) => programs.placement.as_ref().is_some_and(PlacementFacts::is_by_attachment),
-            _ => false,
+        let was_made = match self {
+            Self::Programs(programs) => {
+                programs.placement.as_ref().is_some_and(|made| !made.steered.is_empty() || made.pinned > 0)
+            }
+            _ => !self.placement().is_empty(),
         };
-        !self.placement().is_empty() && !is_by_attachment && self.unplaced().is_empty()
+        was_made && self.unplaced().is_empty()
+    }
+
+    /// Whether an attachment of the programs steers their connections, also without the modes of the measurement.
+    fn is_steered_by_attachment(&self) -> bool {
+        matches!(self, Self::Programs(programs) if programs.placement.as_ref().is_some_and(PlacementFacts::is_by_attachment))
     }
 
     /// Adds slices without filters and pins.

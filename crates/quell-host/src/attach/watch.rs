@@ -61,7 +61,7 @@ impl AttachmentWatch {
     #[must_use]
     pub fn after(reported: Option<&ModePayoff>) -> Self {
         let mut watch = Self::default();
-        reported.into_iter().for_each(|payoff| watch.effects.record(payoff));
+        reported.into_iter().for_each(|payoff| watch.effects.record(payoff, 1));
         let is_unknown = |pays: &DoesItPay| pays.is_unclear() || matches!(pays, DoesItPay::NotInEffect { .. });
         // Without an answer, nobody wanted to know.
         watch.effects.is_reported = reported.is_none_or(|payoff| !is_unknown(&payoff.pays));
@@ -78,10 +78,10 @@ impl AttachmentWatch {
     pub fn look(&mut self, attachment: &Attachment, snapshot: Option<&Snapshot>) -> Result<WatchEvents, SamplerError> {
         let queues: Vec<QueueStep> = attachment.queues().cloned().collect();
         if queues.is_empty() || attachment.is_measured() {
-            let EffectWatch { pays, has_delayed, were_unpolled, is_reported, ref last, .. } = self.effects;
+            let EffectWatch { pays, has_delayed, unpolled, is_reported, ref last, .. } = self.effects;
             let is_reported = is_reported || !last.0.is_empty();
             *self = Self {
-                effects: EffectWatch { pays, has_delayed, were_unpolled, is_reported, ..EffectWatch::default() },
+                effects: EffectWatch { pays, has_delayed, unpolled, is_reported, ..EffectWatch::default() },
                 ..Self::default()
             };
             return Ok(WatchEvents::default());
@@ -121,16 +121,16 @@ struct EffectWatch {
     pays: Option<Discriminant<DoesItPay>>,
     /// Whether it was reported that it only delays packets.
     has_delayed: bool,
-    /// Whether the last answer was that it leaves queues unpolled.
-    were_unpolled: bool,
+    /// Number of connections when the last answer was that it leaves queues unpolled; absent if that was another answer.
+    unpolled: Option<usize>,
     /// Whether it was reported to be in effect before the watch began.
     is_reported: bool,
 }
 
-/// Whether a client is connected to one of these programs through a queue.
-fn has_connections(seen: &Snapshot, programs: &BTreeSet<Pid>) -> bool {
+/// Number of connections of these programs through queues.
+fn count_connections(seen: &Snapshot, programs: &BTreeSet<Pid>) -> usize {
     let has_queue = |socket: &SnapshotSocket| matches!(socket.napi.known(), Some(Some(_)));
-    seen.sockets_of(programs).any(|socket| socket.remote.is_some() && has_queue(socket))
+    seen.sockets_of(programs).filter(|socket| socket.remote.is_some() && has_queue(socket)).count()
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -248,15 +248,17 @@ impl EffectWatch {
             Ok(now) => Concluded { payoff: payoff_in(&now), seen: Some(now) },
             Err(_) => Concluded { payoff, seen: None },
         });
-        // Without connections nothing shows whether those of one epoll would be on several queues again. About programs that
-        // have exited there is nothing to advise.
-        let is_known = |seen: &Snapshot| match self.were_unpolled {
-            true => has_connections(seen, programs),
-            false => seen.processes.iter().any(|one| programs.contains(&one.pid) && one.namespace.known().is_some()),
+        // Few connections do not show whether more would be on several queues again. About programs that have exited there is
+        // nothing to advise.
+        let is_known = |seen: &Snapshot| match self.unpolled {
+            Some(connections) => 2 * count_connections(seen, programs) >= connections,
+            None => seen.processes.iter().any(|one| programs.contains(&one.pid) && one.namespace.known().is_some()),
         };
         let concluded = concluded
             .filter(|concluded| self.is_news(&concluded.payoff) && concluded.seen.as_ref().is_none_or(is_known));
-        concluded.iter().for_each(|concluded| self.record(&concluded.payoff));
+        if let Some(Concluded { payoff, seen }) = &concluded {
+            self.record(payoff, seen.as_ref().map_or(1, |seen| count_connections(seen, programs)));
+        }
         Ok((changes, concluded))
     }
 
@@ -268,10 +270,10 @@ impl EffectWatch {
         !payoff.pays.is_unclear() && !alternates && is_other
     }
 
-    fn record(&mut self, payoff: &ModePayoff) {
+    fn record(&mut self, payoff: &ModePayoff, connections: usize) {
         self.pays = Some(discriminant(&payoff.pays));
         self.has_delayed |= payoff.only_delays();
-        self.were_unpolled = matches!(payoff.pays, DoesItPay::LeavesQueuesUnpolled { .. });
+        self.unpolled = matches!(payoff.pays, DoesItPay::LeavesQueuesUnpolled { .. }).then_some(connections);
     }
 }
 
@@ -314,19 +316,19 @@ mod tests {
         let mut watch = AttachmentWatch::after(Some(&payoff(unpolled()))).effects;
         assert!(!watch.is_news(&payoff(unpolled())), "attach has said it");
         assert!(watch.is_news(&payoff(costs("defer200"))), "the clients have reconnected");
-        watch.record(&payoff(costs("defer200")));
+        watch.record(&payoff(costs("defer200")), 1);
         assert!(!watch.is_news(&payoff(costs("defer500"))));
         assert!(!watch.is_news(&payoff(DoesItPay::CannotTell)));
         assert!(!watch.is_news(&payoff(costs("defer200"))));
         assert!(!watch.is_news(&payoff(DoesItPay::NearBreakEven)));
         let at_low_load = |wait_p99_ns| ModePayoff { mode: fullbusy, wait_p99_ns, ..payoff(costs("suspend500")) };
-        watch.record(&at_low_load(None));
+        watch.record(&at_low_load(None), 1);
         assert!(watch.is_news(&at_low_load(Some(5_000_000))), "its polls end before the next packet comes");
-        watch.record(&at_low_load(Some(5_000_000)));
+        watch.record(&at_low_load(Some(5_000_000)), 1);
         assert!(!watch.is_news(&at_low_load(None)) && !watch.is_news(&at_low_load(Some(5_000_000))));
         let mut unreported = AttachmentWatch::after(None).effects;
         assert!(unreported.is_news(&payoff(unpolled())) && unreported.is_news(&payoff(DoesItPay::NearBreakEven)));
-        unreported.record(&payoff(DoesItPay::NearBreakEven));
+        unreported.record(&payoff(DoesItPay::NearBreakEven), 1);
         assert!(!unreported.is_news(&payoff(DoesItPay::NearBreakEven)));
     }
 

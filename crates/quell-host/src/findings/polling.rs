@@ -348,11 +348,15 @@ fn empty_polls(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             .map(|(device, napi)| Fix::napi_set(query, device, napi, &[(NapiAttribute::GroFlushTimeout, FLUSH_NS)]))
             .collect();
         if fix.is_empty() {
-            fix.push(Fix::advice(match is_limited && served.is_empty() {
-                false => "use suspension on the queues that this CPU serves, or increase their gro-flush-timeout",
-                true => {
+            fix.push(Fix::advice(match (served.is_empty(), is_limited) {
+                (false, _) => "use suspension on the queues that this CPU serves, or increase their gro-flush-timeout",
+                (true, true) => {
                     "no queue that defers interrupts is known to be served by this CPU: check whether the host of the \
                      virtual machine takes the CPU (steal in `vmstat 1`)"
+                }
+                (true, false) => {
+                    "no examined queue that defers interrupts is served by this CPU: see those of other network \
+                     namespaces with `quell doctor --all`"
                 }
             }));
         }

@@ -263,6 +263,11 @@ fn of(
         (Conclusion::Use { mode, .. }, SubjectFacts::Programs(facts)) if facts.attached == Some(*mode) => {
             advice(&format!("{said}. It is attached already"), None)
         }
+        (Conclusion::Use { mode, .. }, SubjectFacts::Programs(facts))
+            if *mode == DeliveryMode::default() && facts.attached.is_some() && subject.placement().is_empty() =>
+        {
+            advice(&said, Some(&format!("quell detach {}", joined(facts.attached_pids()))))
+        }
         (Conclusion::Use { mode, .. }, SubjectFacts::Programs(facts)) => {
             let (detach, pids) = (detach_first(facts), joined(facts.named_pids()));
             advice(&said, Some(&format!("{detach}quell attach {mode}{} {pids}", placement_options(subject))))
@@ -282,10 +287,11 @@ fn of(
             advice(&format!("{said}. Let them reconnect, and run this command again"), Some(&again(None)))
         }
         (Conclusion::MeasureLonger { because: WhyLonger::NotSteered, .. }, SubjectFacts::Programs(facts)) => {
-            said.push_str(
+            said.push_str(&format!(
                 ". Steer them with the command below, which follows them until it ends; let the clients reconnect; then \
-                 measure again",
-            );
+                 measure again (`{}`)",
+                again(None)
+            ));
             let (pids, mode) = (joined(facts.named_pids()), facts.attached.unwrap_or_default());
             let (detach, placement) = (detach_first(facts), placement_options(subject));
             advice(&said, Some(&format!("{detach}quell attach {mode}{placement} --follow {pids}")))

@@ -5,7 +5,7 @@ use quell_mode::DeliveryMode;
 use quell_result::Document as _;
 use quell_result::conclusion::{Conclusion, WhyKeep};
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
-use quell_result::facts::{CommandFacts, PlacementFacts, ProgramsFacts};
+use quell_result::facts::{CommandFacts, PlacementFacts, ProgramsFacts, SteeredFacts};
 use quell_result::figures::{CPU, IRQS, Work};
 use quell_result::tune::TuneFile;
 
@@ -22,12 +22,28 @@ fn slice(cpu: f64) -> SliceObservation {
 }
 
 /// The conclusion about `suspend20`, which lowers the CPU time per packet from 10 to 7 with filters and pins, beside
-/// slices with these CPU times without them.
-fn concluded(without: &[f64]) -> Conclusion {
+/// slices with these CPU times without them. `steered` are the groups that the measurement steered.
+fn result(without: &[f64], steered: Vec<SteeredFacts>) -> ExperimentResult {
     let unplaced = without.iter().copied().map(slice).collect();
-    let placement = Some(PlacementFacts { options: options(), unplaced, ..PlacementFacts::default() });
+    let placement = Some(PlacementFacts { options: options(), unplaced, steered, ..PlacementFacts::default() });
     let subject = SubjectFacts::Programs(Box::new(ProgramsFacts { placement, ..programs() }));
-    ExperimentResult { subject, ..experiment(&[("suspend20", 7.0, 0.5)], 0.01) }.conclusion().unwrap()
+    ExperimentResult { subject, ..experiment(&[("suspend20", 7.0, 0.5)], 0.01) }
+}
+
+fn concluded(without: &[f64]) -> Conclusion {
+    result(without, Vec::new()).conclusion().unwrap()
+}
+
+fn steered() -> Vec<SteeredFacts> {
+    let group = "tcp 10.0.0.1:80".to_owned();
+    vec![SteeredFacts {
+        group,
+        sockets: 2,
+        connections_before: 0,
+        aligned_before: 0,
+        new_connections: Some(8),
+        unsorted: None,
+    }]
 }
 
 fn kept(conclusion: &Conclusion) -> Option<(DeliveryMode, usize, usize)> {
@@ -45,6 +61,17 @@ fn a_mode_that_costs_more_with_its_filters_than_the_server_without_is_not_recomm
     for same in [&[6.8, 7.2, 7.0, 7.1][..], &[10.0, 9.8, 10.2, 10.1], &[3.0, 3.1, 12.0, 2.9], &[3.0, 3.1]] {
         assert_eq!(used(&concluded(same)).as_deref(), Some("suspend20"), "{same:?} do not show that it is worse");
     }
+}
+
+#[test]
+fn filters_of_an_attachment_are_not_those_without_which_the_server_is_better() {
+    let options = |steered| match result(&[3.0, 3.1, 4.0, 2.9], steered).conclusion() {
+        Some(Conclusion::Keep { because: WhyKeep::PlacementCosts { options, .. }, .. }) => options,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((options(steered()).as_str(), options(Vec::new()).as_str()), ("--steer --pin", "--pin"));
+    let is_unmeasured = |steered| result(&[], steered).subject.has_unmeasured_placement();
+    assert!(is_unmeasured(steered()) && !is_unmeasured(Vec::new()), "nothing was steered, and no worker pinned");
 }
 
 #[test]

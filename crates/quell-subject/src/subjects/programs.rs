@@ -441,8 +441,8 @@ impl Measurement<'_> {
         clients: Option<RemoteClients>,
         follow: &mut Follow<'_>,
     ) -> Result<Answer, Unanswered> {
-        let (judges, stopped) = (self.spec.judges.clone(), self.stopped);
-        let places = !placed::requested(&self.spec.placement, &self.attached).is_nothing();
+        let (judges, stopped, pids) = (self.spec.judges.clone(), self.stopped, self.spec.targets.pids());
+        let places = placed::requested(&self.spec.placement, &self.attached).changes(&prepared.preview.snapshot, &pids);
         let compared = if matches!(question, Question::Search(_)) { &[][..] } else { &prepared.modes };
         let unplaced = (places && !judges.is_empty()).then(|| Unplaced {
             judges: &self.spec.judges,

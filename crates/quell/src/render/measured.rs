@@ -1,7 +1,7 @@
 //! What a stored measurement says about a mode of programs: the same in every output.
 
 use quell_host::attach::AttachedMode;
-use quell_host::servers::{EarlierMeasurement, MeasuredStep, NextStep, OwnLoad};
+use quell_host::servers::{EarlierMeasurement, MeasuredStep, NextStep, OpenQuestion, OwnLoad};
 use quell_linux::visible;
 use quell_mode::DeliveryMode;
 use quell_result::store::utc;
@@ -43,9 +43,10 @@ pub(super) fn advice(
         NextStep::Keep { measured, open: None } => {
             (format!("keep {mode}{figures}: no compared mode was better, {}", as_measured(measured)), None)
         }
-        NextStep::Keep { measured, open: Some(open) } => (
-            format!("{}{figures}: {}", as_measured(measured), visible::name(&open.advice)),
-            Some(visible::name(&open.command).into_owned()),
+        NextStep::Keep { measured, open: Some(OpenQuestion { advice, command }) }
+        | NextStep::Decide { measured, advice, command } => (
+            format!("{}{figures}: {}", as_measured(measured), visible::name(advice)),
+            Some(visible::name(command).into_owned()),
         ),
         NextStep::Attach { mode: better, steered, measured } => {
             let reconnect = match *steered && !programs.are_steered() && !programs.are_launched() {
@@ -60,10 +61,6 @@ pub(super) fn advice(
             let why = format!("{mode} was not better, {}{undone}", as_measured(measured));
             (format!("use {kept} instead of {mode}{figures}: {why}"), programs.replace_by(&step.next, step.can_pin))
         }
-        NextStep::Decide { measured, advice, command } => (
-            format!("{}{figures}, {}", visible::name(advice), as_measured(measured)),
-            Some(visible::name(command).into_owned()),
-        ),
         _ => return None,
     };
     Some((text, command))

@@ -61,8 +61,12 @@ pub(crate) fn in_short(payoff: &ModePayoff) -> &'static str {
 
 /// The mode of a newer attachment whose values make the kernel poll more, if those of the judged mode are not in force.
 pub(crate) fn in_force<'a>(payoff: &ModePayoff, sharing: Option<&'a QueueSharers>) -> Option<&'a ModeInForce> {
-    let costs = matches!(payoff.pays, DoesItPay::CostsCpuTime { .. } | DoesItPay::NearBreakEven);
-    sharing.and_then(|sharing| sharing.in_force.as_ref()).filter(|_| costs)
+    sharing.and_then(|sharing| sharing.in_force.as_ref()).filter(|_| counts_polls(payoff))
+}
+
+/// Whether the answer follows from the number of polls, which depends on the values in force.
+pub(crate) fn counts_polls(payoff: &ModePayoff) -> bool {
+    matches!(payoff.pays, DoesItPay::CostsCpuTime { .. } | DoesItPay::NearBreakEven)
 }
 
 /// What to do with a mode that pays or does not, with its figures, and the command for it.

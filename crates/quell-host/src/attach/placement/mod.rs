@@ -24,6 +24,7 @@ use super::attached::attachments;
 use super::attachment::AttachObserver;
 use super::error::AttachError;
 use crate::behavior::ReadQueues;
+use crate::findings::workers_can_be_pinned;
 use crate::snapshot::{Snapshot, SnapshotScope, TakeError, queues_of, take};
 use crate::steer::{
     CannotSteer, GroupKey, LookError, NotPinned, Pin, Shown, ShownGroup, SteerRequest, Steering, Verification,
@@ -44,6 +45,12 @@ impl Wanted {
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         self.steer.is_none() && !self.pin
+    }
+
+    /// Whether this changes something for these programs. Workers are pinned only to the CPUs of queues that have some.
+    #[must_use]
+    pub fn changes(&self, now: &Snapshot, programs: &BTreeSet<Pid>) -> bool {
+        self.steer.is_some() || self.pin && workers_can_be_pinned(now, programs)
     }
 
     /// Options of `quell attach` and `quell run` that request this.

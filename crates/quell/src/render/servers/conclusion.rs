@@ -8,7 +8,7 @@ use quell_host::attach::no_queue::FIRST_DATAGRAM;
 use quell_host::attach::owners::ModeInForce;
 use quell_host::attach::payoff::DoesItPay;
 use quell_host::findings::{EPOLL_MIXES_NAPIS, FixText};
-use quell_host::servers::{HostServer, NextStep, ServerWait, Suspension};
+use quell_host::servers::{HostServer, NextStep, OpenQuestion, ServerWait, Suspension};
 use quell_linux::visible::{self, counted};
 use quell_mode::DeliveryMode;
 
@@ -73,9 +73,9 @@ pub(super) fn why_again(server: &HostServer) -> Option<String> {
         NextStep::SettingsChanged { measured, then, now, .. } => {
             format!("{name} {pid} was {}", settings_changed(measured, then, now.as_ref()))
         }
-        NextStep::Decide { measured, advice, .. } => format!("{name} {pid}: {advice}, {}", as_measured(measured)),
-        NextStep::Keep { measured, open: Some(open) } => {
-            format!("{name} {pid}: {}, {}", as_measured(measured), open.advice)
+        NextStep::Decide { measured, advice, .. }
+        | NextStep::Keep { measured, open: Some(OpenQuestion { advice, .. }) } => {
+            format!("{name} {pid}: {}: {advice}", as_measured(measured))
         }
         _ => return None,
     })

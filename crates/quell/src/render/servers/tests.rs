@@ -345,7 +345,8 @@ fn a_result_without_an_answer_and_one_against_the_attached_mode_have_one_next_co
     };
     let open = of(NextStep::Decide { measured: measured(None), advice, command });
     assert!(
-        open.contains("measure longer, as measured at") && open.ends_with("\n  quell bench --pid 7 --budget 4m\n"),
+        open.contains(" (bench-20261125-180405): measure longer")
+            && open.ends_with("\n  quell bench --pid 7 --budget 4m\n"),
         "{open}"
     );
     let back = |kept, beneath| of(NextStep::Return { mode: mode(kept), beneath, measured: measured(None) });

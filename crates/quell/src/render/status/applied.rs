@@ -370,6 +370,12 @@ impl AppliedReport {
         if let Some(attached) = self.attached.filter(|attached| attached.accepts_stalls && !is_clear) {
             return Some(payoff::accepted(&attached.mode, &programs));
         }
+        // The mode of a newer attachment is named below.
+        let newer = self.set.iter().find_map(|set| set.newer.as_ref()).filter(|_| payoff::counts_polls(worst));
+        if let Some(newer) = newer.filter(|_| payoff::in_force(worst, self.sharing.as_ref()).is_none()) {
+            let text = format!("newer values are in force instead of those of {}: {}", worst.mode, on_one_line(newer));
+            return Some((text + "; decide about their owner first", None));
+        }
         // The lines of the programs have the figures.
         Some(payoff::advice_with(worst, &programs, ""))
     }

@@ -22,7 +22,7 @@ pub(super) struct SetReport {
     queues: CpuList,
     settings: String,
     /// Values that a newer owner has set differently since, and this owner. Null without one.
-    newer: Option<String>,
+    pub(super) newer: Option<String>,
 }
 
 /// Settings of queues and devices that remain to be undone, in the order of setting.
