@@ -19,8 +19,7 @@ pub(crate) struct AtLoad {
     pub(crate) named: Option<OfferedLoad>,
     better: Vec<(Quantity, f64)>,
     worse: Vec<(Quantity, f64)>,
-    /// What looks worse, has no estimate, or can be much worse although it looks better, without a verdict. With the ratio
-    /// if it looks worse.
+    /// What looks worse, has no estimate, or can be much worse, without a verdict. With the ratio if it looks worse.
     undecided: Vec<(Quantity, Option<f64>)>,
     /// What may be better by more than the margin, without a verdict, with the estimate if it is one of a gain.
     open: Vec<(Quantity, Option<f64>)>,
@@ -127,7 +126,7 @@ fn can_be_better(contrast: &ContrastResult, margin: f64) -> bool {
 
 /// Whether the interval of a contrast contains a cost of more than [`COST_MAX`].
 fn can_be_much_worse(contrast: &ContrastResult) -> bool {
-    contrast.estimate.is_none_or(|estimate| match contrast.criterion.goal() {
+    contrast.estimate.is_some_and(|estimate| match contrast.criterion.goal() {
         Goal::Lowest => estimate.high.is_none_or(|high| high > COST_MAX),
         Goal::Highest => estimate.low < 1.0 / COST_MAX,
     })

@@ -63,9 +63,8 @@ pub(crate) fn no_queue_cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>
         files.iter().flat_map(|files| &files.sockets).map(|held| query.socket(held.inode)).collect();
     let has_other_ways = |files: &&Files| !files.xdp_sockets.is_empty() || files.receiving_rings().next().is_some();
     let is_visible = files.len() == processes.len() && !files.iter().any(has_other_ways);
-    let is_over_loopback = |socket: &Option<&SnapshotSocket>| {
-        socket.is_some_and(|socket| is_loopback(socket) && !matches!(socket.napi.known(), Some(Some(_))))
-    };
+    let is_over_loopback =
+        |socket: &Option<&SnapshotSocket>| socket.is_some_and(|socket| is_loopback(socket) && !socket.has_queue());
     if is_visible && !held.is_empty() && held.iter().all(is_over_loopback) {
         return NoQueueCause::Loopback;
     }
@@ -78,8 +77,7 @@ pub(crate) fn no_queue_cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>
         return NoQueueCause::GroOff { device: device.name.clone(), fix: gro_on(query, device).text() };
     }
     // Connections whose packets pass no NAPI instance are alive.
-    let has_queue = |socket: &&&SnapshotSocket| matches!(socket.napi.known(), Some(Some(_)));
-    let mut recorded = sockets.iter().filter(has_queue).peekable();
+    let mut recorded = sockets.iter().filter(|socket| socket.has_queue()).peekable();
     let are_gone = recorded.peek().is_some()
         && recorded.all(|socket| query.has_lost_queue(socket))
         && !sockets.iter().any(|socket| bypasses_napi(socket));

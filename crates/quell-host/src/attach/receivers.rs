@@ -69,7 +69,7 @@ pub(crate) fn accepts_for_others(query: &SnapshotQuery<'_>, targets: &BTreeSet<P
     let is_accepted = |socket: &SnapshotSocket| {
         is_receiver(socket)
             && socket.remote.is_some()
-            && matches!(socket.napi.known(), Some(Some(_)))
+            && socket.has_queue()
             && socket.local.is_some_and(|local| ports.contains(&local.port()))
     };
     held.filter_map(|held| query.socket(held.inode)).any(is_accepted)
@@ -166,9 +166,10 @@ pub(crate) fn wait_outside_epolls(query: &SnapshotQuery<'_>, processes: &[&Proce
     if matches!(wait, Some(FileWait::Receive { .. })) {
         return wait.map(OutsideWait::In);
     }
-    let connections = processes.iter().flat_map(|process| query.sockets_of(process)).filter(|socket| {
-        socket.remote.is_some() && matches!(socket.napi.known(), Some(Some(_))) && is_of_client(socket)
-    });
+    let connections = processes
+        .iter()
+        .flat_map(|process| query.sockets_of(process))
+        .filter(|socket| socket.remote.is_some() && socket.has_queue() && is_of_client(socket));
     match !works(query, processes) && reads_nothing(query, connections) {
         true => Some(OutsideWait::ReadsNothing),
         false => wait.map(OutsideWait::In),
@@ -247,8 +248,7 @@ pub(super) fn without_blocking_receive<'a>(
     let watched: BTreeSet<u64> = epolls.flat_map(EpollContext::sockets).collect();
     let polls_sockets = query.now.sysctls.busy_poll_us.known() != Some(&0);
     let receives = |inode: &u64| {
-        let receives =
-            |socket: &SnapshotSocket| is_idle || (is_receiver(socket) && matches!(socket.napi.known(), Some(Some(_))));
+        let receives = |socket: &SnapshotSocket| is_idle || (is_receiver(socket) && socket.has_queue());
         query.socket(*inode).is_some_and(receives)
     };
     let mut receiving: BTreeMap<_, Vec<_>> = BTreeMap::new();

@@ -20,7 +20,7 @@ use super::poll_counting::PollCounting;
 use super::stall::{StallWatch, Stalled, SuspendedQueue};
 use super::stall_log::StallLog;
 use crate::findings::{cpus_lacking_for_pollers, one_queue_if_attached, unpolled_queues};
-use crate::snapshot::{Snapshot, SnapshotSocket};
+use crate::snapshot::Snapshot;
 
 const PERIOD: Duration = Duration::from_secs(5);
 /// Minimum length of the interval before the first verdict.
@@ -61,7 +61,7 @@ impl AttachmentWatch {
     #[must_use]
     pub fn after(reported: Option<&ModePayoff>) -> Self {
         let mut watch = Self::default();
-        reported.into_iter().for_each(|payoff| watch.effects.record(payoff, 1));
+        reported.into_iter().for_each(|payoff| watch.effects.record(payoff));
         let is_unknown = |pays: &DoesItPay| pays.is_unclear() || matches!(pays, DoesItPay::NotInEffect { .. });
         // Without an answer, nobody wanted to know.
         watch.effects.is_reported = reported.is_none_or(|payoff| !is_unknown(&payoff.pays));
@@ -121,7 +121,8 @@ struct EffectWatch {
     pays: Option<Discriminant<DoesItPay>>,
     /// Whether it was reported that it only delays packets.
     has_delayed: bool,
-    /// Number of connections when the last answer was that it leaves queues unpolled; absent if that was another answer.
+    /// Number of connections when the last answer was that it leaves queues unpolled, 1 if unknown. Absent after another
+    /// answer.
     unpolled: Option<usize>,
     /// Whether it was reported to be in effect before the watch began.
     is_reported: bool,
@@ -129,8 +130,7 @@ struct EffectWatch {
 
 /// Number of connections of these programs through queues.
 fn count_connections(seen: &Snapshot, programs: &BTreeSet<Pid>) -> usize {
-    let has_queue = |socket: &SnapshotSocket| matches!(socket.napi.known(), Some(Some(_)));
-    seen.sockets_of(programs).filter(|socket| socket.remote.is_some() && has_queue(socket)).count()
+    seen.sockets_of(programs).filter(|socket| socket.remote.is_some() && socket.has_queue()).count()
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -248,8 +248,8 @@ impl EffectWatch {
             Ok(now) => Concluded { payoff: payoff_in(&now), seen: Some(now) },
             Err(_) => Concluded { payoff, seen: None },
         });
-        // Few connections do not show whether more would be on several queues again. About programs that have exited there is
-        // nothing to advise.
+        // Few connections do not show whether more would be on several queues again. Programs that have exited need no
+        // advice.
         let is_known = |seen: &Snapshot| match self.unpolled {
             Some(connections) => 2 * count_connections(seen, programs) >= connections,
             None => seen.processes.iter().any(|one| programs.contains(&one.pid) && one.namespace.known().is_some()),
@@ -257,7 +257,10 @@ impl EffectWatch {
         let concluded = concluded
             .filter(|concluded| self.is_news(&concluded.payoff) && concluded.seen.as_ref().is_none_or(is_known));
         if let Some(Concluded { payoff, seen }) = &concluded {
-            self.record(payoff, seen.as_ref().map_or(1, |seen| count_connections(seen, programs)));
+            self.record(payoff);
+            if let (Some(connections), Some(seen)) = (&mut self.unpolled, seen) {
+                *connections = count_connections(seen, programs);
+            }
         }
         Ok((changes, concluded))
     }
@@ -270,10 +273,10 @@ impl EffectWatch {
         !payoff.pays.is_unclear() && !alternates && is_other
     }
 
-    fn record(&mut self, payoff: &ModePayoff, connections: usize) {
+    fn record(&mut self, payoff: &ModePayoff) {
         self.pays = Some(discriminant(&payoff.pays));
         self.has_delayed |= payoff.only_delays();
-        self.unpolled = matches!(payoff.pays, DoesItPay::LeavesQueuesUnpolled { .. }).then_some(connections);
+        self.unpolled = matches!(payoff.pays, DoesItPay::LeavesQueuesUnpolled { .. }).then_some(1);
     }
 }
 
@@ -316,19 +319,19 @@ mod tests {
         let mut watch = AttachmentWatch::after(Some(&payoff(unpolled()))).effects;
         assert!(!watch.is_news(&payoff(unpolled())), "attach has said it");
         assert!(watch.is_news(&payoff(costs("defer200"))), "the clients have reconnected");
-        watch.record(&payoff(costs("defer200")), 1);
+        watch.record(&payoff(costs("defer200")));
         assert!(!watch.is_news(&payoff(costs("defer500"))));
         assert!(!watch.is_news(&payoff(DoesItPay::CannotTell)));
         assert!(!watch.is_news(&payoff(costs("defer200"))));
         assert!(!watch.is_news(&payoff(DoesItPay::NearBreakEven)));
         let at_low_load = |wait_p99_ns| ModePayoff { mode: fullbusy, wait_p99_ns, ..payoff(costs("suspend500")) };
-        watch.record(&at_low_load(None), 1);
+        watch.record(&at_low_load(None));
         assert!(watch.is_news(&at_low_load(Some(5_000_000))), "its polls end before the next packet comes");
-        watch.record(&at_low_load(Some(5_000_000)), 1);
+        watch.record(&at_low_load(Some(5_000_000)));
         assert!(!watch.is_news(&at_low_load(None)) && !watch.is_news(&at_low_load(Some(5_000_000))));
         let mut unreported = AttachmentWatch::after(None).effects;
         assert!(unreported.is_news(&payoff(unpolled())) && unreported.is_news(&payoff(DoesItPay::NearBreakEven)));
-        unreported.record(&payoff(DoesItPay::NearBreakEven), 1);
+        unreported.record(&payoff(DoesItPay::NearBreakEven));
         assert!(!unreported.is_news(&payoff(DoesItPay::NearBreakEven)));
     }
 

@@ -355,8 +355,8 @@ fn empty_polls(query: &SnapshotQuery<'_>) -> Vec<Observation> {
                      virtual machine takes the CPU (steal in `vmstat 1`)"
                 }
                 (true, false) => {
-                    "no examined queue that defers interrupts is served by this CPU: see those of other network \
-                     namespaces with `quell doctor --all`"
+                    "this CPU serves no examined queue that defers interrupts: `quell doctor --all` examines those of other \
+                     network namespaces, too"
                 }
             }));
         }

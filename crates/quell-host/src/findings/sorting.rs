@@ -348,7 +348,7 @@ pub(crate) fn opened_connections(query: &SnapshotQuery<'_>, epoll: &EpollContext
 }
 
 fn comes_from_queue(socket: &SnapshotSocket) -> bool {
-    socket.state == SocketState::Established && matches!(socket.napi.known(), Some(Some(_)))
+    socket.state == SocketState::Established && socket.has_queue()
 }
 
 fn listens(socket: &SnapshotSocket) -> bool {

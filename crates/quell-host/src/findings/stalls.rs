@@ -288,8 +288,8 @@ fn zero_timeout(query: &SnapshotQuery<'_>) -> Vec<Observation> {
 }
 
 /// A call with a short wait ends the suspension only if it finds no events. A program that sleeps elsewhere makes such a
-/// call only if it calls until the epoll has no events. In a program that spins, the call also makes the epoll forget its
-/// queue, so that packets wait for the timer.
+/// call only if it calls until the epoll has no events. In a program that spins, such a call makes the epoll forget its
+/// queue, and packets wait for the timer.
 fn advice_of_waits(
     query: &SnapshotQuery<'_>,
     epoll: &EpollContext<'_>,

@@ -60,6 +60,12 @@ impl SnapshotSocket {
     pub fn records_first_napi(&self) -> bool {
         self.protocol == Protocol::Udp && self.remote.is_none()
     }
+
+    /// Whether a NAPI instance is known to have delivered packets to it.
+    #[must_use]
+    pub fn has_queue(&self) -> bool {
+        matches!(self.napi.known(), Some(Some(_)))
+    }
 }
 
 /// TCP states from `include/net/tcp_states.h`. A UDP socket is `established` if connected and `close` otherwise.

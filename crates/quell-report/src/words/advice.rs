@@ -509,6 +509,17 @@ mod tests {
         let (text, undo) = said(&disturbed, &facts);
         assert!(text.starts_with("undo suspend200: it costs p50") && undo == "quell detach 7 9", "{text}");
         assert!(text.contains("; the others: not decidable while other programs use"), "{text}");
+        let base = Conclusion::Use {
+            mode: DeliveryMode::default(),
+            instead_of: "suspend200".parse().expect("a mode"),
+            saves: Vec::new(),
+            costs: Vec::new(),
+            undecided: Vec::new(),
+            holds_limits: false,
+            split: None,
+            without_clients: false,
+        };
+        assert_eq!(said(&base, &facts).1, "quell detach 7 9", "a search compares base with the attached mode");
         let unattached = ProgramsFacts { attached: None, ..facts };
         assert!(said(&kept(), &unattached).0.starts_with("keep base"));
     }

@@ -96,7 +96,7 @@ fn by_connections(programs: &BTreeSet<Pid>, known: &HashSet<u64>, now: &Snapshot
     let its: Vec<&SnapshotSocket> =
         now.sockets_of(programs).filter(|socket| socket.protocol == Protocol::Tcp).collect();
     let is_new = |socket: &&&SnapshotSocket| socket.remote.is_some() && !known.contains(&socket.inode);
-    let new: Vec<bool> = its.iter().filter(is_new).map(|socket| matches!(socket.napi.known(), Some(Some(_)))).collect();
+    let new: Vec<bool> = its.iter().filter(is_new).map(|socket| socket.has_queue()).collect();
     match new.is_empty() {
         false if new.contains(&true) => Reached::Queue,
         false => Reached::WithoutQueue,

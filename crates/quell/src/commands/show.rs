@@ -29,7 +29,7 @@ pub(crate) struct ShowArgs {
 }
 
 pub(crate) fn run(args: &ShowArgs) -> Result<(), Failure> {
-    // A profile is for the devices of one network namespace, whichever others attachments reach into.
+    // A profile covers one network namespace; attachments can reach into others.
     let scope = if args.as_profile { args.scope.alone()? } else { args.scope.with_attachments()? };
     let (snapshot, _) = snapshot::take(&scope).map_err(|error| not_taken(&error))?;
     if args.json {

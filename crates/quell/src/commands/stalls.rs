@@ -1,4 +1,4 @@
-//! Refuses modes under which programs would stall, and ends modes under which programs come to this later.
+//! Refuses modes under which programs would stall, and ends those that are found while they are set.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread::{self, JoinHandle};
@@ -87,8 +87,8 @@ pub(super) struct StallForecast {
 
 impl StallForecast {
     /// Begins and ends observations. `is_new` says that this pass set the mode on new objects: the waits of their programs
-    /// are counted, too. Returns a line for each new finding that predicts a stall. Once another observation confirms it,
-    /// the mode must end, unless stalls are accepted.
+    /// are counted, too. Returns a line for each new finding that predicts a stall. The mode must end once another
+    /// observation confirms one, unless stalls are accepted.
     pub(super) fn look(&mut self, attachment: &Attachment, snapshot: &Snapshot, is_new: bool) -> QueueEvents {
         self.must_count |= is_new;
         match self.observation.take_if(|observation| observation.is_finished()) {

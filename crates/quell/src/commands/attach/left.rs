@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use quell_change::journal::{EndRecord, StallRecord, TargetProgram, Witness};
 use quell_host::attach::stall::{SuspendedQueue, watching_sampler};
 use quell_host::attach::{Attachment, Targets};
-use quell_mode::DeliveryMode;
+use quell_mode::NapiSettings;
 
 use super::restore;
 use crate::exit::{Exit, Failure};
@@ -24,7 +24,7 @@ pub(super) fn leave(mut attachment: Attachment) -> Result<LeftJournal, Failure> 
     }
     let suspended = SuspendedQueue::of_steps(attachment.queues());
     let watched = if suspended.is_empty() { Ok(()) } else { watching_sampler(&suspended).map(drop) };
-    let sets_queues = attachment.request().mode.napi() != DeliveryMode::default().napi();
+    let sets_queues = attachment.request().mode.napi() != NapiSettings::default();
     let on = if sets_queues && attachment.queues().next().is_none() { ", on no queue yet" } else { "" };
     let path = attachment.leave().map_err(|error| Failure::new(Exit::RolledBack, error))?;
     let witness = journal().witness(&path).map_err(Failure::refused)?;

@@ -140,8 +140,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         // Their workers were selected by the filters of the earlier attachment.
         groups.steerings.iter_mut().for_each(Steering::forget_established);
     }
-    let are_attached = !args.dry_run && (mode == DeliveryMode::default() || !plan.is_without_effect());
-    let follows = args.command_that_follows(mode, are_attached);
+    let follows = args.command_that_follows(mode, !args.dry_run && !render::sets_nothing(&mode, &plan));
     let mut report = render::Report::new(&request, &targets, &plan, findings, follows);
     if polls_epolls(&mode) {
         report.will_mix = findings::will_mix(&snapshot, &targets.pids(), is_steered);

@@ -45,8 +45,6 @@ pub(super) struct Queues {
     /// Programs and devices in the last pass.
     seen: Option<Snapshot>,
     details: bool,
-    /// Whether the mode was ended although the command runs.
-    has_given_up: bool,
     /// Whether stalls and effects are left to the caller.
     pub(super) unwatched: bool,
 }
@@ -163,19 +161,14 @@ impl Queues {
         false
     }
 
-    pub(super) fn has_given_up(&self) -> bool {
-        self.has_given_up
-    }
-
     fn give_up(&mut self, why: &str) {
-        self.has_given_up = true;
         if let Some(attachment) = self.attachment.take() {
             let restored = reverted::undo_outcome(&attachment.end_by(&format!("`quell run`: {why}")));
             self.print(&format!("{why}; {restored}; the command continues with interrupts"));
         }
     }
 
-    /// Applies the mode to new epolls and queues. Returns whether to do so again soon.
+    /// Applies the mode to new epolls and queues, unless it was reverted. Returns whether to do so again soon.
     pub(super) fn keep_up(&mut self, verifier: &mut Verifier) -> bool {
         let Some(attachment) = &mut self.attachment else { return false };
         match attachment.keep_up(&mut never_stop) {

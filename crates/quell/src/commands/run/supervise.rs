@@ -41,7 +41,8 @@ pub(super) fn until_exit(
     epoll.add(signals, SIGNALLED, Trigger::Level).map_err(|error| refused(&error))?;
     epoll.add(command.pidfd(), ENDED, Trigger::Level).map_err(|error| refused(&error))?;
     let mut pace = Pace::new(PACE);
-    let is_looked_at = queues.has_attachment() || verifier.is_needed();
+    let is_attached = queues.has_attachment();
+    let is_looked_at = is_attached || verifier.is_needed();
     loop {
         let watched = if queues.has_attachment() { LOOKED_EVERY } else { Duration::MAX };
         epoll.wait(is_looked_at.then(|| pace.left().min(watched))).map_err(|error| refused(&error))?;
@@ -57,7 +58,13 @@ pub(super) fn until_exit(
         }
         if is_looked_at && pace.is_due() {
             let began = Instant::now();
-            let is_changing = look(command.pid(), &mut queues, &mut verifier);
+            let is_changing = match is_attached {
+                true => queues.keep_up(&mut verifier),
+                false => {
+                    verifier.look_at(command.pid());
+                    false
+                }
+            };
             pace.spend(began.elapsed(), is_changing);
         }
     }
@@ -65,17 +72,6 @@ pub(super) fn until_exit(
     queues.end();
     verifier.end();
     Ok(end_as(status))
-}
-
-/// Runs a pass over the command. Returns whether the next pass should follow soon.
-fn look(command: Pid, queues: &mut Queues, verifier: &mut Verifier) -> bool {
-    if queues.has_attachment() {
-        return queues.keep_up(verifier);
-    }
-    if !queues.has_given_up() {
-        verifier.look_at(command);
-    }
-    false
 }
 
 fn forward(signals: &SignalQueue, command: &Foreground) -> std::io::Result<()> {

@@ -111,8 +111,13 @@ impl<'a> Report<'a> {
 
     /// Whether it is refused because nothing can be set before a queue delivers packets to the programs.
     pub(crate) fn sets_nothing(&self) -> bool {
-        self.follows.is_some() && self.mode != DeliveryMode::default() && self.plan.is_without_effect()
+        self.follows.is_some() && sets_nothing(&self.mode, self.plan)
     }
+}
+
+/// Whether nothing of a mode can be set before a queue delivers packets to the programs.
+pub(crate) fn sets_nothing(mode: &DeliveryMode, plan: &AttachPlan) -> bool {
+    *mode != DeliveryMode::default() && plan.is_without_effect()
 }
 
 impl fmt::Display for Report<'_> {
