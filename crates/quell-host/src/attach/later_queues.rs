@@ -38,10 +38,11 @@ impl AttachPlan {
 #[must_use]
 pub fn later_queues(snapshot: &Snapshot, programs: &BTreeSet<Pid>) -> BTreeSet<NapiId> {
     let query = SnapshotQuery::new(snapshot, None);
-    let processes = snapshot.processes.iter().filter(|process| programs.contains(&process.pid));
+    let processes = || snapshot.processes.iter().filter(|process| programs.contains(&process.pid));
     let sockets: BTreeMap<u64, &SnapshotSocket> =
-        processes.flat_map(|process| query.sockets_of(process)).map(|socket| (socket.inode, socket)).collect();
-    let delivering: BTreeSet<NapiId> = sockets.values().flat_map(|socket| query.queues_of(socket)).collect();
+        processes().flat_map(|process| query.sockets_of(process)).map(|socket| (socket.inode, socket)).collect();
+    let files = processes().filter_map(|process| process.files.known());
+    let delivering: BTreeSet<NapiId> = files.flat_map(|files| query.napis_of(files)).collect();
     let connections = sockets.values().filter(|socket| socket.state == SocketState::Established);
     let queues_of_connections: Vec<BTreeSet<NapiId>> = connections.map(|socket| query.queues_of(socket)).collect();
     let mut later = BTreeSet::new();

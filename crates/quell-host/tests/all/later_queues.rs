@@ -28,6 +28,15 @@ fn few_connections_leave_the_other_queues_of_their_device_to_later_ones() {
 }
 
 #[test]
+fn a_queue_of_closed_connections_leaves_the_others_to_later_ones() {
+    let mut host = untouched();
+    (1..5).for_each(|socket| set(&mut host, &format!("/sockets/{socket}/napi"), json!(null)));
+    let read = host["devices"][0]["napis"][1]["id"].clone();
+    host["processes"][0]["files"]["read-queues"] = json!([read]);
+    assert_eq!(later(&host), [8193]);
+}
+
+#[test]
 fn many_connections_on_one_queue_are_directed_there() {
     let mut host = on_one_queue();
     for inode in 900..904 {

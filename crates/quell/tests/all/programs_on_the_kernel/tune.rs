@@ -189,7 +189,7 @@ fn each_mode_that_violates_a_guard_is_left_after_one_slice_in_20_of_20() {
         let log = stage.dir.path().join("slices");
         let slow = deferral_is_slow(&stage, &log);
         let (code, _, stderr) =
-            run(&stage, &["--goal=least cpu", "--budget=10s", "--slice=20", "--never=p99>1ms", "--yes", &slow]);
+            run(&stage, &["--goal=least cpu", "--budget=30s", "--slice=20", "--never=p99>1ms", "--yes", &slow]);
         assert_eq!(code, Some(0), "{stderr}");
         let mut slices: BTreeMap<String, usize> = BTreeMap::new();
         let text = std::fs::read_to_string(&log).unwrap();
