@@ -27,7 +27,8 @@ enum { S_IFMT = 0170000, S_IFSOCK = 0140000 };
 enum { O_NONBLOCK = 04000 };
 enum { MSG_DONTWAIT = 0x40 }; /* linux/socket.h */
 enum { AF_INET = 2, AF_INET6 = 10, AF_XDP = 44 };
-enum { TCP_LISTEN = 10 }; /* net/tcp_states.h */
+enum { TCP_ESTABLISHED = 1, TCP_LISTEN = 10 }; /* net/tcp_states.h */
+enum { IPPROTO_TCP = 6 }; /* linux/in.h */
 
 enum bpf_prog_type { BPF_PROG_TYPE_UNSPEC };
 
@@ -136,8 +137,14 @@ struct sock_common {
 struct sock {
 	struct sock_common __sk_common;
 	unsigned int sk_napi_id;
+	__u16 sk_protocol;
 	struct socket *sk_socket;
 	struct sock_reuseport *sk_reuseport_cb;
+};
+
+struct tcp_sock {
+	__u32 rcv_nxt;
+	__u32 copied_seq;
 };
 
 struct xsk_buff_pool {

@@ -35,6 +35,8 @@ struct calls {
 	__u64 events;     /* that returned events */
 	__u64 max_events; /* largest maxevents */
 	__u64 slept;      /* in which the thread slept */
+	__u64 left;       /* that began after a read which left data in its connection */
+	__u64 left_ns;    /* from the end of the call before these to their beginning */
 };
 
 struct {
@@ -81,6 +83,19 @@ struct {
 	__type(key, __u32);
 	__type(value, struct pending);
 } pending SEC(".maps");
+
+/* Since the last call of epoll_wait that returned events to a thread. */
+struct handled {
+	__u64 since_ns;
+	__u64 left; /* the connection in which the last read of it left data */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, struct handled);
+} handling SEC(".maps");
 
 /* Set by the loader: numbers of the calls on this architecture, -1 if it lacks one. */
 const volatile __s64 EPOLL_WAIT;
@@ -221,12 +236,24 @@ static __always_inline void count_file(struct place place, __u32 fd)
 	calls->slept++;
 }
 
+/* Whether a TCP connection has data that were not read. */
+static __always_inline __u32 has_data(struct sock *sock)
+{
+	struct tcp_sock *tcp = (struct tcp_sock *)sock;
+
+	/* In other states, the FIN counts as a byte. */
+	return BPF_CORE_READ(sock, sk_protocol) == IPPROTO_TCP &&
+	       BPF_CORE_READ(sock, __sk_common.skc_state) == TCP_ESTABLISHED &&
+	       BPF_CORE_READ(tcp, rcv_nxt) != BPF_CORE_READ(tcp, copied_seq);
+}
+
 /* Counts a call that read something. */
 static __always_inline void count_read(struct place place)
 {
 	struct descriptor from = { place.tgid, place.of };
 	__u64 *reads_of = bpf_map_lookup_elem(&reads, &from);
 	struct file *file = file_at(place.of);
+	struct handled *handled;
 	struct sock *sock = NULL;
 	struct calls *calls;
 
@@ -238,6 +265,11 @@ static __always_inline void count_read(struct place place)
 		sock = inet_sock(file);
 	if (sock && BPF_CORE_READ(sock, __sk_common.skc_state) == TCP_LISTEN)
 		return;
+	handled = bpf_map_lookup_elem(&handling, &place.tid);
+	if (handled && sock && has_data(sock))
+		handled->left = (__u64)sock;
+	else if (handled && handled->left == (__u64)sock)
+		handled->left = 0;
 	place.kind = READ;
 	place.of = sock ? BPF_CORE_READ(sock, sk_napi_id) : 0;
 	calls = calls_at(&place);
@@ -251,6 +283,7 @@ int quell_enter(__u64 *ctx)
 	__u64 regs = ctx[0], pid_tgid, flags = 0, max_events = 0;
 	__s64 id = (__s64)ctx[1];
 	struct pending call = {};
+	struct handled *handled;
 	struct calls *calls;
 	__u32 tid, of_socket;
 
@@ -306,6 +339,12 @@ int quell_enter(__u64 *ctx)
 		return 0;
 	calls->calls++;
 	calls->zero += call.zero;
+	handled = call.place.kind == EPOLL ? bpf_map_lookup_elem(&handling, &tid) : NULL;
+	if (handled && handled->left) {
+		calls->left++;
+		calls->left_ns += bpf_ktime_get_ns() - handled->since_ns;
+		handled->left = 0;
+	}
 	if (max_events > calls->max_events)
 		calls->max_events = max_events;
 	bpf_map_update_elem(&pending, &tid, &call, 0);
@@ -318,6 +357,7 @@ int quell_exit(__u64 *ctx)
 	__u32 tid = (__u32)bpf_get_current_pid_tgid(), slept, i;
 	struct pending *call = bpf_map_lookup_elem(&pending, &tid);
 	__s64 returned = (__s64)ctx[1];
+	struct handled handled = {};
 	struct pollfd polled;
 	struct calls *calls;
 
@@ -340,6 +380,10 @@ int quell_exit(__u64 *ctx)
 			calls->events++;
 		else if (returned == 0)
 			calls->zero_empty += call->zero;
+	}
+	if (call->place.kind == EPOLL && returned > 0) {
+		handled.since_ns = bpf_ktime_get_ns();
+		bpf_map_update_elem(&handling, &tid, &handled, 0);
 	}
 	if (slept && call->polled) {
 		for (i = 0; i < FILES && i < call->files; i++) {

@@ -26,7 +26,7 @@ const SOCKET: u32 = 3;
 const READ: u32 = 5;
 /// `struct place` and `struct calls`.
 type Key = [u32; 4];
-type Words = [u64; 6];
+type Words = [u64; 8];
 /// `struct pending`.
 type Pending = [u32; 12];
 /// `struct descriptor`.
@@ -63,6 +63,10 @@ pub struct WaitCounts {
     pub max_events: u64,
     /// Ended calls in which the thread slept.
     pub slept: u64,
+    /// Calls of `epoll_wait` that began after a read which left data in its TCP connection.
+    pub after_partial_read: u64,
+    /// Time from the end of the call before these to their beginning, in nanoseconds.
+    pub partial_read_ns: u64,
 }
 
 impl WaitCounts {
@@ -174,8 +178,17 @@ impl WaitSampler {
             let ([tgid, tid, kind, of], words) =
                 entry.map_err(|error| SamplerError::new("reading the counters", &error))?;
             let (Some(pid), Some(tid)) = (Pid::from_kernel(tgid), Pid::from_kernel(tid)) else { continue };
-            let [calls, zero, zero_empty, with_events, max_events, slept] = words;
-            let counts = WaitCounts { calls, zero, zero_empty, with_events, max_events, slept };
+            let [calls, zero, zero_empty, with_events, max_events, slept, after_partial_read, partial_read_ns] = words;
+            let counts = WaitCounts {
+                calls,
+                zero,
+                zero_empty,
+                with_events,
+                max_events,
+                slept,
+                after_partial_read,
+                partial_read_ns,
+            };
             read.insert((pid, tid, place_of(kind, of)), counts);
         }
         Ok(read)

@@ -123,11 +123,20 @@ pub fn sent() -> TcpStream {
 
 /// A connection whose client sends data all the time.
 pub fn sending() -> TcpStream {
+    repeating(b"?", Duration::from_millis(1))
+}
+
+/// A connection whose client sends requests of several bytes.
+pub fn requesting() -> TcpStream {
+    repeating(b"????", Duration::from_millis(5))
+}
+
+fn repeating(data: &'static [u8], pause: Duration) -> TcpStream {
     let connection = sent();
     let mut sender = connection.try_clone().unwrap();
     std::thread::spawn(move || {
-        while sender.write_all(b"?").is_ok() {
-            std::thread::sleep(Duration::from_millis(1));
+        while sender.write_all(data).is_ok() {
+            std::thread::sleep(pause);
         }
     });
     connection

@@ -124,6 +124,10 @@ pub struct EpollWaits {
     pub read_of_accepted: u64,
     /// Calls in which other threads of the program read what an epoll watches.
     pub read_elsewhere: u64,
+    /// Calls that began after a read which left data in its TCP connection.
+    pub after_partial_read: u64,
+    /// Time from the end of the call before these to their beginning.
+    pub partial_reading: Duration,
 }
 
 impl EpollWaits {
@@ -150,6 +154,8 @@ impl EpollWaits {
             read_of_others: self.read_of_others + other.read_of_others,
             read_elsewhere: self.read_elsewhere.max(other.read_elsewhere),
             read_of_accepted: self.read_of_accepted + other.read_of_accepted,
+            after_partial_read: self.after_partial_read + other.after_partial_read,
+            partial_reading: self.partial_reading + other.partial_reading,
         }
     }
 }

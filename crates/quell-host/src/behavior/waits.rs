@@ -153,6 +153,8 @@ fn by_epoll(counts: &BTreeMap<WaitKey, WaitCounts>, busy: impl Fn((Pid, Pid)) ->
         epoll.sleeping += counted.sleeping();
         epoll.slept += counted.slept;
         epoll.returned += counted.with_events;
+        epoll.after_partial_read += counted.after_partial_read;
+        epoll.partial_reading += Duration::from_nanos(counted.partial_read_ns);
         epoll.polled += of_thread(WaitPlace::Polled(fd)).slept;
         epoll.threads += 1;
         epoll.sleeping_elsewhere += u32::from(sleeps(WaitPlace::Poll) || sleeps(WaitPlace::IoUring));

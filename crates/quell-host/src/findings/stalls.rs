@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::fix::Fix;
-use super::other_events::{OTHER_EVENTS, unread_events};
+use super::other_events::{OTHER_EVENTS, PARTIAL_READS, unread_events};
 use super::text::{duration_text, time_text};
 use super::{Node, Observation, Rule, Severity};
 use crate::behavior::{Behavior, EpollWaits, ReadyCause, ReadyGroup, cause_in_snapshot, is_reported_by_each_wait};
@@ -12,7 +12,7 @@ use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Thread, WatchedFile, WatchedKind};
 use quell_linux::visible::{counted, thousands};
 
-pub(super) const RULES: &[&Rule] = &[&READY_OBJECT, &OTHER_EVENTS, &ZERO_TIMEOUT, &BLOCKS];
+pub(super) const RULES: &[&Rule] = &[&READY_OBJECT, &OTHER_EVENTS, &PARTIAL_READS, &ZERO_TIMEOUT, &BLOCKS];
 
 /// Fewest calls for a judgement, and fewest if its threads are known to sleep elsewhere.
 pub(super) const CALLS_MIN: u64 = 20;

@@ -28,6 +28,10 @@ fn observed_blocked(
         let inner = json!({"fd": 5, "events": 1, "file": {"other": {"kind": "epoll", "ready": false}}});
         set(&mut now, "/processes/0/files/epolls/0/targets/-", inner);
     }
+    // Its rule is about connections without EPOLLET.
+    if waits.is_some_and(|waits| waits.after_partial_read > 0) {
+        set(&mut now, "/processes/0/files/epolls/1/targets/1/events", json!(1));
+    }
     let pid = Pid::from_kernel(4_242).unwrap();
     let slept_in = EpollWaits { sleeping: 50, is_slept_in: true, ..EpollWaits::default() };
     let group = |(cause, count)| ReadyGroup { cause, fd: 9, count, unconfirmed: (count == 0).then_some("not asked") };
@@ -99,6 +103,16 @@ fn finding_texts() -> String {
             Some(EpollWaits { sleeping: 400, read_of_others: 500, read_of_accepted: 500, ..EpollWaits::default() }),
         ),
         (false, Some(EpollWaits { sleeping: 400, read_of_others: 500, ..EpollWaits::default() })),
+        (
+            false,
+            Some(EpollWaits {
+                sleeping: 1_300,
+                slept: 300,
+                after_partial_read: 900,
+                partial_reading: Duration::from_millis(330),
+                ..EpollWaits::default()
+            }),
+        ),
         (false, waits(1, 1, 0, 1)),
         (
             false,

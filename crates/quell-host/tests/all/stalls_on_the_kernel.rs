@@ -14,18 +14,21 @@ use quell_linux::Pid;
 use quell_linux::pidfd::Signal;
 use quell_linux::process::{Output, Spawn};
 use quell_test_support::lab::TestLab;
-use quell_test_support::shapes::{Shape, answering, busy, connect, half_closed, reset, sending, sent, urgent, used};
+use quell_test_support::shapes::{
+    Shape, answering, busy, connect, half_closed, requesting, reset, sending, sent, urgent, used,
+};
 use quell_test_support::{Lacks, skip};
 
 const READY: &str = "ready-object-holds-suspension";
 const BLOCKS: &str = "blocks-on-polled-queue";
 const ZERO: &str = "waits-with-timeout-zero";
 const OTHERS: &str = "other-events-hold-suspension";
+const PARTIAL: &str = "partial-reads-hold-suspension";
 
 /// Makes the connections of a program.
 type Connections = fn() -> Vec<TcpStream>;
 
-/// Findings of one of the four rules that `suspend20` would cause.
+/// Findings of one of the five rules that `suspend20` would cause.
 fn predicted(lab: &mut TestLab, shape: &'static str, connections: Connections) -> Option<(Vec<Finding>, Behavior)> {
     let program = Shape::start(lab, shape, connections)?;
     Some(observed(program.child.pid()))
@@ -33,7 +36,7 @@ fn predicted(lab: &mut TestLab, shape: &'static str, connections: Connections) -
 
 fn observed(pid: Pid) -> (Vec<Finding>, Behavior) {
     let (mut findings, behavior) = caused(&[pid].into());
-    findings.retain(|finding| [READY, ZERO, BLOCKS, OTHERS].contains(&finding.id));
+    findings.retain(|finding| [READY, ZERO, BLOCKS, OTHERS, PARTIAL].contains(&finding.id));
     (findings, behavior)
 }
 
@@ -336,6 +339,13 @@ fn answers_of_local_servers_and_clients_that_pause_are_not_a_finding() {
         "stall-others-not",
         &[("local-upstream", || busy(16)), ("local-upstream", none), ("pausing-local-clients", none)],
     );
+}
+
+#[test]
+fn a_slow_program_that_reads_requests_in_parts_is_refused() {
+    let words = "began after a read that left data in its connection";
+    assert_refused("stall-partial", PARTIAL, &[("partial", || vec![requesting()], words)]);
+    assert_silent("stall-partial-not", &[("partial-fast", || vec![requesting()]), ("plain", || vec![requesting()])]);
 }
 
 #[test]

@@ -152,8 +152,8 @@ fn why_longer(because: &WhyLonger, left_alone: &[String]) -> String {
 }
 
 /// Why connections that were to be steered were not.
-pub const NOT_STEERED: &str =
-    "the measured ones are from before the filter, and stay with their workers until their clients reconnect";
+pub const NOT_STEERED: &str = "the measured ones are from before the filter, or came to another queue after timeouts \
+     (TcpTimeoutRehash in `nstat` of the clients), and stay until their clients reconnect";
 
 /// Number of modes, and of quantities, that a sentence names.
 const NAMED: usize = 3;

@@ -206,7 +206,7 @@ pub fn placement(placement: Option<&PlacementFacts>) -> Vec<String> {
             Some(count) => format!("; {} arrived through the filter", counted(*count, "new connection")),
         };
         let left = match unsorted.filter(|count| *count > 0 && *new_connections != Some(0)) {
-            Some(count) => format!("; {} from before stayed unsorted", counted(count, "connection")),
+            Some(count) => format!("; {} stayed unsorted", counted(count, "connection")),
             None => String::new(),
         };
         let text = format!(
@@ -278,6 +278,6 @@ mod tests {
         assert!(
             said(16, None).contains("before, 0 of 16 connections") && said(16, None).contains("until their clients")
         );
-        assert!(said(16, Some(2)).ends_with("; 4 connections from before stayed unsorted"), "{}", said(16, Some(2)));
+        assert!(said(16, Some(2)).ends_with("; 4 connections stayed unsorted"), "{}", said(16, Some(2)));
     }
 }

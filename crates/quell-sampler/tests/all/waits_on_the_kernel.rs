@@ -50,8 +50,38 @@ fn calls_of_epoll_wait_are_counted_by_timeout_and_result() {
     let own: Vec<_> = counts.iter().filter(|((_, _, at), _)| *at == place).collect();
     let [((pid, tid, _), counts)] = own[..] else { panic!("{counts:?}") };
     assert_eq!((*pid, *tid), (Pid::of_this_process(), Pid::of_this_thread()));
-    assert_eq!(*counts, WaitCounts { calls: 6, zero: 4, zero_empty: 3, with_events: 2, max_events: 7, slept: 1 });
+    let expected = WaitCounts {
+        calls: 6,
+        zero: 4,
+        zero_empty: 3,
+        with_events: 2,
+        max_events: 7,
+        slept: 1,
+        ..WaitCounts::default()
+    };
+    assert_eq!(*counts, expected);
     assert_eq!(counts.sleeping(), 2);
+}
+
+#[test]
+fn calls_after_a_read_that_left_data_are_counted() {
+    let Some(sampler) = sampler_of([Pid::of_this_process()]) else { return };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let mut served = listener.accept().unwrap().0;
+    let mut epoll = Epoll::new(1).unwrap();
+    epoll.add(&served, 1, Trigger::Level).unwrap();
+    client.write_all(b"in four").unwrap();
+    // The first two leave data, the third reads twice until nothing is left.
+    for sizes in [&[2][..], &[2], &[1, 2]] {
+        epoll.wait(None).unwrap();
+        sizes.iter().for_each(|&size| served.read_exact(&mut [0; 2][..size]).unwrap());
+    }
+    epoll.wait(Some(Duration::ZERO)).unwrap();
+    let place = WaitPlace::Epoll(epoll.as_fd().as_raw_fd());
+    let counts = sampler.read().unwrap()[&(Pid::of_this_process(), Pid::of_this_thread(), place)];
+    assert_eq!((counts.calls, counts.after_partial_read), (4, 2), "{counts:?}");
+    assert!(counts.partial_read_ns > 0, "{counts:?}");
 }
 
 /// A server and a client on loopback. The server answers each message after a pause, so that the client sleeps.
@@ -144,7 +174,15 @@ fn a_timeout_of_zero_behind_a_pointer_is_zero() {
     let (epoll, has_ring) = printed.trim().split_once(' ').unwrap();
     let counts = sampler.read().unwrap();
     let at = |place| counts.iter().find(|((_, _, at), _)| *at == place).map(|(_, counts)| *counts);
-    let of_epoll = WaitCounts { calls: 3, zero: 2, zero_empty: 2, with_events: 0, max_events: 4, slept: 1 };
+    let of_epoll = WaitCounts {
+        calls: 3,
+        zero: 2,
+        zero_empty: 2,
+        with_events: 0,
+        max_events: 4,
+        slept: 1,
+        ..WaitCounts::default()
+    };
     assert_eq!(at(WaitPlace::Epoll(epoll.parse().unwrap())), Some(of_epoll));
     // A ring without completions returns 0 or ETIME.
     let of_ring = at(WaitPlace::IoUring).map(|counts| (counts.calls, counts.zero, counts.sleeping()));

@@ -61,7 +61,7 @@ def answer(fd):
             pass
     elif fd in connections:
         try:
-            data = connections[fd].recv(2048)
+            data = connections[fd].recv(1 if SHAPE.startswith("partial") else 2048)
         except BlockingIOError:
             return
         if data:
@@ -136,11 +136,11 @@ def reuse_number(registered, unrelated):
 
 SLOWED = ("writable", "connections-for-out", "half-closed", "half-closed-rdhup", "reset", "listener", "error-queue",
           "eventfd", "signalfd", "pidfd", "number-reused", "notifications", "urgent", "unconnected", "left-to-child",
-          "terminal", "message-queue", "local-clients", "unread")
+          "terminal", "message-queue", "local-clients", "unread", "partial")
 epoll = select.epoll()
 epoll.register(udp, IN)
 
-if SHAPE in ("plain", "one-ms", "spin", "connections-for-out"):
+if SHAPE in ("plain", "one-ms", "spin", "connections-for-out", "partial", "partial-fast"):
     epoll.register(listener, IN)
     events = IN | OUT if SHAPE == "connections-for-out" else IN
     serve(epoll, {"one-ms": 0.001, "spin": 0}.get(SHAPE), events)

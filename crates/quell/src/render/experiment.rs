@@ -230,7 +230,11 @@ fn table(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
     let design = &experiment.record.design;
     let headings = design.criteria.iter().map(words::criterion);
     let mut table = Grid::new(std::iter::once(String::new()).chain(headings), 1).with_numbers(0..0);
-    let absolute = design.criteria.iter().map(|criterion| absolute_of_reference(experiment, analysis, criterion));
+    let absolute = design.criteria.iter().map(|criterion| {
+        let withheld =
+            analysis.contrasts.iter().find(|contrast| contrast.criterion == *criterion && is_withheld(contrast));
+        withheld.map_or_else(|| absolute_of_reference(experiment, analysis, criterion), cell)
+    });
     table.push(std::iter::once(reference(experiment)).chain(absolute));
     for treatment in &design.treatments {
         let of = |criterion: &Criterion| {

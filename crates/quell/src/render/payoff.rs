@@ -195,7 +195,7 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
         }
         DoesItPay::ChangesNothing => {
             let is_unsorted = programs.mixes && programs.attached.is_some_and(|attached| attached.steers);
-            let first = if is_unsorted { "let connections from before the filter reconnect, then " } else { "" };
+            let first = if is_unsorted { "let the clients reconnect, then " } else { "" };
             let compares = programs.compares();
             (
                 format!(
