@@ -233,7 +233,7 @@ fn why_keep(because: &WhyKeep, is_decided: bool) -> String {
             counted(*left, "mode"),
             agree(left, "was", "were")
         ),
-        WhyKeep::NotBeaten { failed: 0, .. } => ", because the search found no better mode".to_owned(),
+        WhyKeep::NotBeaten { failed: 0, .. } => ", because the search confirmed no better mode".to_owned(),
         WhyKeep::NotBeaten { failed, .. } => format!(
             ", because the search found no better mode among those that it could measure; {} failed, as shown above",
             counted(*failed, "mode")
@@ -295,7 +295,7 @@ mod tests {
                        tried, or not compared on fresh slices";
         assert_eq!(said_with(2, &[], None), untried);
         assert_eq!(said(&[], None), "keep base, because no other mode is better");
-        let undecided = "keep base, because the search found no better mode; cpu (suspend40 −12 %) is undecided";
+        let undecided = "keep base, because the search confirmed no better mode; cpu (suspend40 −12 %) is undecided";
         assert_eq!(said(&[0.88], Some(100_000)), format!("{undecided}: measure longer"));
         assert_eq!(said(&[0.88], None), format!("{undecided} and takes too long to decide"));
     }

@@ -3,7 +3,8 @@
 use std::cmp::Ordering;
 
 use quell_experiment::{
-    ContrastResult, Criterion, ExperimentDesign, ExperimentRecord, Goal, SliceFlag, SwitchbackAnalysis, analyse,
+    ContrastResult, Criterion, ExperimentDesign, ExperimentRecord, Goal, RatioEstimate, SliceFlag, SwitchbackAnalysis,
+    analyse,
 };
 use quell_mode::DeliveryMode;
 use quell_tune::{
@@ -170,14 +171,15 @@ impl TuneFile {
         })
     }
 
-    /// The conclusion to keep the present mode, with the rival that more time can decide and that looks best, within the
-    /// limits if one is.
+    /// The conclusion to keep the present mode, with the rival that more time can decide and that looks best: within the
+    /// limits if one is, and beyond its interval.
     fn not_beaten(&self, present: DeliveryMode) -> Conclusion {
         let quantity = Quantity::Metric(self.search.plan.goal.objective.clone());
         let open = self.search.rivals.iter().filter_map(|rival| Some((rival, rival.open_budget_ms()?)));
         let size = |&(rival, budget_ms): &(&Rival, Option<u64>)| {
             let exceeds = self.search.limit_ratio(rival.mode).is_some_and(|ratio| ratio > 1.0);
-            (budget_ms.is_some(), !exceeds, rival.ratio().ln().abs())
+            let is_beyond = |of: &RatioEstimate| of.high.is_some_and(|high| (of.low - 1.0) * (high - 1.0) > 0.0);
+            (budget_ms.is_some(), !exceeds, rival.interval.as_ref().is_some_and(is_beyond), rival.ratio().ln().abs())
         };
         let best = open.max_by(|one, other| size(one).partial_cmp(&size(other)).unwrap_or(Ordering::Equal));
         let (best, budget_ms) = best.unzip();

@@ -46,7 +46,7 @@ pub(super) fn lacking_cpus(plan: &SwitchPlan) -> Option<LackingCpus> {
 fn too_few_cpus(plan: &SwitchPlan) -> Option<String> {
     let LackingCpus { queues, workers, .. } = lacking_cpus(plan)?;
     Some(format!(
-        "its {} and {} would share CPUs {}, on which the programs run; they need {} CPUs",
+        "its {} and {} would share CPUs {}, on which the programs run; they and other threads need {} CPUs",
         counted(queues, "polling thread"),
         counted(workers, "worker"),
         plan.poller_cpus,

@@ -258,8 +258,10 @@ fn answer(result: &TuneResult, left_alone: &[String], placed: &str) -> String {
             let left = abandoned(result);
             let compared = if left.is_empty() { "" } else { "; some could not be compared" };
             let refuted = others(&words::refuted(result));
+            let is_open = result.rivals.iter().any(|rival| rival.open_budget_ms().is_some());
+            let found = if is_open { "confirmed to be" } else { "found that is" };
             format!(
-                "no setting was found that is better here than {present}, the present one{compared}\n{misses}{left}{refuted}"
+                "no setting was {found} better here than {present}, the present one{compared}\n{misses}{left}{refuted}"
             )
         }
         TuneAnswer::None => format!("no answer: {}\n", words::search_end(&result.end, left_alone)),

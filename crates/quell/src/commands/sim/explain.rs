@@ -11,7 +11,7 @@ use quell_sim::HostProfile;
 use quell_sim::explain;
 
 use super::HostArg;
-use crate::exit::{Failure, not_written};
+use crate::exit::{Exit, Failure, not_written};
 use crate::output;
 use crate::render::explanation as render;
 use crate::render::terminal::Terminal;
@@ -45,7 +45,10 @@ pub(super) fn explain(args: &ExplainArgs) -> Result<(), Failure> {
         output::say(&format!("page: {}", visible::path(file)));
         return Ok(());
     }
-    let mode: DeliveryMode = args.mode.parse().map_err(|error| super::refused_mode(&error))?;
+    let mode: DeliveryMode = args.mode.parse().map_err(|error| match DeliveryMode::parse_list(&args.mode) {
+        Ok(_) => Failure::new(Exit::Usage, "one mode is explained here; --html FILE draws several side by side"),
+        Err(_) => super::refused_mode(&error),
+    })?;
     let explanation = explain::explain(mode, &host).map_err(|error| super::not_run(&error))?;
     if args.json {
         return output::json(&explanation);
