@@ -33,7 +33,7 @@ use crate::attach::no_queue::{NoQueueCause, no_queue_cause};
 use crate::attach::own_work::{OwnWork, has_backlog, worked_by, worked_ns};
 use crate::attach::owners::QueueSharers;
 use crate::attach::payoff::{DoesItPay, ModePayoff};
-use crate::attach::receivers::{OutsideWait, accepts_for_others, wait_outside_epolls};
+use crate::attach::receivers::{OutsideWait, receives_outside_epolls, wait_outside_epolls};
 use crate::attach::{Attached, AttachedMode};
 use crate::behavior::Behavior;
 use crate::findings::{
@@ -287,11 +287,14 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let first = processes.iter().min_by_key(|process| process.start_time_ticks).unwrap_or(&processes[0]);
     let pids: BTreeSet<Pid> = processes.iter().map(|process| process.pid).collect();
     let epolls: Vec<&EpollContext<'_>> = query.epolls().filter(|epoll| pids.contains(&epoll.process.pid)).collect();
-    let receiving: Vec<&EpollContext<'_>> = epolls.iter().copied().filter(|epoll| !epoll.by_napi.is_empty()).collect();
+    let is_outside = receives_outside_epolls(query, &pids);
+    let receives = |epoll: &&EpollContext<'_>| !is_outside && !epoll.by_napi.is_empty();
+    let receiving: Vec<&EpollContext<'_>> = epolls.iter().copied().filter(receives).collect();
     let files = processes.iter().filter_map(|process| process.files.known());
     let queues: BTreeSet<NapiId> =
         files.flat_map(|files| query.napis_of(files)).filter(|&napi| query.napi(napi).is_some()).collect();
-    let waits = if receiving.is_empty() { other_wait(query, processes, &epolls) } else { ServerWait::Epoll };
+    let waits =
+        if receiving.is_empty() { other_wait(query, processes, &epolls, is_outside) } else { ServerWait::Epoll };
     let in_epolls = receiving.iter().flat_map(|epoll| &epoll.waiters).map(|(thread, _)| thread.tid);
     let in_calls = processes.iter().flat_map(|process| process.threads.known_elements());
     let in_calls = in_calls.filter(|thread| thread.file_wait.is_some() && waits != ServerWait::Epoll);
@@ -487,14 +490,18 @@ fn are_unset(query: &SnapshotQuery<'_>, queues: &BTreeSet<NapiId>, mode: &Delive
 }
 
 /// How a program waits none of whose epolls has received from a queue.
-fn other_wait(query: &SnapshotQuery<'_>, processes: &[&Process], epolls: &[&EpollContext<'_>]) -> ServerWait {
+fn other_wait(
+    query: &SnapshotQuery<'_>,
+    processes: &[&Process],
+    epolls: &[&EpollContext<'_>],
+    is_outside: bool,
+) -> ServerWait {
     let files = || processes.iter().filter_map(|process| process.files.known());
     if files().any(|files| !files.xdp_sockets.is_empty()) {
         return ServerWait::Xdp;
     }
     let watches = |epoll: &&&EpollContext<'_>| epoll.sockets().any(|inode| query.socket(inode).is_some());
-    let programs: BTreeSet<Pid> = processes.iter().map(|process| process.pid).collect();
-    if epolls.iter().any(|epoll| watches(&epoll)) && !accepts_for_others(query, &programs) {
+    if epolls.iter().any(|epoll| watches(&epoll)) && !is_outside {
         return ServerWait::Epoll;
     }
     if files().flat_map(Files::receiving_rings).next().is_some() {

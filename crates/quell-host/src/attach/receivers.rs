@@ -29,7 +29,7 @@ pub(super) fn without_epoll<'a>(
     let is_xdp_alone =
         files.iter().any(|(_, files)| has_bound(files)) && epolls().all(|epoll| epoll.by_napi.is_empty());
     let has_epoll = epolls().any(|epoll| watched_sockets(epoll) > 0);
-    if has_epoll && !is_xdp_alone && !accepts_for_others(query, targets) {
+    if has_epoll && !is_xdp_alone && !receives_outside_epolls(query, targets) {
         return BTreeMap::new();
     }
     // These poll the queue, or are deferred.
@@ -52,6 +52,29 @@ pub(super) fn without_epoll<'a>(
         }
     }
     receiving
+}
+
+/// Whether the programs receive outside of their epolls: these only accept, or no thread waits in them.
+pub(crate) fn receives_outside_epolls(query: &SnapshotQuery<'_>, targets: &BTreeSet<Pid>) -> bool {
+    accepts_for_others(query, targets) || receives_watched(query, targets)
+}
+
+/// Whether a thread waits in a blocking receive for a socket that an epoll of the programs watches, and none in an epoll.
+fn receives_watched(query: &SnapshotQuery<'_>, targets: &BTreeSet<Pid>) -> bool {
+    let mut epolls = query.epolls_by_descriptor.iter().filter(|epoll| targets.contains(&epoll.process.pid));
+    let watched: BTreeSet<u64> = epolls.clone().flat_map(EpollContext::sockets).collect();
+    let receives = |process: &Process| {
+        let Some(files) = process.files.known() else { return false };
+        let of_queues = files.sockets.iter().filter(|held| {
+            watched.contains(&held.inode)
+                && query.socket(held.inode).is_some_and(|socket| is_receiver(socket) && socket.has_queue())
+        });
+        let of_queues: BTreeSet<i32> = of_queues.map(|held| held.fd).collect();
+        waits_for_sockets(process, files)
+            .any(|wait| matches!(wait, FileWait::Receive { fd } if of_queues.contains(&fd)))
+    };
+    epolls.all(|epoll| epoll.waiters.is_empty())
+        && query.now.processes.iter().filter(|process| targets.contains(&process.pid)).any(receives)
 }
 
 /// Whether the epolls of the programs watch listening sockets only, and connections that these accepted receive packets

@@ -298,7 +298,8 @@ fn advice_of_waits(
 ) -> &'static str {
     const EMPTY_ONE_OF: u64 = 4;
     if behavior.not_counted.is_none() && waits.zero.saturating_add(waits.sleeping) == 0 {
-        return "look again at a lower load, at which the program handles the events of one call sooner";
+        return "look again at a lower load: a program that receives in its epoll then calls it; if it does not, use a mode \
+                without epolls, if a measurement finds that it pays";
     }
     let is_called_if_ready = query.outer(epoll).is_some() || waits.polled > 0 || waits.sleeping_elsewhere > 0;
     let spins =
@@ -378,7 +379,9 @@ fn of_waits(
     let sleeps_elsewhere = sleeps_elsewhere(behavior, waits);
     if waits.zero < if outer.is_some() || sleeps_elsewhere { CALLS_OF_RESTING_MIN } else { CALLS_MIN } {
         let why = match waits.zero.saturating_add(waits.sleeping) {
-            0 => "its threads handle events of one call for longer, as under overload, or work elsewhere",
+            0 => {
+                "its threads receive elsewhere, as in recv(2), or handle events of one call for longer, as under overload"
+            }
             _ => "too few to tell whether a thread sleeps in it",
         };
         return Some((Severity::Warning, format!("{} in {time}: {why}", counted(waits.zero, "call"))));

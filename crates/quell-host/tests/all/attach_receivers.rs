@@ -253,6 +253,20 @@ fn an_epoll_that_only_accepts_is_refused_if_its_connections_are_received_otherwi
 }
 
 #[test]
+fn an_epoll_in_which_nobody_waits_is_refused_if_a_thread_waits_in_a_receive_of_its_sockets() {
+    let mut host = untouched();
+    let fd = host["processes"][0]["files"]["sockets"][1]["fd"].clone();
+    host["processes"][0]["threads"][1]["file-wait"] = json!({"receive": {"fd": fd}});
+    assert!(plan_of(&host, "suspend20").impossible.is_empty(), "threads wait in epolls");
+    for thread in 0..3 {
+        set(&mut host, &format!("/processes/0/threads/{thread}/epoll-wait"), json!(null));
+    }
+    let plan = plan_of(&host, "suspend20");
+    assert!(matches!(&plan.impossible[..], [one] if one.reason.starts_with("it waits in recv(2)")), "{plan:?}");
+    assert!(plan_of(&host, "defer20").impossible.is_empty() && plan_of(&host, "sockpoll50").impossible.is_empty());
+}
+
+#[test]
 fn a_program_without_epoll_is_not_refused_if_it_may_be_polled_otherwise() {
     let poll = || without_epoll(json!("poll"));
     assert!(plan_of(&with_ring(poll(), Some(true)), "napibusy").impossible.is_empty());
