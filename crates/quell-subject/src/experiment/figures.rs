@@ -31,7 +31,8 @@ pub fn of_counters(counters: &TrialCounters, requests: Option<u64>, seconds: f64
     let process_ns = counters.server_run_ns.map(|server_run_ns| server_run_ns + poller_run_ns);
     let busy_ns = match counters.napi_run_ns {
         Some(napi_run_ns) => process_ns.map(|process_ns| process_ns + napi_run_ns),
-        None => counters.server_cpus.as_ref().map(not_idle),
+        // Idle time is counted in ticks, which a short slice may not reach; the time of processes is exact.
+        None => counters.server_cpus.as_ref().map(not_idle).map(|busy_ns| busy_ns.max(process_ns.unwrap_or(0))),
     };
     let us = |ns: Option<f64>| ns.map(|ns| ns / 1e3);
     let empty = counters.empty_polls.zip(counters.polls).filter(|(_, polls)| *polls > 0);
@@ -114,6 +115,18 @@ mod tests {
         assert_eq!(by_packet["packets-per-s"], 40.0);
         let by_request = of_counters(&counters, Some(10), 0.5);
         assert_eq!((by_request["cpu-us-per-request"], by_request["requests-per-s"]), (60.0, 20.0));
+    }
+
+    #[test]
+    fn the_server_uses_at_least_the_time_of_its_processes() {
+        let idle = CpuUse { capacity_ns: 1_000_000, idle_ns: 1_000_000, ..CpuUse::default() };
+        let counters = TrialCounters {
+            server_cpus: Some(idle),
+            server_run_ns: Some(30_000),
+            polled_packets: Some(10),
+            ..TrialCounters::default()
+        };
+        assert_eq!(of_counters(&counters, None, 1.0)["cpu-us-per-packet"], 3.0);
     }
 
     #[test]
