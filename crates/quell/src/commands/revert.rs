@@ -163,8 +163,9 @@ impl Revertible {
         [name_of(&self.path), profile.to_owned()].into_iter().chain(of_profile).filter(|name| !name.is_empty())
     }
 
+    /// Journals have the names of profiles as they are displayed.
     fn has_name(&self, name: &str) -> bool {
-        self.names().any(|one| one == name)
+        self.names().any(|one| one == name || one == visible::name(name))
     }
 }
 
@@ -291,6 +292,7 @@ mod tests {
             ("profile-1", profile("host.toml", "blue")),
             ("profile-2", profile("/tmp/host.toml", "green")),
             ("profile-3", profile("/etc/quell/10-nic.toml, /etc/quell/20-sysctl.toml", "red")),
+            ("profile-4", profile(&visible::name("/tmp/\u{1b}[1m.toml"), "grey")),
             ("lab", Purpose::Lab),
         ]);
         let selected = |names: &[&str]| -> Result<Vec<String>, String> {
@@ -304,6 +306,7 @@ mod tests {
         for layer in ["10-nic", "20-sysctl.toml", "/etc/quell/10-nic.toml"] {
             assert_eq!(selected(&[layer]).unwrap(), ["profile-3"], "{layer}");
         }
+        assert_eq!(selected(&["/tmp/\u{1b}[1m.toml"]).unwrap(), ["profile-4"]);
         assert!(selected(&["hots"]).unwrap_err().contains(" (did you mean host?)"));
         for (unknown, near) in [("7", ""), ("lab", ""), ("attach", " (did you mean attach-7?)")] {
             let error = selected(&["attach-7", unknown]).unwrap_err();
