@@ -12,7 +12,7 @@ use super::text::duration_text;
 use super::{Observation, Rule, Severity};
 use crate::behavior::{Behavior, EpollWaits, is_reported_by_each_wait};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
-use crate::snapshot::{WatchedFile, WatchedTarget};
+use crate::snapshot::{SnapshotSocket, SocketState, WatchedFile, WatchedTarget};
 
 pub(super) static OTHER_EVENTS: Rule = Rule {
     id: "other-events-hold-suspension",
@@ -61,12 +61,13 @@ const PARTIAL_READING_MIN: Duration = Duration::from_micros(500);
 fn partial_reads(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let of = |epoll: &EpollContext<'_>| {
         let behavior = query.behavior(epoll).filter(|behavior| behavior.not_counted.is_none())?;
-        let targets = epoll.epoll.targets.known_elements();
         let is_reported_again = |target: &WatchedTarget| {
-            matches!(target.file, WatchedFile::Socket { .. }) && is_reported_by_each_wait(target.events)
+            let WatchedFile::Socket { inode } = target.file else { return false };
+            let is_connection = |socket: &SnapshotSocket| socket.state == SocketState::Established;
+            is_reported_by_each_wait(target.events) && query.socket(inode).is_some_and(is_connection)
         };
         let waits = waits_on(query, epoll, behavior);
-        if !hold_suspension(&waits) || !targets.clone().any(is_reported_again) {
+        if !hold_suspension(&waits) || !epoll.epoll.targets.known_elements().any(is_reported_again) {
             return None;
         }
         let time = duration_text(behavior.waits_observed);

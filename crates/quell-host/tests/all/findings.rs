@@ -299,6 +299,25 @@ fn an_observation_decides_whether_an_object_holds_the_suspension() {
 }
 
 #[test]
+fn partial_reads_hold_the_suspension_of_connections_that_each_wait_reports() {
+    let partial =
+        EpollWaits { sleeping: 1_300, after_partial_read: 900, partial_reading: OBSERVED, ..EpollWaits::default() };
+    let is_found = |place: &str, value: Value| {
+        let mut now = healthy();
+        set(&mut now, place, value);
+        let now = snapshot(&now);
+        let pid = now.processes[0].pid;
+        let mut behavior = Behavior { programs: [pid].into(), waits_observed: OBSERVED, ..Behavior::default() };
+        behavior.waits.insert((pid, 5), partial);
+        let findings = examine_observed(&now, None, &BTreeMap::new(), Some(&behavior)).findings;
+        findings.iter().any(|finding| finding.id == PARTIAL)
+    };
+    let listener = json!({"fd": 26, "events": 1, "file": {"socket": {"inode": 100}}});
+    assert!(!is_found("/processes/0/files/epolls/1/targets/-", listener), "connections with EPOLLET");
+    assert!(is_found("/processes/0/files/epolls/1/targets/1/events", json!(1)));
+}
+
+#[test]
 fn an_observation_decides_whether_waits_end_the_suspension() {
     let waits = |zero, zero_empty, sleeping| {
         Some(EpollWaits { zero, zero_empty, sleeping, busy: OBSERVED, ..EpollWaits::default() })
