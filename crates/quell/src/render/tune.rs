@@ -12,7 +12,9 @@ use quell_result::experiment::SubjectFacts;
 use quell_result::facts::HostFacts;
 use quell_result::tune::TuneFile;
 use quell_subject::server::ServerCommand;
-use quell_tune::{ArmReport, ArmState, NextTuneSlice, RefusedMode, TuneAnswer, TunePhase, TunePlan, TuneResult, Tuner};
+use quell_tune::{
+    ArmReport, ArmState, NextTuneSlice, RefusedMode, TuneAnswer, TuneDirection, TunePhase, TunePlan, TuneResult, Tuner,
+};
 
 use super::experiment;
 use super::number::ABSENT;
@@ -106,16 +108,20 @@ pub(crate) fn standing(tuner: &Tuner) -> Vec<String> {
             format!("searching: {tried} of {} tried, {} can be the best", counted(arms.len(), "mode"), alive.len())
         }
     };
-    alive.sort_by(|a, b| worst_ratio(a).total_cmp(&worst_ratio(b)));
+    alive.sort_by(|a, b| shortfall(tuner.plan(), a).total_cmp(&shortfall(tuner.plan(), b)));
     let known = alive.iter().filter(|arm| arm.slices > 0).take(STANDING);
     std::iter::once(phase)
         .chain(arm_table(tuner.plan(), known.copied(), false, Terminal::of_stderr()).lines().map(str::to_owned))
         .collect()
 }
 
-/// Ratio of the objective to the present setting at the load at which it is largest; NaN without values.
-fn worst_ratio(arm: &ArmReport) -> f64 {
-    arm.ratio.iter().flatten().copied().fold(f64::NAN, f64::max)
+/// By which factor the objective is worse than under the present setting, at the worst load; NaN without values.
+fn shortfall(plan: &TunePlan, arm: &ArmReport) -> f64 {
+    let factor = |ratio: &f64| match plan.goal.direction {
+        TuneDirection::Lowest => *ratio,
+        TuneDirection::Highest => 1.0 / ratio,
+    };
+    arm.ratio.iter().flatten().map(factor).fold(f64::NAN, f64::max)
 }
 
 /// Table of arms: slices, ratio of the objective to the present setting at each load, limits.
@@ -192,7 +198,8 @@ pub(crate) fn render(file: &TuneFile, with_details: bool) -> String {
 fn searched(result: &TuneResult) -> String {
     let is_alive = |arm: &&ArmReport| arm.state == ArmState::Alive;
     let (mut tried, others): (Vec<&ArmReport>, Vec<&ArmReport>) = result.arms.iter().partition(|arm| arm.slices > 0);
-    tried.sort_by(|a, b| is_alive(b).cmp(&is_alive(a)).then(worst_ratio(a).total_cmp(&worst_ratio(b))));
+    let shortfall = |arm| shortfall(&result.plan, arm);
+    tried.sort_by(|a, b| is_alive(b).cmp(&is_alive(a)).then(shortfall(a).total_cmp(&shortfall(b))));
     let mut out = arm_table(&result.plan, tried.iter().take(TRIED).copied(), true, Terminal::of_stdout());
     let mut excluded: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let is_excluded =
@@ -367,6 +374,23 @@ mod tests {
         }]);
         let text = render(&file, false).replace("\n  ", " ");
         assert!(text.contains(r"time of the server's CPUs (stress\n 812: 150 % of a CPU)"), "{text}");
+    }
+
+    #[test]
+    fn the_best_mode_comes_first_if_the_most_is_wanted_too() {
+        for (goal, first) in [("least cpu", "defer20"), ("most requests", "suspend20")] {
+            let mut result = without_better(vec![ArmState::Alive, ArmState::Alive]);
+            result.plan.goal = goal.parse().unwrap_or_else(|why| panic!("{why}"));
+            result.plan.loads = vec!["live".to_owned()];
+            for (arm, (mode, ratio)) in
+                result.arms.iter_mut().zip([("base", 1.0), ("suspend20", 1.2), ("defer20", 0.8)])
+            {
+                arm.mode = mode.parse().unwrap_or_else(|why| panic!("{why}"));
+                arm.ratio = vec![Some(ratio)];
+            }
+            let table = searched(&result);
+            assert_eq!(table.lines().nth(1).and_then(|row| row.split_whitespace().next()), Some(first), "{table}");
+        }
     }
 
     #[test]
