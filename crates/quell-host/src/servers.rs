@@ -33,7 +33,7 @@ use crate::attach::no_queue::{NoQueueCause, no_queue_cause};
 use crate::attach::own_work::{OwnWork, has_backlog, worked_by, worked_ns};
 use crate::attach::owners::QueueSharers;
 use crate::attach::payoff::{DoesItPay, ModePayoff};
-use crate::attach::receivers::{OutsideWait, receives_outside_epolls, wait_outside_epolls};
+use crate::attach::receivers::{OutsideWait, receives_outside_epolls, receives_watched, wait_outside_epolls};
 use crate::attach::{Attached, AttachedMode};
 use crate::behavior::Behavior;
 use crate::findings::{
@@ -287,14 +287,13 @@ fn server(query: &SnapshotQuery<'_>, processes: &[&Process], known: &Known<'_>) 
     let first = processes.iter().min_by_key(|process| process.start_time_ticks).unwrap_or(&processes[0]);
     let pids: BTreeSet<Pid> = processes.iter().map(|process| process.pid).collect();
     let epolls: Vec<&EpollContext<'_>> = query.epolls().filter(|epoll| pids.contains(&epoll.process.pid)).collect();
-    let is_outside = receives_outside_epolls(query, &pids);
+    let is_outside = receives_watched(query, &pids);
     let receives = |epoll: &&EpollContext<'_>| !is_outside && !epoll.by_napi.is_empty();
     let receiving: Vec<&EpollContext<'_>> = epolls.iter().copied().filter(receives).collect();
     let files = processes.iter().filter_map(|process| process.files.known());
     let queues: BTreeSet<NapiId> =
         files.flat_map(|files| query.napis_of(files)).filter(|&napi| query.napi(napi).is_some()).collect();
-    let waits =
-        if receiving.is_empty() { other_wait(query, processes, &epolls, is_outside) } else { ServerWait::Epoll };
+    let waits = if receiving.is_empty() { other_wait(query, processes, &epolls) } else { ServerWait::Epoll };
     let in_epolls = receiving.iter().flat_map(|epoll| &epoll.waiters).map(|(thread, _)| thread.tid);
     let in_calls = processes.iter().flat_map(|process| process.threads.known_elements());
     let in_calls = in_calls.filter(|thread| thread.file_wait.is_some() && waits != ServerWait::Epoll);
@@ -489,19 +488,15 @@ fn are_unset(query: &SnapshotQuery<'_>, queues: &BTreeSet<NapiId>, mode: &Delive
     (mode.napi().defer_hard_irqs > 0 || mode.napi().irq_suspend_timeout_ns > 0) && queues.iter().all(is_default)
 }
 
-/// How a program waits none of whose epolls has received from a queue.
-fn other_wait(
-    query: &SnapshotQuery<'_>,
-    processes: &[&Process],
-    epolls: &[&EpollContext<'_>],
-    is_outside: bool,
-) -> ServerWait {
+/// How a program waits that does not receive from a queue in its epolls.
+fn other_wait(query: &SnapshotQuery<'_>, processes: &[&Process], epolls: &[&EpollContext<'_>]) -> ServerWait {
     let files = || processes.iter().filter_map(|process| process.files.known());
     if files().any(|files| !files.xdp_sockets.is_empty()) {
         return ServerWait::Xdp;
     }
     let watches = |epoll: &&&EpollContext<'_>| epoll.sockets().any(|inode| query.socket(inode).is_some());
-    if epolls.iter().any(|epoll| watches(&epoll)) && !is_outside {
+    let programs: BTreeSet<Pid> = processes.iter().map(|process| process.pid).collect();
+    if epolls.iter().any(|epoll| watches(&epoll)) && !receives_outside_epolls(query, &programs) {
         return ServerWait::Epoll;
     }
     if files().flat_map(Files::receiving_rings).next().is_some() {

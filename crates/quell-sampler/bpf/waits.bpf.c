@@ -36,7 +36,7 @@ struct calls {
 	__u64 max_events; /* largest maxevents */
 	__u64 slept;      /* in which the thread slept */
 	__u64 left;       /* that began after a read which left data in its connection */
-	__u64 left_ns;    /* from the end of the call before these to their beginning */
+	__u64 left_ns;    /* in which the events before these calls were handled */
 };
 
 struct {

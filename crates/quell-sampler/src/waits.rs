@@ -65,7 +65,7 @@ pub struct WaitCounts {
     pub slept: u64,
     /// Calls of `epoll_wait` that began after a read which left data in its TCP connection.
     pub after_partial_read: u64,
-    /// Time from the end of the call before these to their beginning, in nanoseconds.
+    /// Time in which the events before these calls were handled, in nanoseconds.
     pub partial_read_ns: u64,
 }
 

@@ -60,21 +60,19 @@ pub(crate) fn receives_outside_epolls(query: &SnapshotQuery<'_>, targets: &BTree
 }
 
 /// Whether a thread waits in a blocking receive for a socket that an epoll of the programs watches, and none in an epoll.
-fn receives_watched(query: &SnapshotQuery<'_>, targets: &BTreeSet<Pid>) -> bool {
-    let mut epolls = query.epolls_by_descriptor.iter().filter(|epoll| targets.contains(&epoll.process.pid));
-    let watched: BTreeSet<u64> = epolls.clone().flat_map(EpollContext::sockets).collect();
-    let receives = |process: &Process| {
-        let Some(files) = process.files.known() else { return false };
-        let of_queues = files.sockets.iter().filter(|held| {
-            watched.contains(&held.inode)
-                && query.socket(held.inode).is_some_and(|socket| is_receiver(socket) && socket.has_queue())
-        });
-        let of_queues: BTreeSet<i32> = of_queues.map(|held| held.fd).collect();
-        waits_for_sockets(process, files)
-            .any(|wait| matches!(wait, FileWait::Receive { fd } if of_queues.contains(&fd)))
-    };
-    epolls.all(|epoll| epoll.waiters.is_empty())
-        && query.now.processes.iter().filter(|process| targets.contains(&process.pid)).any(receives)
+pub(crate) fn receives_watched(query: &SnapshotQuery<'_>, targets: &BTreeSet<Pid>) -> bool {
+    let epolls = || query.epolls_by_descriptor.iter().filter(|epoll| targets.contains(&epoll.process.pid));
+    if epolls().any(|epoll| !epoll.waiters.is_empty()) {
+        return false;
+    }
+    let watched: BTreeSet<u64> = epolls().flat_map(EpollContext::sockets).collect();
+    let is_watched =
+        |socket: &SnapshotSocket| is_receiver(socket) && socket.has_queue() && watched.contains(&socket.inode);
+    let processes = query.now.processes.iter().filter(|process| targets.contains(&process.pid));
+    waits_with_files(processes).any(|(wait, files)| match wait {
+        FileWait::Receive { fd } => socket_at(query, files, fd).is_some_and(is_watched),
+        _ => false,
+    })
 }
 
 /// Whether the epolls of the programs watch listening sockets only, and connections that these accepted receive packets
@@ -171,16 +169,9 @@ pub(crate) fn wait_outside_epolls(query: &SnapshotQuery<'_>, processes: &[&Proce
     let is_of_client = |socket: &SnapshotSocket| {
         is_receiver(socket) && namespace_and_port(socket).is_some_and(|port| served.contains(&port))
     };
-    let waits = processes
-        .iter()
-        .filter_map(|process| Some((process, process.files.known()?)))
-        .flat_map(|(process, files)| waits_for_sockets(process, files).map(move |wait| (wait, files)));
-    let is_for_client = |fd: i32, files: &Files| {
-        let held = files.sockets.iter().find(|held| held.fd == fd);
-        held.and_then(|held| query.socket(held.inode)).is_some_and(is_of_client)
-    };
+    let waits = waits_with_files(processes.iter().copied());
     let rank = |(wait, files): &(FileWait, &Files)| match *wait {
-        FileWait::Receive { fd } if is_for_client(fd, files) => 0,
+        FileWait::Receive { fd } if socket_at(query, files, fd).is_some_and(is_of_client) => 0,
         FileWait::Poll | FileWait::Select => 1,
         FileWait::Receive { .. } => 2,
         FileWait::Accept { .. } => 3,
@@ -231,6 +222,18 @@ pub(super) fn names_without_epolls(query: &SnapshotQuery<'_>, targets: &BTreeSet
     let modes = modes_without_epolls(query, targets, queues.len());
     let names = modes.iter().filter(|mode| **mode != DeliveryMode::default()).map(ToString::to_string);
     names.collect::<Vec<_>>().join(", ")
+}
+
+fn socket_at<'a>(query: &SnapshotQuery<'a>, files: &Files, fd: i32) -> Option<&'a SnapshotSocket> {
+    let held = files.sockets.iter().find(|held| held.fd == fd)?;
+    query.socket(held.inode)
+}
+
+/// [`waits_for_sockets`] of processes whose files are known, with these.
+fn waits_with_files<'a>(processes: impl Iterator<Item = &'a Process>) -> impl Iterator<Item = (FileWait, &'a Files)> {
+    processes
+        .filter_map(|process| Some((process, process.files.known()?)))
+        .flat_map(|(process, files)| waits_for_sockets(process, files).map(move |wait| (wait, files)))
 }
 
 /// Calls other than `epoll_wait` in which threads of the process wait for its sockets.

@@ -58,7 +58,7 @@ pub struct Behavior {
 impl Behavior {
     /// Whether a thread may have called `epoll_wait` on an epoll with these waits: it did, or calls were not counted.
     pub(crate) fn may_have_waited(&self, waits: EpollWaits) -> bool {
-        self.not_counted.is_some() || waits.zero > 0 || waits.sleeping > 0
+        self.not_counted.is_some() || waits.calls() > 0
     }
 }
 
@@ -126,11 +126,15 @@ pub struct EpollWaits {
     pub read_elsewhere: u64,
     /// Calls that began after a read which left data in its TCP connection.
     pub after_partial_read: u64,
-    /// Time from the end of the call before these to their beginning.
+    /// Time in which the events before these calls were handled.
     pub partial_reading: Duration,
 }
 
 impl EpollWaits {
+    pub(crate) fn calls(&self) -> u64 {
+        self.zero.saturating_add(self.sleeping)
+    }
+
     /// Calls in which threads of the program read what an epoll watches.
     pub(crate) fn reads(&self) -> u64 {
         self.read_of_queues.saturating_add(self.read_of_others).saturating_add(self.read_elsewhere)

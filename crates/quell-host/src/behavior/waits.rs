@@ -104,7 +104,7 @@ fn add_uncounted_sleepers(programs: &BTreeSet<Pid>, waits: &mut BTreeMap<EpollKe
     sample_sleepers(programs, &mut asleep);
     for epoll in asleep.into_keys() {
         let counted = waits.entry(epoll).or_default();
-        counted.is_slept_in |= counted.zero == 0 && counted.sleeping == 0;
+        counted.is_slept_in |= counted.calls() == 0;
     }
 }
 

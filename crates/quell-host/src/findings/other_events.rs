@@ -1,9 +1,9 @@
-//! Rules about calls of `epoll_wait` that return events which no queue delivers, or that the program does not read: such a
-//! call does not poll the queue.
+//! Rules about calls of `epoll_wait` that return events which no queue delivers, or that the program does not read, or
+//! reads in parts: such a call does not poll the queue.
 
 use std::time::Duration;
 
-use quell_linux::visible::counted;
+use quell_linux::visible::{counted, thousands};
 
 use super::fix::Fix;
 use super::queues::strace_of_waits;
@@ -44,18 +44,18 @@ pub(super) static PARTIAL_READS: Rule = Rule {
     source: "fs/eventpoll.c, ep_poll and ep_send_events; measured with a server that reads 16 of 64 bytes for each event \
              and takes 300 µs for a batch: p50 1.9 ms to 2.6 ms under suspend200",
     explanation: "Detected if an epoll with prefer_busy_poll, on a queue with irq-suspend-timeout, watches TCP connections \
-                  without EPOLLET, at least 20 calls in 500 ms began although the last read of the thread had left data \
-                  in its connection, and the program takes at least 0.5 ms on average from one other call to the next. A \
-                  server that handles events faster loses little. The calls are counted as for waits-with-timeout-zero; \
-                  without the capabilities, nothing is detected. Fix: read until EAGAIN, or with a larger buffer; a mode \
-                  without suspension.",
+                  without EPOLLET, at least 20 calls in 500 ms began after a read that left data in its connection, and \
+                  handling the events before these takes at least 0.5 ms for each other call. A server that handles \
+                  events faster loses little. The calls are counted as for waits-with-timeout-zero; without the \
+                  capabilities, nothing is detected. Fix: read until EAGAIN, or with a larger buffer; a mode without \
+                  suspension.",
     needs_two: false,
     judges_settings: false,
     stalls: true,
     examine: partial_reads,
 };
 
-/// Least average time of the calls after partial reads, for each other call.
+/// Shortest time of partial reading, for each other call, that delays packets noticeably.
 const PARTIAL_READING_MIN: Duration = Duration::from_micros(500);
 
 fn partial_reads(query: &SnapshotQuery<'_>) -> Vec<Observation> {
@@ -71,7 +71,7 @@ fn partial_reads(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             return None;
         }
         let time = duration_text(behavior.waits_observed);
-        let (partial, calls) = (waits.after_partial_read, counted(waits.zero + waits.sleeping, "call"));
+        let (partial, calls) = (thousands(&waits.after_partial_read.to_string()), counted(waits.calls(), "call"));
         Some(Observation {
             severity: Severity::Serious,
             nodes: epoll.nodes(),
@@ -88,9 +88,9 @@ fn partial_reads(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     query.epolls().filter(|epoll| query.suspends(epoll)).filter_map(of).collect()
 }
 
-/// Whether calls after partial reads keep the program from polling for so long.
+/// Whether calls after partial reads keep the program from polling for [`PARTIAL_READING_MIN`].
 fn hold_suspension(waits: &EpollWaits) -> bool {
-    let others = (waits.zero + waits.sleeping).saturating_sub(waits.after_partial_read).max(1);
+    let others = waits.calls().saturating_sub(waits.after_partial_read).max(1);
     waits.after_partial_read >= CALLS_MIN && waits.partial_reading.div_f64(others as f64) >= PARTIAL_READING_MIN
 }
 
@@ -122,7 +122,7 @@ fn other_events(query: &SnapshotQuery<'_>) -> Vec<Observation> {
 
 /// How a program without sleep receives events from sources other than its queues at each call.
 fn of_other_events(waits: &EpollWaits) -> Option<String> {
-    let calls = waits.zero.saturating_add(waits.sleeping);
+    let calls = waits.calls();
     if calls < CALLS_MIN || waits.slept as f64 > calls as f64 * NEARLY_NONE {
         return None;
     }
@@ -185,7 +185,7 @@ fn unread_calls(behavior: &Behavior, waits: &EpollWaits) -> Option<(u64, Duratio
     {
         return None;
     }
-    let each = waits.busy.div_f64((waits.zero + waits.sleeping) as f64);
+    let each = waits.busy.div_f64(waits.calls() as f64);
     let time = each.mul_f64(without_sleep as f64);
     let is_long = time >= behavior.waits_observed.mul_f64(UNREAD_PART);
     (each <= CALL_WITHOUT_WORK && is_long).then_some((without_sleep, time))

@@ -359,9 +359,9 @@ fn listens(socket: &SnapshotSocket) -> bool {
 const THEN: &str = ", then";
 
 /// Advice to a program whose new connections are steered.
-pub const STEERED: &str = "new connections are steered to one queue per worker; these are from before, or came to another \
-     queue after timeouts (TcpTimeoutRehash in `nstat` of the clients), and stay until their clients reconnect: restart \
-     these, or reload a server that can, such as nginx";
+pub const STEERED: &str = "new connections are steered to one queue per worker; the mixed ones are from before, or came \
+     to another queue after timeouts (TcpTimeoutRehash in `nstat` of the clients), and stay until the clients reconnect: \
+     restart the clients, or reload a server that can, such as nginx";
 
 /// Replaces the advice to steer in findings about these programs, whose connections are steered.
 pub fn are_steered(findings: &mut [Finding], programs: &BTreeSet<Pid>) {

@@ -1,5 +1,6 @@
 //! Rules about programs that stall their own queue while its interrupt is masked: an object that stays ready, other events
-//! at each wait, waits that never sleep, and sleep for a packet elsewhere. Commands refuse modes that would cause these findings.
+//! or unread data at each wait, waits that never sleep, and sleep for a packet elsewhere. Commands refuse modes that would
+//! cause these findings.
 
 use std::time::Duration;
 
@@ -297,9 +298,9 @@ fn advice_of_waits(
     waits: &EpollWaits,
 ) -> &'static str {
     const EMPTY_ONE_OF: u64 = 4;
-    if behavior.not_counted.is_none() && waits.zero.saturating_add(waits.sleeping) == 0 {
-        return "look again at a lower load: a program that receives in its epoll then calls it; if it does not, use a mode \
-                without epolls, if a measurement finds that it pays";
+    if behavior.not_counted.is_none() && waits.calls() == 0 {
+        return "look again at a lower load: without calls then, too, the program receives elsewhere, and only modes that \
+                need no epoll work";
     }
     let is_called_if_ready = query.outer(epoll).is_some() || waits.polled > 0 || waits.sleeping_elsewhere > 0;
     let spins =
@@ -321,7 +322,7 @@ fn sleeps_elsewhere(behavior: &Behavior, waits: &EpollWaits) -> bool {
 /// Judges calls with timeouts above 0 that never sleep, because the program sleeps elsewhere until the epoll has events.
 /// A saturated program does not sleep at all.
 fn of_ready_waits(waits: &EpollWaits, outer: Option<&EpollContext<'_>>, time: &str) -> Option<(Severity, String)> {
-    let calls = waits.zero.saturating_add(waits.sleeping);
+    let calls = waits.calls();
     if calls < CALLS_OF_RESTING_MIN || waits.slept.saturating_mul(FEW) > calls {
         return None;
     }
@@ -378,7 +379,7 @@ fn of_waits(
     }
     let sleeps_elsewhere = sleeps_elsewhere(behavior, waits);
     if waits.zero < if outer.is_some() || sleeps_elsewhere { CALLS_OF_RESTING_MIN } else { CALLS_MIN } {
-        let why = match waits.zero.saturating_add(waits.sleeping) {
+        let why = match waits.calls() {
             0 => {
                 "its threads receive elsewhere, as in recv(2), or handle events of one call for longer, as under overload"
             }
@@ -388,10 +389,10 @@ fn of_waits(
     }
     let calls = match waits.sleeping {
         0 => format!("all {} in {time} had timeout 0", counted(waits.zero, "call")),
-        sleeping => format!(
+        _ => format!(
             "{} of {} in {time} had timeout 0",
             thousands(&waits.zero.to_string()),
-            counted(waits.zero.saturating_add(sleeping), "call")
+            counted(waits.calls(), "call")
         ),
     };
     Some(match cause_of_zero((waits, sleeps_elsewhere), outer, &calls) {
@@ -427,7 +428,7 @@ fn frames_between_timers(
     epoll: &EpollContext<'_>,
     (waits, behavior): (&EpollWaits, &Behavior),
 ) -> Option<String> {
-    let calls = waits.zero.saturating_add(waits.sleeping);
+    let calls = waits.calls();
     if behavior.not_counted.is_some() || calls < CALLS_OF_RESTING_MIN {
         return None;
     }

@@ -381,19 +381,15 @@ mod tests {
         assert_eq!((command(true).as_deref(), command(false)), (Some("quell bench"), None));
     }
 
+    fn used(mode: DeliveryMode, instead_of: DeliveryMode, without_clients: bool) -> Conclusion {
+        let (saves, costs, undecided) = (Vec::new(), Vec::new(), Vec::new());
+        Conclusion::Use { mode, instead_of, saves, costs, undecided, holds_limits: false, split: None, without_clients }
+    }
+
     #[test]
     fn a_decision_for_scripts_is_that_of_the_last_line_and_of_programs_only() {
         let mode: DeliveryMode = "suspend200".parse().expect("a mode");
-        let better = |without_clients| Conclusion::Use {
-            mode,
-            instead_of: DeliveryMode::default(),
-            saves: Vec::new(),
-            costs: Vec::new(),
-            undecided: Vec::new(),
-            holds_limits: false,
-            split: None,
-            without_clients,
-        };
+        let better = |without_clients| used(mode, DeliveryMode::default(), without_clients);
         assert_eq!(decided(&better(false), None, false), (DecisionKind::Use, Some(mode)));
         assert_eq!(decided(&better(true), None, false), (DecisionKind::Undecided, None), "its latency is not known");
         assert_eq!(decided(&better(false), Some(mode), false), (DecisionKind::Keep, Some(mode)), "it is attached");
@@ -509,16 +505,7 @@ mod tests {
         let (text, undo) = said(&disturbed, &facts);
         assert!(text.starts_with("undo suspend200: it costs p50") && undo == "quell detach 7 9", "{text}");
         assert!(text.contains("; the others: not decidable while other programs use"), "{text}");
-        let base = Conclusion::Use {
-            mode: DeliveryMode::default(),
-            instead_of: "suspend200".parse().expect("a mode"),
-            saves: Vec::new(),
-            costs: Vec::new(),
-            undecided: Vec::new(),
-            holds_limits: false,
-            split: None,
-            without_clients: false,
-        };
+        let base = used(DeliveryMode::default(), "suspend200".parse().expect("a mode"), false);
         assert_eq!(said(&base, &facts).1, "quell detach 7 9", "a search compares base with the attached mode");
         let unattached = ProgramsFacts { attached: None, ..facts };
         assert!(said(&kept(), &unattached).0.starts_with("keep base"));
@@ -571,16 +558,7 @@ mod tests {
                 {"processes": [], "queues": [], "epolls": 2, "cpus": [], "load": null, "latency": latency}
             );
             let facts: ProgramsFacts = serde_json::from_value(facts).expect("facts");
-            let used = Conclusion::Use {
-                mode: "suspend200".parse().expect("a mode"),
-                instead_of: quell_mode::DeliveryMode::default(),
-                saves: Vec::new(),
-                costs: Vec::new(),
-                undecided: Vec::new(),
-                holds_limits: false,
-                split: None,
-                without_clients: false,
-            };
+            let used = used("suspend200".parse().expect("a mode"), DeliveryMode::default(), false);
             of(&used, &SubjectFacts::Programs(Box::new(facts)), |_| String::new(), &[]).text
         };
         assert!(said(&["wrk", "--latency", "-c", "32", "http://10.0.0.1/"]).contains("this holds at the maximum"));

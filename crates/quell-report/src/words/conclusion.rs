@@ -153,7 +153,7 @@ fn why_longer(because: &WhyLonger, left_alone: &[String]) -> String {
 
 /// Why connections that were to be steered were not.
 pub const NOT_STEERED: &str = "the measured ones are from before the filter, or came to another queue after timeouts \
-     (TcpTimeoutRehash in `nstat` of the clients), and stay until their clients reconnect";
+     (TcpTimeoutRehash in `nstat` of the clients), and stay until the clients reconnect";
 
 /// Number of modes, and of quantities, that a sentence names.
 const NAMED: usize = 3;
@@ -235,7 +235,8 @@ fn why_keep(because: &WhyKeep, is_decided: bool) -> String {
         ),
         WhyKeep::NotBeaten { failed: 0, .. } => ", because the search confirmed no better mode".to_owned(),
         WhyKeep::NotBeaten { failed, .. } => format!(
-            ", because the search found no better mode among those that it could measure; {} failed, as shown above",
+            ", because the search {} no better mode among those that it could measure; {} failed, as shown above",
+            if is_decided { "found" } else { "confirmed" },
             counted(*failed, "mode")
         ),
     }

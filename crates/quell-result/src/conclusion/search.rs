@@ -171,15 +171,15 @@ impl TuneFile {
         })
     }
 
-    /// The conclusion to keep the present mode, with the rival that more time can decide and that looks best: within the
-    /// limits if one is, and beyond its interval.
+    /// The conclusion to keep the present mode, with the rival that more time can decide and that looks best. Those within
+    /// the limits come first, then those whose interval excludes no change.
     fn not_beaten(&self, present: DeliveryMode) -> Conclusion {
         let quantity = Quantity::Metric(self.search.plan.goal.objective.clone());
         let open = self.search.rivals.iter().filter_map(|rival| Some((rival, rival.open_budget_ms()?)));
         let size = |&(rival, budget_ms): &(&Rival, Option<u64>)| {
             let exceeds = self.search.limit_ratio(rival.mode).is_some_and(|ratio| ratio > 1.0);
-            let is_beyond = |of: &RatioEstimate| of.high.is_some_and(|high| (of.low - 1.0) * (high - 1.0) > 0.0);
-            (budget_ms.is_some(), !exceeds, rival.interval.as_ref().is_some_and(is_beyond), rival.ratio().ln().abs())
+            let excludes_one = |of: &RatioEstimate| of.high.is_some_and(|high| (of.low - 1.0) * (high - 1.0) > 0.0);
+            (budget_ms.is_some(), !exceeds, rival.interval.as_ref().is_some_and(excludes_one), rival.ratio().ln().abs())
         };
         let best = open.max_by(|one, other| size(one).partial_cmp(&size(other)).unwrap_or(Ordering::Equal));
         let (best, budget_ms) = best.unzip();

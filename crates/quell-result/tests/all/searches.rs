@@ -1,6 +1,6 @@
 //! The conclusion of a search.
 
-use quell_experiment::{ContrastVerdict, SliceFlag, SliceRecord};
+use quell_experiment::{ContrastVerdict, RatioEstimate, SliceFlag, SliceRecord};
 use quell_load::OfferedLoad;
 use quell_result::Document as _;
 use quell_result::conclusion::{Conclusion, LoadRange, Quantity, WhyKeep, WhyLonger};
@@ -39,6 +39,13 @@ fn a_search_concludes_its_answer() {
     let conclusion = file.conclusion();
     let Conclusion::Keep { open, budget_ms: Some(100_000), .. } = &conclusion else { panic!("{conclusion:?}") };
     assert!(open[0].best.as_ref().is_some_and(|best| best.mode == "suspend40"), "{open:?}");
+    let interval = Some(RatioEstimate { ratio: 0.9, low: 0.85, high: Some(0.95), blocks: 20 });
+    let surest =
+        Rival { looks: 0.9, interval, ..rival("base", WhyNotChosen::NotCompared { budget_ms: Some(150_000) }) };
+    file.search.rivals.push(surest);
+    let conclusion = file.conclusion();
+    let Conclusion::Keep { open, budget_ms: Some(150_000), .. } = &conclusion else { panic!("{conclusion:?}") };
+    assert!(open[0].best.as_ref().is_some_and(|best| best.mode == "base"), "{open:?}");
     file.search.rivals = rivals;
     // The candidate was better at one load and worse at the other.
     file.search.plan.loads = vec!["50%".to_owned(), "90%".to_owned()];
