@@ -244,7 +244,10 @@ impl fmt::Display for TuneGoal {
             write!(f, "{limit}, ")?;
         }
         match self.direction {
-            TuneDirection::Lowest => write!(f, "least {}", self.objective),
+            TuneDirection::Lowest => match self.objective {
+                TuneMetric::Latency { .. } => write!(f, "lowest {}", self.objective),
+                _ => write!(f, "least {}", self.objective),
+            },
             TuneDirection::Highest => write!(f, "most {}", self.objective),
         }
     }
@@ -420,9 +423,9 @@ mod tests {
         for text in [
             "p99<=300us, least cpu",
             "p99<=1.1x, least cpu",
-            "cpu<=2, least p99",
+            "cpu<=2, lowest p99",
             "most requests",
-            "p99.9<=1000us, busy<=0.5, least p50",
+            "p99.9<=1000us, busy<=0.5, lowest p50",
         ] {
             assert_eq!(text.parse::<TuneGoal>().unwrap_or_else(|why| panic!("{why}")).to_string(), text);
         }

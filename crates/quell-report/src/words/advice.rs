@@ -544,7 +544,7 @@ mod tests {
         let costs = [change(p99, 15.0), change(TuneMetric::Cpu, 3.06), change(TuneMetric::Requests, 0.9)];
         assert_eq!(
             unlimited(&costs, &goal("lowest p50")),
-            " (the goal does not limit p99 and cpu; --goal \"p99<=1.1x, cpu<=1.1x, least p50\" does)"
+            " (the goal does not limit p99 and cpu; --goal \"p99<=1.1x, cpu<=1.1x, lowest p50\" does)"
         );
         assert_eq!(unlimited(&costs[2..], &goal("lowest p50")), "");
         let of_p99 = unlimited(&costs, &goal("cpu<=20x, lowest p50"));
