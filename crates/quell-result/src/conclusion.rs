@@ -1,7 +1,6 @@
 //! What a result means for the reader: use another mode, keep the present one, or measure longer. Derived from the
 //! verdicts, without a measurement.
 
-use std::cmp::Reverse;
 
 use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, SwitchbackAnalysis, Treatment, WhyUndecided};
 use quell_host::attach::affected_processes::PacketDelay;
@@ -14,7 +13,7 @@ use crate::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
 use crate::facts::{PRESENT, ProblemFacts};
 use crate::figures;
 pub use crate::standing::COST_MAX;
-use crate::standing::{AtLoad, Standing, Worth, open_gains};
+use crate::standing::{self, AtLoad, Standing, Worth, open_gains};
 
 pub(crate) mod search;
 
@@ -369,10 +368,8 @@ impl ExperimentResult {
         let next_ms = self.next_budget_ms(&analyses);
         let finding = |index: usize| self.subject.serious_finding(treatments[index].setting);
         let best_of = |has_finding: bool, least: Worth| {
-            let all = standings.iter().enumerate().filter(|(index, _)| finding(*index).is_some() == has_finding);
-            // Of equal ones the first: modes are listed from the least to the most invasive.
-            all.filter(|(_, standing)| standing.worth() >= least)
-                .max_by_key(|(index, standing)| (standing.worth(), standing.score(), Reverse(*index)))
+            let all = standings.iter().enumerate();
+            standing::best(all.filter(|(index, _)| finding(*index).is_some() == has_finding), least)
         };
         let best = best_of(false, Worth::TradeOff);
         let mode = self.subject.present(design.reference.setting);

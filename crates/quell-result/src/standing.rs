@@ -10,6 +10,8 @@ use crate::conclusion::{Conclusion, EstimatedGain, LoadSplit, OpenGain, Quantity
 pub const COST_MAX: f64 = 1.25;
 /// Least ratio of what a mode saves to what it costs, as sums of the logarithms of its changes.
 const GAIN_PER_COST: f64 = 2.0;
+/// Share of the most that a mode saves with which a less invasive one is as good.
+const AS_GOOD: f64 = 0.8;
 
 /// What a mode changes at one load, by the decided contrasts.
 #[derive(Debug)]
@@ -83,18 +85,17 @@ impl AtLoad {
         at_load
     }
 
-    /// Verdicts for the mode less those against it.
-    fn score(&self) -> i64 {
-        self.better.len() as i64 - self.worse.len() as i64
+    /// What the mode saves here less what its costs have to be worth. Below 0 if it does not pay.
+    fn net_gain(&self) -> f64 {
+        size(&self.better) - GAIN_PER_COST * size(&self.worse)
     }
 
     /// Whether the mode saves something here and costs nothing, or little compared with what it saves.
     fn pays(&self) -> bool {
         let is_little = |(_, ratio): &(Quantity, f64)| ratio.max(1.0 / ratio) <= COST_MAX;
-        let sum = |changes: &[(Quantity, f64)]| changes.iter().map(|(_, ratio)| ratio.ln().abs()).sum::<f64>();
         !self.better.is_empty()
             && self.worse.iter().all(is_little)
-            && sum(&self.better) >= GAIN_PER_COST * sum(&self.worse)
+            && self.net_gain() >= 0.0
     }
 
     fn costs(&self) -> bool {
@@ -105,6 +106,11 @@ impl AtLoad {
     fn is_decided(&self) -> bool {
         !self.is_unsettled || !self.worse.is_empty()
     }
+}
+
+/// Sum of the logarithms of changes, without their signs.
+fn size(changes: &[(Quantity, f64)]) -> f64 {
+    changes.iter().map(|(_, ratio)| ratio.ln().abs()).sum()
 }
 
 /// Change, as a share, below which it is 0 % in words.
@@ -160,8 +166,8 @@ impl Standing {
         }
     }
 
-    pub(crate) fn score(&self) -> i64 {
-        self.0.iter().map(AtLoad::score).sum()
+    fn net_gain(&self) -> f64 {
+        self.0.iter().map(AtLoad::net_gain).sum()
     }
 
     pub(crate) fn is_unsettled(&self) -> bool {
@@ -219,6 +225,19 @@ impl Standing {
         let (saves, costs, undecided) = (self.saves(of), self.costs(of), self.undecided(of));
         Conclusion::Use { mode, instead_of, saves, costs, undecided, holds_limits, split, without_clients }
     }
+}
+
+/// The mode to use, if one has at least this worth. The modes are listed from the least to the most invasive: of those
+/// with the highest worth, it is the first that saves most of what the best one does.
+pub(crate) fn best<'a>(
+    standings: impl Iterator<Item = (usize, &'a Standing)>,
+    least: Worth,
+) -> Option<(usize, &'a Standing)> {
+    let mut worth_it: Vec<_> = standings.filter(|(_, standing)| standing.worth() >= least).collect();
+    let worth = worth_it.iter().map(|(_, standing)| standing.worth()).max()?;
+    worth_it.retain(|(_, standing)| standing.worth() == worth);
+    let most = worth_it.iter().map(|(_, standing)| standing.net_gain()).fold(f64::NEG_INFINITY, f64::max);
+    worth_it.into_iter().find(|(_, standing)| standing.net_gain() >= most - (1.0 - AS_GOOD) * most.abs())
 }
 
 fn merged<'a>(at_loads: impl Iterator<Item = (Option<OfferedLoad>, &'a Vec<(Quantity, f64)>)>) -> Vec<QuantityChange> {

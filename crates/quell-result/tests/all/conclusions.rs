@@ -62,7 +62,7 @@ pub(crate) fn experiment(modes: &[(&str, f64, f64)], noise: f64) -> ExperimentRe
     result
 }
 
-fn concluded(modes: &[(&str, f64, f64)], noise: f64) -> Conclusion {
+pub(crate) fn concluded(modes: &[(&str, f64, f64)], noise: f64) -> Conclusion {
     experiment(modes, noise).conclusion().unwrap()
 }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a document that cannot be read fails the test")]
 
 mod commands;
+mod choice;
 mod conclusions;
 mod documents;
 mod open_gains;
