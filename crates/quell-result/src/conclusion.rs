@@ -1,7 +1,6 @@
 //! What a result means for the reader: use another mode, keep the present one, or measure longer. Derived from the
 //! verdicts, without a measurement.
 
-
 use quell_experiment::{ContrastResult, ContrastVerdict, Criterion, SwitchbackAnalysis, Treatment, WhyUndecided};
 use quell_host::attach::affected_processes::PacketDelay;
 use quell_host::findings::WITHOUT_NAPI_ID;

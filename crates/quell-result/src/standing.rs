@@ -93,9 +93,7 @@ impl AtLoad {
     /// Whether the mode saves something here and costs nothing, or little compared with what it saves.
     fn pays(&self) -> bool {
         let is_little = |(_, ratio): &(Quantity, f64)| ratio.max(1.0 / ratio) <= COST_MAX;
-        !self.better.is_empty()
-            && self.worse.iter().all(is_little)
-            && self.net_gain() >= 0.0
+        !self.better.is_empty() && self.worse.iter().all(is_little) && self.net_gain() >= 0.0
     }
 
     fn costs(&self) -> bool {

@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a document that cannot be read fails the test")]
 
-mod commands;
 mod choice;
+mod commands;
 mod conclusions;
 mod documents;
 mod open_gains;
