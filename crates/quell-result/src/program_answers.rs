@@ -35,7 +35,9 @@ impl TuneFile {
 }
 
 impl SubjectFacts {
-    fn own_load(&self) -> Option<OwnLoad> {
+    /// The load of the measurement itself, beside that of clients. Absent without one.
+    #[must_use]
+    pub fn own_load(&self) -> Option<OwnLoad> {
         let (judged, loaded) = match self {
             Self::Programs(of) => {
                 (of.latency.is_some() || of.beside.is_some(), of.load.is_some() || of.clients.is_some())

@@ -219,18 +219,35 @@ impl ModePayoff {
     /// not until the next packet comes.
     #[must_use]
     pub fn only_delays(&self) -> bool {
-        let is_deferred = matches!(self.mode.kind(), ModeKind::Defer { .. });
         matches!(self.pays, DoesItPay::CostsCpuTime { .. } | DoesItPay::NearBreakEven)
-            && (is_deferred || self.waits_for_long_timer())
+            && (self.is_deferred() || self.waits_for_timer())
     }
 
-    /// Whether packets waited for a timer that is longer than the busy polling of the program.
-    fn waits_for_long_timer(&self) -> bool {
+    /// Whether counters show that the mode does not pay, clearly only by latency, or that it delays packets.
+    #[must_use]
+    pub fn costs(&self) -> bool {
+        self.pays.costs() || self.waits_for_timer()
+    }
+
+    /// Whether packets waited for the timer of the mode, because nobody polls earlier, or not until the next packet comes.
+    #[must_use]
+    pub fn waits_for_timer(&self) -> bool {
         let (napi, epoll) = (self.mode.napi(), self.mode.epoll().unwrap_or_default());
         let timer_ns = napi.gro_flush_timeout_ns;
-        epoll.ends_before(timer_ns)
+        (self.is_deferred() || epoll.ends_before(timer_ns))
             && napi.irq_suspend_timeout_ns == 0
             && self.wait_p99_ns.is_some_and(|ns| ns >= timer_ns / 2)
+    }
+
+    fn is_deferred(&self) -> bool {
+        matches!(self.mode.kind(), ModeKind::Defer { .. })
+    }
+
+    /// Whether packets waited for about as long as a suspension lasts: its timer ended it, and not a poll of the program.
+    #[must_use]
+    pub fn waits_for_suspension(&self) -> bool {
+        let timeout_ns = self.mode.napi().irq_suspend_timeout_ns;
+        timeout_ns > 0 && self.wait_p99_ns.is_some_and(|ns| ns >= timeout_ns)
     }
 
     /// The same, if another program has changed settings of the mode since it was attached. To set it again is refused, or

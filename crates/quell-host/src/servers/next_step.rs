@@ -142,7 +142,9 @@ pub(super) fn of_attached(
         EarlierVerdict::Undecided { .. } if worse.contains(&mode) => {
             NextStep::Return { mode: *reference, beneath: true, measured }
         }
-        EarlierVerdict::Undecided { advice, command, .. } if payoff.is_none_or(|payoff| !payoff.pays.costs()) => {
+        EarlierVerdict::Undecided { advice, command, .. }
+            if payoff.is_none_or(|payoff| compared.contains(&mode) && !payoff.costs()) =>
+        {
             NextStep::Decide { measured, advice: advice.clone(), command: command.clone() }
         }
         EarlierVerdict::Keep(_) | EarlierVerdict::Undecided { .. } => NextStep::Check,

@@ -269,8 +269,11 @@ fn of(
             advice(&said, Some(&format!("quell detach {}", joined(facts.attached_pids()))))
         }
         (Conclusion::Use { mode, .. }, SubjectFacts::Programs(facts)) => {
-            let (detach, pids) = (detach_first(facts), joined(facts.named_pids()));
-            advice(&said, Some(&format!("{detach}quell attach {mode}{} {pids}", placement_options(subject))))
+            let (detach, placement, pids) =
+                (detach_first(facts), placement_options(subject), joined(facts.named_pids()));
+            // Where the load has ended with the measurement, a queue can be without connections until clients come.
+            let follow = if placement.is_empty() && subject.own_load().is_none() { "" } else { " --follow" };
+            advice(&said, Some(&format!("{detach}quell attach {mode}{placement}{follow} {pids}")))
         }
         (Conclusion::Use { mode, .. }, SubjectFacts::Command(facts)) => {
             let (placement, command) = (placement_options(subject), shell::command(&facts.command));

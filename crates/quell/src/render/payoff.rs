@@ -208,15 +208,25 @@ pub(crate) fn advice_with(payoff: &ModePayoff, programs: &ProgramArguments, figu
         DoesItPay::MeasureToKnow => {
             let cost = whole_cpus(mode, *queues).map(|cost| format!("; {cost}")).unwrap_or_default();
             let compares = programs.compares();
-            (
-                format!("{mode} is in effect{figures}{cost}; only a measurement shows whether it pays{compares}"),
-                Some(programs.measure(&[], "")),
-            )
+            let shows = match payoff.waits_for_suspension() {
+                false => "only a measurement shows whether it pays".to_owned(),
+                true => format!(
+                    "1 % of packets waited until the timer of a suspension ({}) ended it: measure whether it pays, or {undo}",
+                    time_text(mode.napi().irq_suspend_timeout_ns)
+                ),
+            };
+            (format!("{mode} is in effect{figures}{cost}; {shows}{compares}"), Some(programs.measure(&[], "")))
         }
         DoesItPay::CannotTell => {
             let compares = programs.compares();
+            let measure = match payoff.waits_for_timer() {
+                false => "measure whether it pays".to_owned(),
+                true => format!(
+                    "packets waited for its timer: measure whether it saves CPU time that is worth it, or {undo}"
+                ),
+            };
             (
-                format!("whether {mode} is in effect is unclear{figures}; measure whether it pays{compares}"),
+                format!("whether {mode} is in effect is unclear{figures}; {measure}{compares}"),
                 Some(programs.measure(&[], "")),
             )
         }
@@ -379,6 +389,27 @@ mod tests {
             cpu_wait_share: Some(0.09),
             pays,
         }
+    }
+
+    #[test]
+    fn waits_for_a_timer_of_the_mode_are_said_with_the_undo() {
+        let programs = ProgramArguments::of_pids(&[Pid::new(812).unwrap()]);
+        let waited = |wait_ns, mode, pays| {
+            advice(&ModePayoff { wait_p99_ns: Some(wait_ns), ..payoff(1.2, mode, pays) }, &programs).0
+        };
+        let deferred = |wait_ns| waited(wait_ns, "defer5000", DoesItPay::CannotTell);
+        assert!(
+            deferred(5_200_000).contains("packets waited for its timer: measure")
+                && deferred(41_000).contains("unclear")
+        );
+        assert!(!deferred(41_000).contains("timer"), "{}", deferred(41_000));
+        let suspended = |wait_ns| waited(wait_ns, "suspend200", DoesItPay::MeasureToKnow);
+        let late = suspended(20_900_000);
+        assert!(
+            late.contains("until the timer of a suspension (20 ms) ended it: measure") && late.contains("undo"),
+            "{late}"
+        );
+        assert!(suspended(41_000).contains("only a measurement shows"));
     }
 
     #[test]
