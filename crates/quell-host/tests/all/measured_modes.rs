@@ -79,6 +79,16 @@ fn lost_settings_are_set_again_unless_a_measurement_found_the_mode_worse() {
     let undecided = |worse| step(EarlierAnswer { verdict: verdict(), worse, ..answer(None) }, &in_force);
     assert!(matches!(undecided(Vec::new()), Some(NextStep::Decide { .. })));
     assert!(matches!(undecided(vec![in_force.mode]), Some(NextStep::Return { beneath: true, .. })));
+    let of_others = EarlierAnswer { verdict: verdict(), compared: vec![DeliveryMode::default()], ..answer(None) };
+    assert_eq!(step(of_others, &in_force), None, "it says nothing about this mode");
+    let waits = ModePayoff {
+        mode: "defer5000".parse().unwrap(),
+        pays: DoesItPay::CannotTell,
+        wait_p99_ns: Some(5_200_000),
+        ..in_force.clone()
+    };
+    let beside = |compared| step(EarlierAnswer { verdict: verdict(), compared, ..answer(None) }, &waits);
+    assert_eq!(beside(vec![waits.mode]), None, "the counters show that it delays packets");
     let near = ModePayoff { pays: DoesItPay::NearBreakEven, ..in_force.clone() };
     let near = step(EarlierAnswer { verdict: verdict(), ..answer(None) }, &near);
     assert!(matches!(near, Some(NextStep::Decide { .. })), "as a little above break-even: {near:?}");
