@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::{Discriminant, discriminant};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quell_change::journal::StallRecord;
 use quell_linux::{NapiId, Pid, kernel};
@@ -126,6 +126,8 @@ struct EffectWatch {
     unpolled: Option<usize>,
     /// Whether it was reported to be in effect before the watch began.
     is_reported: bool,
+    /// Since when the counters of enough packets have not shown whether it is in effect. Absent once they have.
+    unclear_since: Option<Instant>,
 }
 
 /// Number of connections of these programs through queues.
@@ -242,7 +244,12 @@ impl EffectWatch {
             let lacking = has_poller.then(|| cpus_lacking_for_pollers(snapshot, programs, judged.len())).flatten();
             ModePayoff::of(request.mode, &judged, fix.as_ref(), lacking)
         };
-        let payoff = snapshot.filter(|_| !judged.is_empty()).map(payoff_in).filter(|payoff| self.is_news(payoff));
+        let payoff = snapshot.filter(|_| !judged.is_empty()).map(payoff_in);
+        if let Some(payoff) = &payoff {
+            let since = self.unclear_since.unwrap_or_else(Instant::now);
+            self.unclear_since = (payoff.pays == DoesItPay::CannotTell).then_some(since);
+        }
+        let payoff = payoff.filter(|payoff| self.is_news(payoff));
         // Connections may have come since the snapshot.
         let concluded = payoff.map(|payoff| match observe_programs(programs) {
             Ok(now) => Concluded { payoff: payoff_in(&now), seen: Some(now) },
@@ -265,10 +272,14 @@ impl EffectWatch {
         Ok((changes, concluded))
     }
 
-    /// Whether this answer has to be reported: it is clear, and differs from the last one. Near the break-even, answers
-    /// alternate, so that only a first one is news.
+    /// Whether this answer has to be reported: it is clear, and differs from the last one, or the first one stays unclear.
+    /// Near the break-even, answers alternate, so that only a first one is news.
     fn is_news(&self, payoff: &ModePayoff) -> bool {
-        let alternates = matches!(payoff.pays, DoesItPay::NearBreakEven) && self.pays.is_some();
+        if self.pays.is_none() && self.unclear_since.is_some_and(|since| since.elapsed() >= PERIOD) {
+            return true;
+        }
+        let is_first = self.pays.is_none_or(|pays| pays == discriminant(&DoesItPay::CannotTell));
+        let alternates = matches!(payoff.pays, DoesItPay::NearBreakEven) && !is_first;
         let is_other = self.pays != Some(discriminant(&payoff.pays)) || payoff.only_delays() && !self.has_delayed;
         !payoff.pays.is_unclear() && !alternates && is_other
     }
@@ -330,6 +341,11 @@ mod tests {
         watch.record(&at_low_load(Some(5_000_000)));
         assert!(!watch.is_news(&at_low_load(None)) && !watch.is_news(&at_low_load(Some(5_000_000))));
         let mut unreported = AttachmentWatch::after(None).effects;
+        assert!(!unreported.is_news(&payoff(DoesItPay::CannotTell)), "the next interval may show it");
+        unreported.unclear_since = Instant::now().checked_sub(PERIOD);
+        assert!(unreported.is_news(&payoff(DoesItPay::CannotTell)));
+        unreported.record(&payoff(DoesItPay::CannotTell));
+        assert!(!unreported.is_news(&payoff(DoesItPay::CannotTell)));
         assert!(unreported.is_news(&payoff(unpolled())) && unreported.is_news(&payoff(DoesItPay::NearBreakEven)));
         unreported.record(&payoff(DoesItPay::NearBreakEven));
         assert!(!unreported.is_news(&payoff(DoesItPay::NearBreakEven)));

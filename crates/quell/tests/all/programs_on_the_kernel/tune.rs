@@ -167,7 +167,7 @@ fn the_mode_with_the_lower_latency_is_found_written_to_a_profile_and_kept() {
 #[test]
 fn a_mode_that_violates_a_guard_is_abandoned_and_not_set_again() {
     let Some(stage) = enter("tp-guard") else { return };
-    let options = ["--goal=least cpu", "--budget=20s", "--never=p99>1ms", "--yes", &suspension_is_slow(&stage)];
+    let options = ["--goal=least cpu", "--budget=30s", "--never=p99>1ms", "--yes", &suspension_is_slow(&stage)];
     let (code, stdout, stderr) = run(&stage, &options);
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stdout.contains("abandoned: p99>1000us"), "{stdout}");
@@ -218,7 +218,7 @@ fn figures_of_how_long_a_mode_that_violates_a_guard_is_set() {
     while set_ms.len() < 20 {
         let guard = "--never=p99>1ms";
         let mut quell =
-            start(&stage, &["--goal=least cpu", "--budget=20s", guard, "--yes", &suspension_is_slow(&stage)]);
+            start(&stage, &["--goal=least cpu", "--budget=30s", guard, "--yes", &suspension_is_slow(&stage)]);
         // Each suspending mode has another gro-flush-timeout. The queue is watched until the search ends.
         let mut since: Option<(Instant, Option<u64>)> = None;
         while quell.wait(Duration::from_millis(1)).unwrap().is_none() {
