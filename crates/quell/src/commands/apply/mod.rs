@@ -18,13 +18,13 @@ use quell_change::persistent::{self, Persistent};
 use quell_change::transaction::ChangeError;
 use quell_host::apply::{self, Applied, ApplyError, ApplyRequest, observe};
 use quell_host::attach::owners::CoveredOwner;
-use quell_host::findings::Finding;
+use quell_host::findings::{Finding, time_text};
 use quell_host::plan::{PlanInput, ProfilePlan};
 use quell_linux::netns::NamespaceName;
 use quell_linux::signal::Interruption;
 use quell_linux::visible::{self, agree};
-use quell_mode::parse_duration;
 use quell_mode::profile::{Profile, ProfileError};
+use quell_mode::{DeliveryMode, parse_duration};
 
 use super::attach::ask;
 use super::earlier::covers;
@@ -199,6 +199,21 @@ fn say_what_programs_need(profile: &Profile, name: &str) {
             "the [program] table of {name} is not applied: `quell attach --profile` and `quell run --profile` use it"
         ));
     }
+    let modes = profile.devices.iter().flat_map(|device| &device.queues).filter_map(|group| group.mode.as_ref());
+    let lines: BTreeSet<String> = modes.filter_map(|mode| of_programs(&mode.value)).collect();
+    lines.iter().for_each(|line| output::say(line));
+}
+
+/// What a mode of queues needs of programs before its timer delays no packet. Absent if it only defers.
+fn of_programs(mode: &DeliveryMode) -> Option<String> {
+    let timer_ns = mode.napi().gro_flush_timeout_ns;
+    (timer_ns > 0 && (mode.epoll().is_some() || mode.poller().is_some())).then(|| {
+        format!(
+            "a profile sets only the queues of {mode}: until `quell attach {mode} PID` makes a program poll them, their \
+             packets wait for the timer, up to {}",
+            time_text(timer_ns)
+        )
+    })
 }
 
 fn refused(error: &ProfileError) -> Failure {
@@ -353,6 +368,15 @@ fn reassert<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mode_of_queues_that_programs_have_to_poll_is_said_with_its_timer() {
+        let said = |mode: &str| of_programs(&mode.parse().unwrap());
+        let polls = said("userbusy").unwrap();
+        assert!(polls.contains("`quell attach userbusy PID`") && polls.ends_with("the timer, up to 1 ms"), "{polls}");
+        assert!(said("suspend200").is_some() && said("fullbusy").is_some());
+        assert_eq!(["base", "defer200", "threaded"].map(said), [None, None, None]);
+    }
 
     #[test]
     fn a_time_is_seconds_or_minutes() {
