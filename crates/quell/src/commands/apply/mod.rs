@@ -207,7 +207,8 @@ fn say_what_programs_need(profile: &Profile, name: &str) {
 /// What a mode of queues needs of programs before its timer delays no packet. Absent if it only defers.
 fn of_programs(mode: &DeliveryMode) -> Option<String> {
     let timer_ns = mode.napi().gro_flush_timeout_ns;
-    (timer_ns > 0 && (mode.epoll().is_some() || mode.poller().is_some())).then(|| {
+    let polls_epolls = mode.epoll().is_some_and(|epoll| epoll.prefer_busy_poll || epoll.busy_poll_usecs > 0);
+    (timer_ns > 0 && (polls_epolls || mode.poller().is_some())).then(|| {
         format!(
             "a profile sets only the queues of {mode}: until `quell attach {mode} PID` makes a program poll them, their \
              packets wait for the timer, up to {}",
